@@ -28,15 +28,15 @@ from privctl.models.language import (
     LanguageModel,
     ModelClass,
     load_model,
-    read_config,
 )
+from privctl.models.purpose import task_named
 
-#: Task name -> what the network must be, and the ending of its class's name in config.json.
-TASKS: dict[str, tuple[ModelClass, str]] = {
-    CAUSAL_LM: (CAUSAL, "ForCausalLM"),
-    MASKED_LM: (MASKED, "ForMaskedLM"),
-    TEXT_CLASSIFICATION: (TEXT_CLASSIFIER, "ForSequenceClassification"),
-    IMAGE_CLASSIFICATION: (IMAGE_CLASSIFIER, "ForImageClassification"),
+#: Task name -> what the network must be.
+TASKS: dict[str, ModelClass] = {
+    CAUSAL_LM: CAUSAL,
+    MASKED_LM: MASKED,
+    TEXT_CLASSIFICATION: TEXT_CLASSIFIER,
+    IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
 }
 
 
@@ -80,7 +80,7 @@ def load_subject(
     the task.
     """
     task = task or task_of(path)
-    return subject_of(task, load_model(path, device=device, kind=TASKS[task][0]), max_length=max_length, resize=resize)
+    return subject_of(task, load_model(path, device=device, kind=TASKS[task]), max_length=max_length, resize=resize)
 
 
 def subject_of(
@@ -103,9 +103,7 @@ def subject_of(
 
 def task_of(path: Path) -> str:
     """The task of the model at ``path``, by the class that its config.json names; causal-lm if it names none."""
-    folder = path if path.is_dir() else path.parent
-    names = getattr(read_config(folder, path), "architectures", None) or [""]
-    return next((task for task, (_, ending) in TASKS.items() if str(names[0]).endswith(ending)), CAUSAL_LM)
+    return str(task_named(path) or CAUSAL_LM)
 
 
 def read(subject: AuditedModel, path: Path) -> list[Record]:

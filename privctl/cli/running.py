@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from privctl.domain.mechanism import Optimizer
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
+    from privctl.models.choices import TaskName
     from privctl.train.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 
 STOPPING = "stopping after this step to save it; interrupt again to stop now and lose unsaved progress"
@@ -29,7 +31,6 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
 
 def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRequest:
     """The request that the options describe; ``fields`` are further fields of it."""
-    from privctl.models.choices import TaskName
     from privctl.train.choices import ClippingStyle, Schedule
     from privctl.train.request import BudgetRequest, RetrainRequest
 
@@ -39,7 +40,7 @@ def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRe
             method_name=method,
             model=model_of(options),
             data=data_of(options, Path(options["data"])),
-            task=TaskName(options["task"]),
+            task=task_of(options, Path(options["data"])),
             budget=BudgetRequest(
                 epsilon=given("epsilon"), noise_multiplier=given("noise_multiplier"), delta=given("delta")
             ),
@@ -56,6 +57,17 @@ def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRe
         )
     except ValueError as error:
         raise CommandError(str(error)) from None
+
+
+def task_of(options: Mapping[str, Any], data: Path) -> TaskName:
+    """``--task``, or without it what the model's config.json says, which must fit the records at ``data``."""
+    from privctl.models.choices import TaskName
+    from privctl.show.progress import note
+    from privctl.train.inferred_task import infer_task
+
+    if options["task"] is not None:
+        return TaskName(options["task"])
+    return infer_task(Path(options["model"]), data, partial(note, quiet=options["quiet"]))
 
 
 def secrets_of(options: Mapping[str, Any]) -> SecretsRequest | None:

@@ -10,7 +10,7 @@ import click
 
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
 from privctl.cli.options import MODEL, common, show
-from privctl.cli.running import data_of, model_of
+from privctl.cli.running import data_of, model_of, task_of
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.shown import counted
@@ -32,7 +32,7 @@ _SAME = (
 @click.argument("model", type=MODEL)
 @click.option("--data", type=_FILE, multiple=True, required=True, help="Records of the pool (repeatable).")
 @click.option("--count", type=COUNT, default=16, show_default=True, help="Number of models.")
-@click.option("--task", type=click.Choice(_TASKS), default=_TASKS[0], show_default=True, help="As for privctl retrain.")
+@click.option("--task", type=click.Choice(_TASKS), help="As for privctl retrain.")
 @click.option("--epochs", type=AMOUNT, help="Passes over a model's half of the pool.  [default: 3]")
 @click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs.")
 @click.option("--batch-size", type=COUNT, default=64, show_default=True, help="Average number of examples per step.")
@@ -112,7 +112,6 @@ def shadow(**options: Any) -> None:
 
 
 def _request(options: dict[str, Any]) -> ShadowRequest:
-    from privctl.models.choices import TaskName
     from privctl.shadow.pool import ShadowRequest
     from privctl.train.choices import Schedule
     from privctl.train.request import RetrainRequest
@@ -122,7 +121,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
             method_name="plain",
             model=model_of(options),
             data=data_of(options, options["data"][0]),
-            task=TaskName(options["task"]),
+            task=task_of(options, options["data"][0]),
             output=options["output"],
             schedule=Schedule(options["schedule"]),
             optimizer=Optimizer(options["optimizer"]),

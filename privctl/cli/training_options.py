@@ -34,9 +34,8 @@ def training(command: Command) -> Command:
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),
-                default=_TASKS[0],
-                show_default=True,
-                help="Texts: JSONL, CSV, TSV (text, or prompt and response; label). Images: class folders, .npz.",
+                help="What to train; read from MODEL's config.json by default. Texts: JSONL, CSV, TSV (text, or prompt "
+                "and response; label). Images: class folders, .npz.",
             ),
             click.option("--epochs", type=AMOUNT, help="Passes over the data.  [default: 3]"),
             click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs."),

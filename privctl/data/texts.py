@@ -47,17 +47,31 @@ def iter_texts(path: Path, *, labelled: bool = False, unit: str | None = None) -
     Raises InputError, naming the line, for anything that is not such a record, and for a file without any; CommandError
     for a suffix that is not known; FileSystemError where the system refuses.
     """
-    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
-    if suffix in _JSON:
-        rows: Iterator[tuple[int, Mapping[str, Any]]] = json_objects(path)
-    elif suffix in _TABLES:
-        rows = _read_table(path, _TABLES[suffix])
-    else:
+    rows = _rows(path)
+    if rows is None:
         raise CommandError(
             f"{path} ends neither in .jsonl nor .csv nor .tsv (nor these with .gz); give texts as one of them"
         )
     for number, row in rows:
         yield _record(row, path, number, labelled, unit)
+
+
+def first_fields(path: Path) -> tuple[str, ...] | None:
+    """The names of the first record's fields; None for a suffix that is not known. Raises as ``iter_texts`` does."""
+    rows = _rows(path)
+    if rows is None:
+        return None
+    for _, row in rows:
+        return tuple(row)
+    return ()
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]] | None:
+    """Each record's line and fields; None for a suffix that is not known."""
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if suffix in _JSON:
+        return json_objects(path)
+    return _read_table(path, _TABLES[suffix]) if suffix in _TABLES else None
 
 
 def count_texts(path: Path) -> int:

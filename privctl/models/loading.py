@@ -34,6 +34,7 @@ from privctl.models.language import (
     refuse,
     wrong_kind,
 )
+from privctl.models.purpose import task_named
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
 
@@ -169,6 +170,14 @@ def known_labels(path: Path) -> tuple[str, ...] | None:
     with quiet_transformers():
         names = _names(read_config(folder, path))
     return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+
+def trained_outputs(path: Path, task: TaskName) -> int | None:
+    """How many classes the trained head of the model at ``path`` tells apart; None where it has none for ``task``."""
+    if _without_weights(path) or task_named(path) is not task:
+        return None
+    with quiet_transformers():
+        return len(_names(read_config(path if path.is_dir() else path.parent, path)))
 
 
 def _names(config: Any) -> tuple[str, ...]:

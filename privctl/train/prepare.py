@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from privctl.data.images import read_images
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import quiet_transformers, read_config
-from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
+from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training, trained_outputs
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
@@ -176,7 +176,14 @@ def _labels(request: RetrainRequest, occurring: Sequence[str]) -> tuple[tuple[st
     known = known_labels(request.model.path)
     if known is not None:
         return known, False
-    return labels_of(occurring, str(request.data.train)).names, True
+    labels = labels_of(occurring, str(request.data.train)).names
+    outputs = None if request.model.from_scratch else trained_outputs(request.model.path, request.task)
+    if outputs not in (None, len(labels)):
+        raise InputError(
+            f"{request.model.path} has a head for {outputs} classes, and {request.data.train} holds {len(labels)}; "
+            "name all classes in order with --labels, and if they are not as many a new head is drawn for them"
+        )
+    return labels, True
 
 
 def _vocabulary(model: ModelRequest, records: Sequence[TextRecord]) -> Vocabulary | None:

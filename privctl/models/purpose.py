@@ -1,0 +1,56 @@
+"""What a model is for, by the class that its config.json names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+from privctl.domain.errors import CommandError
+from privctl.models.choices import TaskName
+from privctl.models.language import quiet_transformers, read_config
+
+#: How transformers ends the name of a task's class; GPT-2's language model is named in its own way.
+_ENDINGS = {
+    TaskName.CAUSAL_LM: ("ForCausalLM", "LMHeadModel"),
+    TaskName.MASKED_LM: ("ForMaskedLM",),
+    TaskName.TEXT_CLASSIFICATION: ("ForSequenceClassification",),
+    TaskName.IMAGE_CLASSIFICATION: ("ForImageClassification",),
+}
+
+
+def class_named(path: Path) -> str:
+    """The class that the config.json of the model at ``path`` names first; "" where it names none.
+
+    Raises InputError as ``read_config`` does.
+    """
+    with quiet_transformers():
+        names = getattr(read_config(path if path.is_dir() else path.parent, path), "architectures", None) or [""]
+    return str(names[0])
+
+
+def task_named(path: Path) -> TaskName | None:
+    """The task of that class; None where config.json names none, or one without a head that is known."""
+    name = class_named(path)
+    return next((task for task, endings in _ENDINGS.items() if name.endswith(endings)), None)
+
+
+def task_to_train(path: Path) -> TaskName:
+    """The task to train the model at ``path`` for where none was asked for.
+
+    A model without a named head predicts the next token if that is all its kind does. Raises CommandError where its
+    kind does several things, as BERT's, so that a guess could train something else than was meant.
+    """
+    task = task_named(path)
+    if task is not None:
+        return task
+    with quiet_transformers():
+        config = read_config(path if path.is_dir() else path.parent, path)
+    if type(config) in MODEL_FOR_MASKED_LM_MAPPING:
+        name = class_named(path) or "no class"
+        raise CommandError(
+            f"{path} has a config.json that names {name}, and a {config.model_type} model may be trained for several "
+            f"tasks; give --task: {', '.join(TaskName)}"
+        )
+    images = type(config) in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+    return TaskName.IMAGE_CLASSIFICATION if images else TaskName.CAUSAL_LM
