@@ -59,6 +59,7 @@ HARMLESS_OF: dict[str, dict[tuple[str, ...], str]] = {
         ("inputs", "#"): "files of records; a gate compares those of members with what was trained on",
         ("inputs", "*", "role"): "files of records; a gate compares those of members with what was trained on",
         ("parents",): "the model is known by its own digest",
+        ("log", "path"): "a log elsewhere is not at hand, which verify says; a policy that requires the log finds it",
     },
     "noise": {
         ("inputs", "*", "role"): "of what lies beside the weights; that weights were read is checked",
@@ -117,6 +118,7 @@ LEFT_OUT: dict[tuple[str, ...], str] = {
 }
 #: What verify sees and a gate does not, which has no files but reports and the model.
 BEYOND_A_GATE: dict[tuple[str, ...], str] = {
+    ("log",): "its place in a log, which a policy that requires the log compares",
     ("inputs", "*", "digest"): "the data, and the model before noise, are not the customer's to hash",
     ("inputs", "*", "bytes"): "the data, and the model before noise, are not the customer's to measure",
     ("outputs", "*", "path"): "which model is meant is said by --model, and known by its digest",
@@ -151,6 +153,15 @@ _OF_NOISE = {"sample_rate", "noise_multiplier", "delta", "noise_source"}
 _OF_SIGNS, _OF_LEDGER = {"number_of_groups", "fire_probability", "steps"}, {"fired_steps"}
 
 
+#: What may be left out as a whole.
+_WHOLE: dict[Path_, str] = {
+    ("guarantees",): HARMLESS["guarantees", "#"],
+    ("outputs",): HARMLESS["outputs", "#"],
+    ("log",): "an audit outside a log, which a policy that requires the log refuses",
+    ("parameters", "fired_by_group"): "a group that never fired is left out; their sum is checked",
+}
+
+
 def harmless(place: Path_, report: Report, *, gate: bool = False, left_out: bool = False) -> str | None:
     """Why a change at ``place`` may pass verify, or a ``gate``; None where it may not."""
     if left_out and (report["step"] == "account" or place[0] in ("guarantees", "outputs")):
@@ -168,10 +179,8 @@ def harmless(place: Path_, report: Report, *, gate: bool = False, left_out: bool
         return "how the training went; its mechanism and guarantees say what it released"
     if place[0] == "inputs" and report["step"] == "retrain" and (len(place) == 1 or place[-1] == "role"):
         return "which data were read decides nothing that is promised"
-    if place in (("guarantees",), ("outputs",)):
-        return HARMLESS[place[0], "#"]
-    if place == ("parameters", "fired_by_group"):
-        return "a group that never fired is left out; their sum is checked"
+    if place in _WHOLE:
+        return _WHOLE[place]
     if (
         (of := _guarantee(place, report)) is not None
         and of["status"] == "claimed"
