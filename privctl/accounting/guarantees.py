@@ -1,4 +1,4 @@
-"""Guarantees from ledgers: the one way other rooms get an (epsilon, delta) with everything it rests on."""
+"""Guarantees from ledgers: the one way other packages get an (epsilon, delta) with everything it rests on."""
 
 from __future__ import annotations
 

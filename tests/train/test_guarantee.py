@@ -32,7 +32,7 @@ from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.budget import ledger_of, recipe_for
-from privctl.train.clipping import factors as clipping_module
+from privctl.train.clipping import engine
 from privctl.train.clipping.factors import Clipping
 from privctl.train.gradient_noise import GradientNoise, KeyedNoise
 from privctl.train.loop import Trainer
@@ -202,8 +202,8 @@ def test_too_little_noise_is_found(fault: type[KeyedNoise], runs: int) -> None:
 
 
 def test_a_layer_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = clipping_module.sum_squares
-    monkeypatch.setattr(clipping_module, "sum_squares", lambda squares, names: whole(squares, _without_second(names)))
+    whole = engine.sum_squares
+    monkeypatch.setattr(engine, "sum_squares", lambda squares, names: whole(squares, _without_second(names)))
     assert measured(asked_for(), 300) > EPSILON
 
 
