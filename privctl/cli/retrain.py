@@ -104,7 +104,9 @@ def _train(method: Method, options: dict[str, Any]) -> None:
         )
         report = run_training(job, session)
     if report is not None:
-        _finish(report, options, [f"{request.output}{suffix}" for suffix in ("", ".report.json", *method.files)])
+        _finish(
+            method, report, options, [f"{request.output}{suffix}" for suffix in ("", ".report.json", *method.files)]
+        )
 
 
 def _replay(method: Method, options: dict[str, Any]) -> None:
@@ -127,13 +129,13 @@ def _replay(method: Method, options: dict[str, Any]) -> None:
     )
     assert method.replay is not None
     report = method.replay(request, partial(progress, quiet=options["quiet"]))
-    _finish(report, options, [str(request.output), f"{request.output}.report.json"])
+    _finish(method, report, options, [str(request.output), f"{request.output}.report.json"])
 
 
-def _finish(report: PrivacyReport, options: dict[str, Any], written: list[str]) -> None:
+def _finish(method: Method, report: PrivacyReport, options: dict[str, Any], written: list[str]) -> None:
     from privctl.reports.codec import encode
     from privctl.show.progress import note
 
-    text = encode(report) if options["as_json"] else rendered(report, quiet=options["quiet"])
+    text = encode(report) if options["as_json"] else rendered(report, method.warning, quiet=options["quiet"])
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])

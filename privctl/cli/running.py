@@ -88,11 +88,11 @@ _SAME = (
 )  # fmt: skip
 
 
-def rendered(report: PrivacyReport, *, quiet: bool = False) -> str:
-    """The report for a terminal, without notes when ``quiet``."""
+def rendered(report: PrivacyReport, caveat: str, *, quiet: bool = False) -> str:
+    """The report for a terminal; of its notes, when ``quiet``, only the method's ``caveat``."""
     from privctl.show.text.retrain import retrain_text
 
-    return retrain_text(report, verbose=verbose(), quiet=quiet)
+    return retrain_text(report, verbose=verbose(), only=caveat if quiet else None)
 
 
 def model_of(options: Mapping[str, Any]) -> ModelRequest:

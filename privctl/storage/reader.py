@@ -125,8 +125,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
     Raises InputError for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
     only pickles; FileSystemError where the system refuses.
     """
-    if not os.path.lexists(path):
-        raise missing_model(path)
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        raise missing_model(path) from None
+    except (OSError, ValueError):
+        pass  # opening it says what is wrong
     if not os.path.isdir(path):  # Path.is_dir would raise on a name too long or a folder without permission
         return Checkpoint(path, (SafetensorsFile(path),))
     index = path / INDEX_NAME

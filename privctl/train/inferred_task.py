@@ -18,7 +18,7 @@ def infer_task(model: Path, data: Path, notify: Notify) -> TaskName:
     trained for several tasks, and as ``read_config`` does.
     """
     task = task_to_train(model)
-    fields = first_fields(data)
+    fields = first_fields(data) if data.is_file() else None  # whoever reads it says what is missing
     told = f"task {task}, by the model's config.json"
     if fields is not None and task is TaskName.TEXT_CLASSIFICATION and "label" not in fields:
         raise InputError(

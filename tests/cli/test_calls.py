@@ -214,3 +214,13 @@ def test_a_plot_s_legend_has_the_table_s_epsilon(tmp_path: Path, capsys: pytest.
     text = plot.read_text()
     assert f"ends at ε = {shown}" in text
     assert f"epsilon {shown}, delta 1e-06 alone" in text
+
+
+def test_quiet_still_says_that_there_is_no_guarantee(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "d.jsonl"
+    data.write_text('{"text": "a cat"}\n' * 4)
+    call = ["retrain", "plain", str(start), "--data", str(data), "--steps", "1", "--batch-size", "2"]
+    assert run([*call, "-o", str(tmp_path / "o"), "-q"]) == 0
+    assert capsys.readouterr().out.count("note:") == 1

@@ -114,3 +114,21 @@ def test_the_written_tokenizer_does_not_depend_on_the_texts(start: Path, tmp_pat
         assert run([*call("dp-sgd", start, path, *more), "-q", "-o", str(tmp_path / name)]) == 0
         found.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir() if p.suffix != ".safetensors"})
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("more", "fix"), [((), "public class names: --labels"), (("--labels", "no,yes"), "")])
+def test_the_gate_s_fix_for_collected_names_is_not_a_smaller_budget(
+    start: Path, tmp_path: Path, more: tuple[str, ...], fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "d.jsonl"
+    rows = [{"text": f"the cat sat {i}", "label": "yes" if i % 2 else "no"} for i in range(40)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = ["retrain", "dp-sgd", str(start), "--data", str(data), "-o", str(tmp_path / "o"), *TASK, "--epsilon", "8"]
+    assert run([*call, "--steps", "1", "--batch-size", "8", "-q", *more]) == 0
+    capsys.readouterr()
+    run(["gate", str(tmp_path / "o.report.json"), "--max-epsilon", "4", "--at-delta", "0.02", "--format", "json"])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    (found,) = (each for each in findings if each["rule"] == "max_epsilon")
+    assert found["outcome"] == "fail"
+    assert fix in found["fix"]
+    assert ("smaller budget" in found["fix"]) is not bool(fix)

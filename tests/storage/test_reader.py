@@ -169,8 +169,8 @@ def test_a_pickle_under_the_name_of_a_model(tmp_path: Path, zipped: bool) -> Non
 
 def test_nothing_there(tmp_path: Path) -> None:
     assert "neither" in refused(tmp_path, SINGLE_NAME, INDEX_NAME)
-    assert "is not a file" in refused(tmp_path / "absent.safetensors", "absent.safetensors")
-    assert "is not a file" in refused(tmp_path / "absent" / "m.safetensors", "m.safetensors")
+    assert "does not exist" in refused(tmp_path / "absent.safetensors", "absent.safetensors")
+    assert "does not exist" in refused(tmp_path / "absent" / "m.safetensors", "m.safetensors")
     (tmp_path / "empty.safetensors").touch()
     assert "0 bytes" in refused(tmp_path / "empty.safetensors", "empty.safetensors")
 

@@ -137,7 +137,7 @@ def _judge(
             outcome=GateOutcome.FAIL,
             subject=case.name,
             message=f"no guarantee counts: {reasons}",
-            fix=fix,
+            fix=_fix_of_collected_names(case) or fix,
             place=_first(case, place),
         )
         return
@@ -153,6 +153,20 @@ def _judge(
         fix="" if within else fix,
         place=where,
     )
+
+
+#: Name of an assumption that training violated -> what makes it hold. No smaller budget does.
+_OF_COLLECTED_NAMES = {
+    "vocabulary": "train with a public vocabulary: --vocabulary FILE, words chosen without the private examples",
+    "labels": "train with public class names: --labels a,b,c, or a file with one name a line",
+}
+
+
+def _fix_of_collected_names(case: JudgedModel) -> str:
+    """What would help where names collected from the examples void the guarantees; "" where that is not why."""
+    assumptions = [a for report in case.makers for g in report.report.guarantees for a in g.assumptions]
+    violated = {a.name for a in assumptions if a.state is AssumptionState.VIOLATED}
+    return "; ".join(fix for name, fix in _OF_COLLECTED_NAMES.items() if name in violated)
 
 
 def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
