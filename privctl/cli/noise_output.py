@@ -83,12 +83,12 @@ def print_table(
 def notes_on(
     release: NoiseRelease, candidates: Sequence[Candidate], coarse: Sequence[str], *, quiet: bool = False
 ) -> list[str]:
-    """What a reader should know beside the table; when ``quiet`` only what voids its guarantees."""
+    """What a reader should know beside the table; when ``quiet`` only what voids or undoes the noise."""
     from privctl.noise.selection import untouched_counts
 
     violated = [a for a in release.premises.assumptions if a.state is AssumptionState.VIOLATED]
     if quiet:
-        return [f"{a.state}: {a.statement}" for a in violated]
+        return [*(f"{a.state}: {a.statement}" for a in violated), *filter(None, coarse)]
     notes = [f"no {o.what}: {o.reason}" for o in candidates[0].omissions if not o.reason.endswith("was not given")]
     notable = [a for a in release.premises.assumptions if a in violated or a in release.selection.assumptions]
     notes += [f"{a.state}: {a.statement}" for a in notable]

@@ -101,7 +101,9 @@ def shadow(**options: Any) -> None:
     from privctl.reports.codec import encode
     from privctl.shadow.run import run_shadows
     from privctl.show.progress import note, progress
+    from privctl.storage.atomic import require_folder
 
+    require_folder(options["output"])
     request = _request(options)
     quiet = options["quiet"]
     report = run_shadows(request, partial(progress, quiet=quiet))

@@ -63,7 +63,8 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: 
     capfd.readouterr()
     assert audit(place, *plan(place), "--base", str(place / "before")) == 1
     out, err = capfd.readouterr()
-    assert max(map(len, out.splitlines())) <= 80
+    # A command to copy is not folded.
+    assert max(len(line) for line in out.splitlines() if not line.startswith("  privctl ")) <= 80
     heading = next(line for line in out.splitlines() if line.startswith("secrets"))
     assert {"tried", "skipped", "chance", "greedy", "bound"} <= set(heading.split())
     out = " ".join(out.split())
