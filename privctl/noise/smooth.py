@@ -69,7 +69,7 @@ class _Epoch:
 
     def after_linear(self, epochs: int) -> float:
         """The distance after ``epochs`` of them from distance 0 on, all below the cut."""
-        return self.added * geometric(self.log_factor, epochs)
+        return self.added * geometric(self.log_factor, epochs) if epochs else 0.0  # ``added`` may be infinite
 
     def after_clipped(self, start: float, epochs: int) -> float:
         """The same from ``start`` on where all gradients are clipped; no less than the true one where they are not."""

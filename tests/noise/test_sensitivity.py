@@ -142,6 +142,7 @@ LOOPED = {
     "never clipped": replace(SHORT, smoothness=0.01),
     "soon clipped": replace(SHORT, smoothness=3.0, epochs=12),
     "always clipped": replace(SHORT, smoothness=1e4),
+    "growth beyond any float": replace(SHORT, smoothness=1e300),
     "contracting": replace(SHORT, smoothness=0.3, weight_decay=0.9, epochs=30),
     "at rest near the cut": replace(SHORT, smoothness=2.0, weight_decay=1.9, epochs=40),
     "at rest beyond the cut": replace(SHORT, smoothness=8.0, weight_decay=0.7, epochs=40),
