@@ -47,8 +47,8 @@ def accumulate(
 ) -> float:
     """The sum of ``bound``(n) e^((``steps`` - n) ``log_keep``) over n = 1 .. ``steps``.
 
-    ``bound`` takes an array of steps. From step ``settled_at`` on, or from ``MOST_ADDED`` on, ``limit`` stands for it, which
-    must be no less.
+    ``bound`` takes an array of steps. From step ``settled_at`` on, or from ``MOST_ADDED`` on, ``limit`` stands for it,
+    which must be no less.
     """
     head = min(steps, settled_at, MOST_ADDED)
     sums = []
