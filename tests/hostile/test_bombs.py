@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.hostile.bombs import (
     one_line,
     repeated_parent,
 )
+from tests.work import calls
 from verify.integrity import check_chain
 from verify.recompute.sensitivity import TooManyStepsError, sensitivity
 
@@ -44,29 +44,12 @@ NOW = datetime(2030, 1, 10, 12, tzinfo=UTC)
 LINEAR = 2.4
 
 
-def work(call: Callable[[], object]) -> int:
-    """How many functions, Python's and C's, are called: a measure of work that no other program disturbs."""
-    count = 0
-
-    def counting(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    before = sys.getprofile()
-    sys.setprofile(counting)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
 def test_work_is_seen_to_be_quadratic_where_it_is() -> None:
     def pairs(count: int) -> int:
         return sum(max(i, j) > 0 for i in range(count) for j in range(count))
 
-    assert work(lambda: pairs(80)) > 3.5 * work(lambda: pairs(40))
-    assert work(lambda: sum(max(i, 1) for i in range(4000))) < 2.1 * work(lambda: sum(max(i, 1) for i in range(2000)))
+    assert calls(lambda: pairs(80)) > 3.5 * calls(lambda: pairs(40))
+    assert calls(lambda: sum(max(i, 1) for i in range(4000))) < 2.1 * calls(lambda: sum(max(i, 1) for i in range(2000)))
 
 
 def test_the_peak_of_a_command_is_its_own(tmp_path: Path) -> None:
@@ -294,7 +277,7 @@ def test_the_gates_work_grows_with_the_reports(tmp_path: Path, make: Callable[[P
         folder.mkdir()
         paths = make(folder, count)
         judge(paths[:1], policy, None, NOW)
-        done.append(work(lambda paths=paths: judge(paths, policy, None, NOW)))
+        done.append(calls(lambda paths=paths: judge(paths, policy, None, NOW)))
     assert done[1] < LINEAR * done[0], done
 
 
