@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import AMOUNT, COUNT
-from privctl.cli.options import common, force, show
+from privctl.cli.options import TEXT_COLUMN, common, force, show
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--pattern-seconds", type=AMOUNT, default=1.0, show_default=True, help="Time limit per pattern and record."
 )
+@TEXT_COLUMN
 @force
 @common
 def scan(
     data: Path,
+    text_column: str | None,
     output: Path,
     kinds: str | None,
     patterns: tuple[str, ...],
@@ -69,6 +71,7 @@ def scan(
       privctl secrets scan abstracts.jsonl -o rare.jsonl --kinds none --rare-words 100 --rare-least 50
       privctl secrets scan posts.jsonl -o authors.jsonl --kinds none --by author
     """
+    from privctl.data.columns import Columns
     from privctl.reports.codec import encode
     from privctl.secrets.scan.request import ScanRequest
     from privctl.secrets.scan.run import scan as run
@@ -76,6 +79,7 @@ def scan(
 
     request = ScanRequest(
         data=data,
+        columns=Columns(text=text_column),
         output=output,
         kinds=_names(kinds),
         patterns=patterns,

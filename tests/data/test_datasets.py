@@ -115,7 +115,7 @@ def test_bad_tables_are_named(tmp_path: Path, name: str, content: bytes, fault: 
 
 def test_places_that_are_no_texts(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"ends neither in \.jsonl nor"):
-        read_texts(tmp_path / "a.parquet")
+        read_texts(tmp_path / "a.docx")
     with pytest.raises(InputError, match="is not a file"):
         read_texts(tmp_path / "a.csv")
 
@@ -215,7 +215,7 @@ def test_folders_that_do_not_work(tmp_path: Path) -> None:
     picture(tmp_path / "stray.png")
     with pytest.raises(InputError, match=r"stray\.png is outside the class folders"):
         read_images(tmp_path)
-    with pytest.raises(CommandError, match="is neither a folder of class folders nor an .npz file"):
+    with pytest.raises(CommandError, match="is neither a folder of class folders nor an .npz, parquet or Arrow file"):
         read_images(tmp_path / "none")
     with pytest.raises(CommandError, match="takes images of 4 channels"):
         read_images(tmp_path, channels=4)
