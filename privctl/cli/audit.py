@@ -47,8 +47,8 @@ _BELONGS = {
 
 @click.command()
 @click.argument("model", type=MODEL, required=False)
-@click.option("--members", type=_FILE, help="JSONL of records the model was trained on.")
-@click.option("--nonmembers", type=_FILE, help="JSONL of records it was not trained on.")
+@click.option("--members", type=_FILE, help="Records the model was trained on.")
+@click.option("--nonmembers", type=_FILE, help="Records it was not trained on.")
 @click.option("-o", "--output", type=_FILE, help="Report to write; NAME.audit.report.json beside the model by default.")
 @click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl beside the model by default.")
 @click.option(

@@ -50,7 +50,8 @@ def scan(
 ) -> None:
     """Find the secrets in DATA and the records that hold them.
 
-    DATA is JSON lines, CSV or TSV, with "text", or "prompt" and "response", as for training. The scan looks for payment
+    DATA is what a training reads: JSON lines, parquet, a datasets folder, CSV, text and more (see docs/data.md), with
+    "text", or "prompt" and "response", or the field that --text-column names. The scan looks for payment
     cards and IBANs (with valid check digits), keys, tokens and passwords, e-mail addresses, phone numbers, and whatever
     --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case of an e-mail address, the
     separators of a number) count as one. Where matches of several kinds overlap, the longest wins; your own patterns
@@ -68,6 +69,7 @@ def scan(
       privctl secrets scan train.jsonl -o secrets.jsonl
       privctl secrets scan train.jsonl -o secrets.jsonl --kinds email,phone \\
           --pattern 'ticket=\\bT-\\d{6}\\b' --literals names.txt
+      privctl secrets scan 'notes/*.parquet' --text-column body -o secrets.jsonl
       privctl secrets scan abstracts.jsonl -o rare.jsonl --kinds none --rare-words 100 --rare-least 50
       privctl secrets scan posts.jsonl -o authors.jsonl --kinds none --by author
     """

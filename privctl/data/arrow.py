@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from privctl.data.packed import LONGEST_LINE, MOST_RATIO, MOST_UNPACKED, suffix_of
+from privctl.data.parquet_sizes import piece_sizes
 from privctl.data.places import PARQUET
 from privctl.domain.errors import InputError
 from privctl.storage.reader import unreadable
@@ -102,9 +103,9 @@ def _batches(stream: BinaryIO, path: Path, where: str, columns: Sequence[str]) -
         for batch in reader:
             yield batch.select(list(columns))
         return
+    _check_sizes(stream, columns, where)
     file = _parquet(stream)
     _check_types(file.schema_arrow, columns, where)
-    _check_groups(file, columns, where)
     for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False):
         yield batch.select(list(columns))
 
@@ -123,20 +124,14 @@ def _parquet(stream: BinaryIO) -> Any:
     )
 
 
-def _check_groups(file: Any, columns: Sequence[str], where: str) -> None:
-    """Raise InputError where a group of rows claims to unpack to more than a file of its size may."""
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        for index in range(group.num_columns):
-            chunk = group.column(index)
-            if chunk.path_in_schema.split(".")[0] not in columns:
-                continue
-            size, packed = chunk.total_uncompressed_size, chunk.total_compressed_size
-            if size < 0 or packed < 0 or size > max(LARGEST_CHUNK, MOST_RATIO * packed):
-                raise InputError(
-                    f"{where} says that column {chunk.path_in_schema!r} of its row group {number} unpacks to {size} "
-                    f"bytes, more than {MOST_RATIO} times its size; write it with smaller row groups"
-                )
+def _check_sizes(stream: BinaryIO, columns: Sequence[str], where: str) -> None:
+    """Raise InputError where a column of a group of rows, or a page, claims more than a file of its size may hold."""
+    for unpacked, packed in piece_sizes(stream, columns):
+        if unpacked > max(LARGEST_CHUNK, MOST_RATIO * packed):
+            raise InputError(
+                f"{where} has a column that unpacks to {unpacked} bytes in one of its row groups, more than "
+                f"{MOST_RATIO} times its size; write it with smaller row groups"
+            )
 
 
 def _check_types(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
@@ -196,7 +191,7 @@ def _faults(path: Path, where: str) -> Iterator[None]:
         raise
     except MemoryError:
         raise InputError(f"{where} asks for more memory than there is; write it in smaller pieces") from None
-    except (ValueError, TypeError, KeyError, NotImplementedError, struct.error) as error:  # pyarrow's are of these
+    except (ValueError, TypeError, LookupError, NotImplementedError, struct.error) as error:  # pyarrow's are of these
         kind = "parquet" if suffix_of(path) == PARQUET else "Arrow"
         said = " ".join(str(error).split())[:200]
         raise InputError(f"{where} is not a complete {kind} file ({said}); copy or write it again") from None

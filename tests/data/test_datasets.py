@@ -128,6 +128,13 @@ def test_labels_get_numbers() -> None:
     assert numbers_of(["b", "a"], ["line 1", "line 2"], LabelSet(("b", "a"))) == [0, 1]
 
 
+def test_numbers_where_labels_have_names() -> None:
+    with pytest.raises(InputError, match="'1', which is not one of 'neg', 'pos'; if the numbers .* give --labels 0,1$"):
+        LabelSet(("neg", "pos")).number("1", "row 1")
+    with pytest.raises(InputError, match="'2', which is not one of 'neg', 'pos'; name it in --labels"):
+        LabelSet(("neg", "pos")).number("2", "row 1")
+
+
 def test_labels_that_do_not_work() -> None:
     with pytest.raises(InputError, match="a.jsonl has labels up to 3 but not 1; number them from 0"):
         labels_of(["0", "2", "3"], "a.jsonl")
