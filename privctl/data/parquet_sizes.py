@@ -39,7 +39,9 @@ def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[tuple[in
             if not isinstance(meta, dict) or _FILE in chunk:
                 raise ValueError("a column's description is missing or lies in another file")
             path = _listed(meta, _PATH)
-            if path and path[0].decode("utf-8", "replace") in columns:
+            if not path or not isinstance(path[0], bytes):
+                raise ValueError("a column has no name")
+            if path[0].decode("utf-8", "replace") in columns:
                 yield from _chunk_sizes(stream, meta, end)
 
 
