@@ -74,6 +74,8 @@ def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelA
 
 
 def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
+    if model.path.is_file() and not written:
+        return  # a file by itself, wherever it lies
     for name in model.others:
         listed = name in written
         if listed and not never_released(name):

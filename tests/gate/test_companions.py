@@ -114,6 +114,15 @@ def test_what_no_report_lists_fails(place: Path, name: str) -> None:
     assert faults(judgement) == [(name, f"{name} lies in the model's folder, and no report lists it")]
 
 
+def test_naming_the_weight_file_hides_nothing_beside_it(place: Path) -> None:
+    policy = read_policy(None, {"max_auc": "0.6", "recompute": "false"}, {}, RULES)
+    paths = [place / "m.report.json", place / "a.report.json"]
+    weights = place / "m" / "model.safetensors"
+    assert judge(paths, policy, model_at(weights), NOW).outcome is PASS
+    (place / "m" / "adapter_config.json").write_text("{}")
+    assert judge(paths, policy, model_at(weights), NOW).outcome is FAIL
+
+
 def test_a_link_to_a_folder_is_not_passed_over(place: Path) -> None:
     """What it leads to is released with the model by whoever copies the folder, and read by a loader."""
     (place / "elsewhere").mkdir()
