@@ -27,7 +27,6 @@ _TASKS = ("causal-lm", "masked-lm", "text-classification", _IMAGES)
 _CHOICES = {
     "optimizer": ("sgd", "momentum", "adam", "adamw"),
     "schedule": ("constant", "linear", "cosine"),
-    "clipping": ("flat", "automatic", "per-layer"),
 }
 _TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", "merges.txt", "spiece.model"})
 

@@ -65,7 +65,7 @@ def test_what_verify_does_not_know_does_not_pass_the_gate(here: Path) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        *({"optimizer": "adamwx"}, {"schedule": "none"}, {"clipping": "flatx"}, {"beta1": 2.8}, {"beta2": 1.0}),
+        *({"optimizer": "adamwx"}, {"schedule": "none"}, {"beta1": 2.8}, {"beta2": 1.0}),
         *({"momentum": -0.1}, {"clip_norm": 0.0}, {"learning_rate": -1.0}, {"warmup_steps": -1}, None),
     ],
 )
