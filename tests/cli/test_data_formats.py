@@ -119,7 +119,7 @@ def test_long_texts_are_truncated_and_counted(tmp_path: Path, capsys: pytest.Cap
     said = " ".join(capsys.readouterr().err.split())
     assert "1 of the 8 records of --data (12 %) have more than 16 tokens and are truncated to them" in said
     assert run([*call, "-o", str(tmp_path / "b"), "--long", "split"]) == 0
-    assert "truncated" not in capsys.readouterr().err
+    assert "are truncated" not in capsys.readouterr().err
     assert run([*call, "-o", str(tmp_path / "c"), "--long", "refuse"]) == ExitCode.BAD_INPUT
     assert "d.jsonl line 1 has 1" in capsys.readouterr().err
 
