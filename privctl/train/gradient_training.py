@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -33,6 +33,7 @@ from privctl.train.report import report_for, zeroed_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.session import Session, measured, mention_saved_state, open_folder, prepared, shared_source, try_out
+from privctl.train.signal_to_noise import SignalToNoise, too_little
 from privctl.train.withheld import staged_private
 
 #: Builds a run's precision from its job and its network, once the network is on its device.
@@ -68,6 +69,8 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     network = prepared(network, job)
+    for warning in _too_noisy(job, network):
+        session.notify(warning)
     # Before the folder is made, because these tests may refuse the run.
     if request.method.clips:
         job = run_contribution_test(job, network, device, gradient_stages(job, network, device), session.notify)
@@ -107,6 +110,18 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     if folder is not None:
         folder.remove()
     return report
+
+
+def _too_noisy(job: TrainingJob, network: nn.Module) -> Iterator[str]:
+    """A warning where the noise is so large that nothing, or little, can be learned."""
+    if job.request.method.noised:
+        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        recipe = job.recipe
+        yield from too_little(
+            SignalToNoise(
+                steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=trained
+            )
+        )
 
 
 def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:

@@ -22,7 +22,14 @@ from privctl.train.methods.ferret import STREAM_SUFFIX
 from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.compare import SignComparison
 from privctl.train.methods.ferret.groups import trainable
-from privctl.train.methods.ferret.planning import FerretPlan, announced, derivative_stages, methods_used, plan_for
+from privctl.train.methods.ferret.planning import (
+    FerretPlan,
+    announced,
+    derivative_stages,
+    methods_used,
+    plan_for,
+    too_random,
+)
 from privctl.train.methods.ferret.report import FerretRun, private_notes, report_for
 from privctl.train.methods.ferret.settings import FerretSettings, Publish
 from privctl.train.methods.ferret.stream import (
@@ -67,6 +74,8 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     network = _network(job).to(device)
     plan = plan_for(job, network, seed)
     session.notify(announced(plan, job))
+    for warning in too_random(plan, job):
+        session.notify(warning)
     publisher = plan.publisher(job, source := NoiseSource())
     engine = Derivatives(network, request.settings_as(FerretSettings).derivatives)
     network = prepared(network, job)
