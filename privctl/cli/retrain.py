@@ -107,6 +107,7 @@ def _train(method: Method, options: dict[str, Any]) -> None:
         session = Session(
             workers=workers,
             progress=partial(progress, quiet=quiet),
+            detailed=partial(progress, quiet=quiet),
             on_epoch=partial(on_epoch, quiet=quiet),
             interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
             notify=partial(note, quiet=quiet),

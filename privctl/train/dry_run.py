@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +25,7 @@ from privctl.train.budget import ledger_of, recipe_for
 from privctl.train.contribution.training_job import clipping_of, gradient_stages, run_contribution_test
 from privctl.train.gradient_noise import noise_for
 from privctl.train.loop import Trainer
+from privctl.train.memory import peak_memory
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.prepare import TrainingJob, most_trained
 from privctl.train.released_names import voiding
@@ -185,14 +184,6 @@ def made_up(job: TrainingJob) -> MadeUp:
     lengths = [longest] * at_once(longest) + [max(2, usual)] * at_once(usual)
     records = synthetic(task, lengths, classes=len(job.model.labels or ()))
     return MadeUp(task=records, long=at_once(longest), usual=at_once(usual))
-
-
-def peak_memory(device: torch.device) -> int:
-    """The most bytes held so far: on ``device`` where it is a GPU, else by this process."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from privctl.train.contribution.training_job import (
     run_quantized_test,
 )
 from privctl.train.gradient_noise import GradientNoise, noise_for
+from privctl.train.live import LiveMeasures, steps_ledger
 from privctl.train.loop import FinishedRun, Trainer
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.prepare import TrainingJob
@@ -32,7 +33,16 @@ from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
-from privctl.train.session import Session, measured, mention_saved_state, open_folder, prepared, shared_source, try_out
+from privctl.train.session import (
+    Session,
+    measured,
+    mention_saved_state,
+    open_folder,
+    prepared,
+    shared_source,
+    training_progress,
+    try_out,
+)
 from privctl.train.signal_to_noise import SignalToNoise, too_little
 from privctl.train.withheld import staged_private
 
@@ -96,10 +106,10 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
     completed = start.updates if start else 0
-    with (
-        folder or nullcontext(),
-        session.progress(f"training ({request.method_name})", recipe.steps - completed, "steps") as advance,
-    ):
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    live = LiveMeasures(job=job, device=device, spent=steps_ledger(job), trained=trained)
+    trainer.watch = live
+    with folder or nullcontext(), training_progress(session, job, recipe.steps - completed, live) as advance:
         trainer.advance = advance
         with session.interrupts as stop:
             finished = trainer.run(start, stop)

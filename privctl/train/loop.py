@@ -30,6 +30,7 @@ from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import BatchSource
 from privctl.train.settings import TrainingSettings
 from privctl.train.tensors import load_tensors, named_tensors, require_finite
+from privctl.train.watch import Unwatched, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Trainer:
     folder: RunFolder | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
+    watch: Watch = field(default_factory=Unwatched)
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
 
@@ -92,7 +94,9 @@ class Trainer:
                 self.precision.begin(updates, position, self._mark_side_releases)
                 if self.folder is not None and self.workers.is_main:
                     self.folder.mark(steps_begun + 1)
-                self._step(engine, optimizer, updates, steps_begun, tally)
+                before = len(tally.losses)
+                examples = self._step(engine, optimizer, updates, steps_begun, tally)
+                self.watch.step(steps_begun + 1, examples, tally.losses[before:])
                 updates, steps_begun = updates + 1, steps_begun + 1
                 ended = (
                     updates % self.recipe.steps_per_epoch == 0
@@ -152,8 +156,12 @@ class Trainer:
         updates: int,
         steps_begun: int,
         tally: EpochStats,
-    ) -> None:
-        """One update from one batch; ``steps_begun`` indexes the noise, which is never reused."""
+    ) -> list[int]:
+        """One update from one batch, whose examples in this process are returned.
+
+        ``steps_begun`` indexes the noise, which is never reused.
+        """
+        seen: list[int] = []
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:
             parameter.grad = None  # then the first gradient is written, not added to zeros, which saves a pass
@@ -162,6 +170,7 @@ class Trainer:
         chosen = self.workers.share(self.batches.batch(position)).tolist()
         for micro in self.task.micro_batches(chosen, position, self.recipe.micro_examples, self.recipe.micro_tokens):
             self._accumulate(engine, micro, position, tally)
+            seen += micro
         gradients = [_gradient(p) for p in parameters]
         if self.noise is None:
             self.workers.all_reduce(gradients)
@@ -175,6 +184,7 @@ class Trainer:
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(updates)
         optimizer.step()
+        return seen
 
     def _accumulate(self, engine: PerExample | None, examples: Sequence[int], position: int, tally: EpochStats) -> None:
         """Add the examples' share of the step's gradient: their sum, divided by the expected batch size."""

@@ -20,9 +20,9 @@ from privctl.train.dry_run import (
     compared,
     made_up,
     outline,
-    peak_memory,
     with_epsilon,
 )
+from privctl.train.memory import peak_memory
 from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.groups import trainable
 from privctl.train.methods.ferret.planning import (

@@ -75,12 +75,20 @@ class FerretPlan:
     @property
     def ledger(self) -> Ledger | None:
         """What all steps give away, given the masks, which are public; None where nothing bounds it."""
+        return self._ledger_of(self.masks.sizes)
+
+    def spent(self, steps: int) -> Ledger | None:
+        """As ``ledger``, of the first ``steps`` alone; None where none of them publishes."""
+        sizes = Counter(filter(None, (len(self.masks.fired(step)) for step in range(steps))))
+        return self._ledger_of(dict(sorted(sizes.items()))) if sizes else None
+
+    def _ledger_of(self, sizes: Mapping[int, int]) -> Ledger | None:
         if self.bit_epsilon is not None:
-            return response_ledger(self.masks.sizes, self.bit_epsilon, self.sample_rate)
+            return response_ledger(sizes, self.bit_epsilon, self.sample_rate)
         if self.noise_multiplier is None:
             return None
         made = dithered_ledger if self.release is ReleaseKind.DITHERED else gaussian_ledger
-        return made(self.masks.sizes, self.noise_multiplier, self.sample_rate)
+        return made(sizes, self.noise_multiplier, self.sample_rate)
 
     def publisher(self, job: TrainingJob, source: NoiseSource) -> Publisher:
         """What turns derivatives into what is published; random numbers are drawn from ``source``."""

@@ -18,6 +18,7 @@ from privctl.train.contribution.network_state import seed_dropout_secretly
 from privctl.train.contribution.training_job import run_contribution_test
 from privctl.train.directional import Derivatives
 from privctl.train.gradient_noise import KeyedNoise
+from privctl.train.live import LiveMeasures
 from privctl.train.methods.ferret import STREAM_SUFFIX
 from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.compare import SignComparison
@@ -52,6 +53,7 @@ from privctl.train.session import (
     open_folder,
     prepared,
     shared_source,
+    training_progress,
     try_out,
 )
 from privctl.train.tensors import named_tensors
@@ -113,7 +115,9 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
     left = job.recipe.steps - (start.updates if start else 0)
-    with folder or nullcontext(), session.progress(f"training ({request.method_name})", left, "steps") as advance:
+    live = LiveMeasures(job=job, device=device, spent=plan.spent)
+    trainer.watch = live
+    with folder or nullcontext(), training_progress(session, job, left, live) as advance:
         trainer.advance = advance
         with session.interrupts as stop:
             walked = trainer.run(start, stop)

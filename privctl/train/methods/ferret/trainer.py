@@ -23,6 +23,7 @@ from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule, Updates
 from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.tensors import load_tensors, named_tensors, require_finite
+from privctl.train.watch import Unwatched, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class FerretTrainer:
     folder: RunFolder | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
+    watch: Watch = field(default_factory=Unwatched)
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
     _amounts: list[Tensor] = field(default_factory=list, init=False)
@@ -83,6 +85,7 @@ class FerretTrainer:
                 continue
             speaks = self._step(place, updates)
             place += 1
+            self.watch.step(place, (), ())
             ended = place % self.epoch_steps == 0 or place == self.rule.steps
             if ended:
                 updates.settle(place)
