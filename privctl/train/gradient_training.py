@@ -24,8 +24,9 @@ from privctl.train.contribution.training_job import (
     run_quantized_test,
 )
 from privctl.train.gradient_noise import GradientNoise, noise_for
-from privctl.train.live import LiveMeasures, steps_ledger
+from privctl.train.live import steps_ledger
 from privctl.train.loop import FinishedRun, Trainer
+from privctl.train.observed import observed
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_model import save_network
@@ -40,7 +41,6 @@ from privctl.train.session import (
     open_folder,
     prepared,
     shared_source,
-    training_progress,
     try_out,
 )
 from privctl.train.signal_to_noise import SignalToNoise, too_little
@@ -105,12 +105,15 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
-    completed = start.updates if start else 0
+    # With noise the steps begun are the position in the schedule, as in the loop.
+    done = 0 if start is None else start.steps_begun if request.method.noised else start.updates
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    live = LiveMeasures(job=job, device=device, spent=steps_ledger(job), trained=trained)
-    trainer.watch = live
-    with folder or nullcontext(), training_progress(session, job, recipe.steps - completed, live) as advance:
-        trainer.advance = advance
+    spent = steps_ledger(job)
+    with (
+        folder or nullcontext(),
+        observed(job, session, device=device, spent=spent, done=done, folder=folder, trained=trained) as observers,
+    ):
+        trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
             finished = trainer.run(start, stop)
         if not workers.is_main:

@@ -54,17 +54,43 @@ def steps_ledger(job: TrainingJob) -> Spent:
 
 
 @dataclass(slots=True, kw_only=True)
-class LiveMeasures:
-    """The measures of a running ``job`` on ``device``; ``spent`` gives its ledger so far.
+class EpsilonSoFar:
+    """What ``job`` has spent, by the ledgers of ``spent``; ``trained`` is how many numbers a step releases."""
 
-    ``trained`` is how many numbers a step releases. Every step costs a few additions; whatever takes longer is done
-    only when ``now`` is called.
+    job: TrainingJob
+    spent: Spent
+    trained: int = 0
+    _known: tuple[int, float] | None = None
+    _next: float = 0.0
+
+    def at(self, begun: int, now: float) -> tuple[int, float] | None:
+        """A number of begun steps and an upper bound of their epsilon: of ``begun``, or of an earlier one.
+
+        It is computed anew only once that is due at the time ``now`` in seconds.
+        """
+        delta, budget = self.job.delta, self.job.request.budget.epsilon
+        if delta is None or now < self._next or (self._known is not None and self._known[0] == begun):
+            return self._known
+        if (ledger := self.spent(begun)) is not None:
+            started = time.perf_counter()
+            released = Released(coordinates=max(1, begun * self.trained))
+            whole, _ = epsilon_with_charge(lambda less: epsilon_bound(ledger, less, precision=COARSE), released, delta)
+            # The coarse grid may round the last steps up past the budget, which is met.
+            self._known = begun, whole if budget is None else min(whole, budget)
+            self._next = now + max(_EVERY, (time.perf_counter() - started) / _SHARE)
+        return self._known
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveMeasures:
+    """The measures of a running ``job`` on ``device``.
+
+    Every step costs a few additions; whatever takes longer is done only when ``now`` is called.
     """
 
     job: TrainingJob
     device: torch.device
-    spent: Spent
-    trained: int = 0
+    epsilon: EpsilonSoFar
     clock: Callable[[], float] = time.monotonic
     _begun: int = 0
     _steps: int = 0
@@ -72,8 +98,6 @@ class LiveMeasures:
     _tokens: int = 0
     _losses: deque[Tensor] = field(default_factory=lambda: deque(maxlen=_LATEST))
     _since: float = field(init=False)
-    _epsilon: tuple[int, float] | None = None
-    _next: float = 0.0
 
     def __post_init__(self) -> None:
         self._since = self.clock()
@@ -91,6 +115,9 @@ class LiveMeasures:
             self._losses.extend(losses)
             if isinstance(self.job.task, CorpusTask):
                 self._tokens += sum(map(self.job.task.length, examples))
+
+    def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
+        """See ``watch.Watch``."""
 
     def now(self) -> Mapping[str, float]:
         """The measures since the last call: mean loss, examples and tokens a second, memory, epsilon so far.
@@ -110,22 +137,8 @@ class LiveMeasures:
         else:
             found["expected_records_per_second"] = self._steps * self.job.recipe.batch_size / seconds
         found["memory_bytes"] = float(peak_memory(self.device))
-        if (known := self._spent_so_far(now)) is not None:
+        if (known := self.epsilon.at(self._begun, now)) is not None:
             found["epsilon_at_step"], found["epsilon"] = float(known[0]), known[1]
         self._since, self._steps, self._examples, self._tokens = now, 0, 0, 0
         self._losses.clear()
         return found
-
-    def _spent_so_far(self, now: float) -> tuple[int, float] | None:
-        """Begun steps and an upper bound of their epsilon, computed anew only once it is due."""
-        delta, budget = self.job.delta, self.job.request.budget.epsilon
-        if delta is None or now < self._next or (self._epsilon is not None and self._epsilon[0] == self._begun):
-            return self._epsilon
-        if (ledger := self.spent(self._begun)) is not None:
-            began = time.perf_counter()
-            released = Released(coordinates=max(1, self._begun * self.trained))
-            whole, _ = epsilon_with_charge(lambda less: epsilon_bound(ledger, less, precision=COARSE), released, delta)
-            # The coarse grid may round the last steps up past the budget, which is met.
-            self._epsilon = self._begun, whole if budget is None else min(whole, budget)
-            self._next = now + max(_EVERY, (time.perf_counter() - began) / _SHARE)
-        return self._epsilon

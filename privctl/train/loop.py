@@ -96,7 +96,7 @@ class Trainer:
                     self.folder.mark(steps_begun + 1)
                 before = len(tally.losses)
                 examples = self._step(engine, optimizer, updates, steps_begun, tally)
-                self.watch.step(steps_begun + 1, examples, tally.losses[before:])
+                self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[before:])
                 updates, steps_begun = updates + 1, steps_begun + 1
                 ended = (
                     updates % self.recipe.steps_per_epoch == 0
@@ -104,6 +104,7 @@ class Trainer:
                 )
                 if ended:
                     history.append(self._epoch_measures(updates, tally))
+                    self.watch.epoch(self._position(updates, steps_begun), history[-1])
                 # The main process's clock decides for all; a signal counts even if only one process received it.
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
                 stopping, due = self.workers.any_of(stop(), due)

@@ -13,16 +13,14 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import InputError
-from privctl.domain.progress import Advance, DetailedProgress, Notify, Progress, unseen
+from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.fingerprint import fingerprint_of
-from privctl.train.live import SHOWN, WITHHELD, LiveMeasures
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_model import rehearse
 from privctl.train.reload_check import witness_of
 from privctl.train.run_folder import RunFolder, SavedState
-from privctl.train.withheld import withholds
 
 #: Called with each epoch's measures.
 EpochCallback = Callable[[Mapping[str, float]], None]
@@ -46,18 +44,6 @@ class Session:
     on_epoch: EpochCallback = lambda _: None
     interrupts: Interrupts = NO_INTERRUPT_HANDLING
     notify: Notify = lambda _: None
-
-
-def training_progress(
-    session: Session, job: TrainingJob, steps: int, live: LiveMeasures
-) -> AbstractContextManager[Advance]:
-    """The progress of ``steps``, with measures beside it where the session shows them."""
-    label = f"training ({job.request.method_name})"
-    if session.detailed is None:
-        return session.progress(label, steps, "steps")
-    if withholds(job.request):
-        session.notify(SHOWN if live.shown else WITHHELD)
-    return session.detailed(label, steps, "steps", live.now)
 
 
 def try_out(job: TrainingJob, workers: Workers) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +17,10 @@ class Watch(Protocol):
         """``begun`` steps have begun; the last one saw ``examples`` in this process, with ``losses`` (n,) each."""
         ...
 
+    def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
+        """An epoch has ended at ``begun``, with all its ``measures``, exact ones of the examples among them."""
+        ...
+
 
 @dataclass(slots=True)
 class Unwatched:
@@ -24,3 +28,23 @@ class Unwatched:
 
     def step(self, begun: int, examples: Sequence[int], losses: Sequence[Tensor]) -> None:
         """See ``Watch``."""
+
+    def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
+        """See ``Watch``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Tells each of ``watches``."""
+
+    watches: Sequence[Watch]
+
+    def step(self, begun: int, examples: Sequence[int], losses: Sequence[Tensor]) -> None:
+        """See ``Watch``."""
+        for watch in self.watches:
+            watch.step(begun, examples, losses)
+
+    def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
+        """See ``Watch``."""
+        for watch in self.watches:
+            watch.epoch(begun, measures)

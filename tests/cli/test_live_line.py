@@ -16,7 +16,7 @@ from privctl.cli import run
 from privctl.show import progress as shown
 from privctl.show.progress import live_line
 from privctl.train import live
-from privctl.train.live import LiveMeasures, steps_ledger
+from privctl.train.live import EpsilonSoFar, LiveMeasures, steps_ledger
 from privctl.train.prepare import TrainingJob, prepare
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 
@@ -53,9 +53,8 @@ class Clock:
 
 
 def measures_of(job: TrainingJob, clock: Clock | None = None) -> LiveMeasures:
-    return LiveMeasures(
-        job=job, device=torch.device("cpu"), spent=steps_ledger(job), trained=8672, clock=clock or Clock()
-    )
+    epsilon = EpsilonSoFar(job=job, spent=steps_ledger(job), trained=8672)
+    return LiveMeasures(job=job, device=torch.device("cpu"), epsilon=epsilon, clock=clock or Clock())
 
 
 def test_a_private_training_s_line_holds_public_quantities_alone(job: TrainingJob) -> None:

@@ -18,7 +18,6 @@ from privctl.train.contribution.network_state import seed_dropout_secretly
 from privctl.train.contribution.training_job import run_contribution_test
 from privctl.train.directional import Derivatives
 from privctl.train.gradient_noise import KeyedNoise
-from privctl.train.live import LiveMeasures
 from privctl.train.methods.ferret import STREAM_SUFFIX
 from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.compare import SignComparison
@@ -42,6 +41,7 @@ from privctl.train.methods.ferret.stream import (
     staged_stream,
 )
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
+from privctl.train.observed import observed
 from privctl.train.public_seed import SEED_FILE, public_seed
 from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
@@ -53,7 +53,6 @@ from privctl.train.session import (
     open_folder,
     prepared,
     shared_source,
-    training_progress,
     try_out,
 )
 from privctl.train.tensors import named_tensors
@@ -114,11 +113,12 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
     )
-    left = job.recipe.steps - (start.updates if start else 0)
-    live = LiveMeasures(job=job, device=device, spent=plan.spent)
-    trainer.watch = live
-    with folder or nullcontext(), training_progress(session, job, left, live) as advance:
-        trainer.advance = advance
+    made = start.updates if start else 0
+    with (
+        folder or nullcontext(),
+        observed(job, session, device=device, spent=plan.spent, done=made, folder=folder) as observers,
+    ):
+        trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
             walked = trainer.run(start, stop)
         if not workers.is_main:

@@ -90,6 +90,7 @@ class FerretTrainer:
             if ended:
                 updates.settle(place)
                 history.append(self._entry(place))
+                self.watch.epoch(place, history[-1])
             if speaks or ended:
                 # One process's clock decides for all, and so does a signal that reached only one.
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
