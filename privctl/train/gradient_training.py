@@ -104,6 +104,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         precision=precision,
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
+        first_look=lambda untrained: measured(job, untrained, device),
     )
     # With noise the steps begun are the position in the schedule, as in the loop.
     done = 0 if start is None else start.steps_begun if request.method.noised else start.updates

@@ -38,7 +38,7 @@ class FinishedRun:
     """A completed run: the number of ``updates`` and of ``steps_begun``, and one entry of ``history`` per epoch.
 
     ``side_releases_begun`` counts side releases. ``released`` counts all numbers that were released, with noise if the
-    method adds any.
+    method adds any. ``before`` are the held-out measures of the starting weights.
     """
 
     updates: int
@@ -46,13 +46,15 @@ class FinishedRun:
     history: tuple[Mapping[str, float], ...]
     side_releases_begun: int = 0
     released: int = 0
+    before: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
     """One run of ``recipe`` on ``network``, whose parameters that require a gradient are trained; call ``run`` once.
 
-    ``noise`` is None where the recipe has none. ``evaluate`` measures the network on held-out data after each epoch.
+    ``noise`` is None where the recipe has none. ``evaluate`` measures the network on held-out data after each epoch,
+    ``first_look`` its starting weights.
     ``precision`` says how the network computes. ``folder`` None keeps no state. ``save_every`` is in seconds.
     """
 
@@ -67,6 +69,7 @@ class Trainer:
     precision: Precision = field(default_factory=FullPrecision)
     folder: RunFolder | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
+    first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
     watch: Watch = field(default_factory=Unwatched)
     clock: Callable[[], float] = time.monotonic
@@ -81,6 +84,7 @@ class Trainer:
         it.
         """
         updates, steps_begun, history = 0, 0, list(start.history) if start else []
+        before = finite_of(self.first_look(self.network)) if self.workers.is_main else {}
         optimizer = _optimizer(self._trainable(), self.recipe)
         if start is not None:
             updates, steps_begun = start.updates, start.steps_begun
@@ -94,9 +98,9 @@ class Trainer:
                 self.precision.begin(updates, position, self._mark_side_releases)
                 if self.folder is not None and self.workers.is_main:
                     self.folder.mark(steps_begun + 1)
-                before = len(tally.losses)
+                earlier = len(tally.losses)
                 examples = self._step(engine, optimizer, updates, steps_begun, tally)
-                self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[before:])
+                self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[earlier:])
                 updates, steps_begun = updates + 1, steps_begun + 1
                 ended = (
                     updates % self.recipe.steps_per_epoch == 0
@@ -122,6 +126,7 @@ class Trainer:
             history=tuple(history),
             side_releases_begun=side_releases,
             released=released,
+            before=before,
         )
 
     def _state(self, updates: int, steps_begun: int, history: Sequence[Mapping[str, float]]) -> SavedState:
@@ -238,7 +243,7 @@ class Trainer:
         tally.gather(self.workers)
         measured = self.evaluate(self.network) if self.workers.is_main else {}
         numbers = {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
-        return {name: number for name, number in numbers.items() if math.isfinite(number)}
+        return finite_of(numbers)
 
     def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
         """Write ``state``, after collecting its tensors."""
@@ -253,6 +258,11 @@ class Trainer:
         if self.folder is None:
             return sentence
         return f"{sentence}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
+
+
+def finite_of(measures: Mapping[str, float]) -> dict[str, float]:
+    """The finite ones of ``measures``."""
+    return {name: number for name, number in measures.items() if math.isfinite(number)}
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

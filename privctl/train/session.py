@@ -105,7 +105,7 @@ def prepared(network: nn.Module, job: TrainingJob) -> nn.Module:
 
 
 def measured(
-    job: TrainingJob, network: nn.Module, device: torch.device, on_epoch: EpochCallback
+    job: TrainingJob, network: nn.Module, device: torch.device, on_epoch: EpochCallback = lambda _: None
 ) -> Mapping[str, float]:
     """The network's measures on held-out examples, also passed to ``on_epoch``; empty without such examples."""
     scores = {} if job.held_out is None else job.held_out.evaluate(network, device)

@@ -112,6 +112,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         workers=workers,
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
+        first_look=lambda untrained: measured(job, untrained, device),
     )
     made = start.updates if start else 0
     with (

@@ -55,6 +55,7 @@ class FerretTrainer:
     workers: Workers = field(default_factory=Workers)
     folder: RunFolder | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
+    first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
     watch: Watch = field(default_factory=Unwatched)
     clock: Callable[[], float] = time.monotonic
@@ -73,6 +74,7 @@ class FerretTrainer:
         ``stop`` is asked after each step that publishes; where any process says yes, the state is saved and
         RunInterruptedError raised in all. Raises InputError where a weight is not finite after an epoch.
         """
+        before = finite(self.first_look(self.network)) if self.workers.is_main else {}
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
         place, history = self._restored(start, updates)
         self._lost += lost
@@ -105,7 +107,7 @@ class FerretTrainer:
             self.advance(1)
         updates.settle(self.rule.steps)
         require_finite(self.network, self.rule.steps)
-        finished = FinishedRun(updates=place, steps_begun=place, history=tuple(history))
+        finished = FinishedRun(updates=place, steps_begun=place, history=tuple(history), before=before)
         return FinishedFerret(finished=finished, amounts=_joined(self._amounts), lost=self._lost)
 
     def _step(self, step: int, updates: Updates) -> bool:
