@@ -31,7 +31,7 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
 
 def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRequest:
     """The request that the options describe; ``fields`` are further fields of it."""
-    from privctl.train.choices import ClippingStyle, Schedule
+    from privctl.train.choices import ClippingStyle, LogName, Schedule
     from privctl.train.request import BudgetRequest, RetrainRequest
 
     given: Callable[[str], Any] = options.get
@@ -49,6 +49,7 @@ def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRe
             clipping=ClippingStyle(options.get("clipping", "flat")),
             clip_norm=options.get("clip_norm", 1.0),
             show_unprotected=options.get("show_unprotected", False),
+            logs=tuple(map(LogName, options.get("log", ()))),
             schedule=Schedule(options.get("schedule", "constant")),
             warmup_steps=options.get("warmup_steps", 0),
             optimizer=Optimizer(options["optimizer"]),

@@ -13,7 +13,7 @@ from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_
 from privctl.cli.options import COLUMNS, MODEL, Command
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.choices import ClippingStyle, Schedule
+from privctl.train.choices import ClippingStyle, LogName, Schedule
 
 _TASKS = tuple(str(task) for task in TaskName)
 _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
@@ -106,8 +106,14 @@ def training(command: Command) -> Command:
             click.option(
                 "--resume",
                 is_flag=True,
-                help="Continue an interrupted run with the same settings; only --held-out, --show-unprotected, "
+                help="Continue an interrupted run with the same settings; only --held-out, --show-unprotected, --log, "
                 "--device and what changes speed or memory may differ.",
+            ),
+            click.option(
+                "--log",
+                multiple=True,
+                type=click.Choice([str(name) for name in LogName]),
+                help="Log the training: OUTPUT.log.csv, OUTPUT.tensorboard, or to a service (repeatable).",
             ),
             click.option("-o", "--output", type=click.Path(), required=True, help="Directory to write."),
         )

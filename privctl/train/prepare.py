@@ -22,6 +22,7 @@ from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
 from privctl.train.budget import recipe_for
 from privctl.train.contribution import IndependenceTest
+from privctl.train.log_places import require_logs
 from privctl.train.released_model import require_places
 from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
@@ -125,6 +126,7 @@ def _check_places(request: RetrainRequest) -> None:
         inputs=[path for path in inputs if path is not None],
     )
     require_room(request)
+    require_logs(request)
 
 
 def _check_task(request: RetrainRequest) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from privctl.data.columns import USUAL, Columns
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.choices import ClippingStyle, Schedule
+from privctl.train.choices import ClippingStyle, LogName, Schedule
 from privctl.train.method import Method, MethodSettings, Settings
 from privctl.train.methods import method_named
 
@@ -86,8 +86,8 @@ class RetrainRequest:
     """The options of ``privctl retrain METHOD``. Give ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
     ``settings`` are the method's own. With ``secrets`` the plan sets the batch size, and ``batch_size`` is not used.
-    ``show_unprotected`` requests a private file of the measures that the report of a private run withholds. Raises
-    ValueError for settings of another method, and for a seed out of range.
+    ``show_unprotected`` requests a private file of the measures that the report of a private run withholds. ``logs``
+    are written while it runs. Raises ValueError for settings of another method, and for a seed out of range.
     """
 
     method_name: str
@@ -99,6 +99,7 @@ class RetrainRequest:
     secrets: SecretsRequest | None = None
     output: Path
     show_unprotected: bool = False
+    logs: tuple[LogName, ...] = ()
     epochs: float | None = None
     steps: int | None = None
     batch_size: int = 64
