@@ -58,19 +58,18 @@ _PUBLISHED = "published"
 @click.option(
     "--calibration",
     type=click.Choice([_PUBLISHED, str(Calibration.DP_WEIGHTS), str(Calibration.GAUSSIAN)]),
-    help="published (or dp-weights): the paper's formula, whose epsilon does not follow. gaussian: noise whose epsilon "
-    "follows under --regime.  [default: gaussian with --regime, otherwise published]",
+    help="gaussian: noise whose epsilon follows under --regime. published (or dp-weights): the paper's formula, whose "
+    "epsilon does not follow.  [default: gaussian]",
 )
 @click.option(
     "--formula",
     type=click.Choice([str(f) for f in Formula]),
-    help="Which version of the published formula.  [default: algorithm2]",
+    help="Which version of the formula, with --calibration published.  [default: algorithm2]",
 )
 @click.option(
     "--regime",
     type=click.Choice([str(r) for r in Regime]),
-    help="What is known about the loss; nonconvex is any loss. Chooses --calibration gaussian.  "
-    "[default there: nonconvex]",
+    help="What is known about the loss; nonconvex is any loss.  [default: nonconvex]",
 )
 @click.option(
     "--adjacency",
@@ -97,8 +96,8 @@ def noise(model: str, **options: Any) -> None:
 
     MODEL is a .safetensors file or a Hugging Face directory. The training facts come from flags, from --facts, or from
     the report of a model that privctl trained. Give --epsilon several times for several candidates to choose from. The
-    report states the published claim beside the epsilon that follows under each regime. Without facts, --noise-stddev
-    adds noise of that size; its report guarantees nothing.
+    noise is as large as epsilon needs under --regime; the table shows the published formula's beside it. Without facts,
+    --noise-stddev adds noise of that size; its report guarantees nothing.
 
     \b
     Example:
@@ -142,15 +141,15 @@ def noise(model: str, **options: Any) -> None:
                 advance=advance,
                 evaluate=evaluate,
             )
-    if options["as_json"]:
-        print_json(reports)
-        for candidate in candidates:
-            if candidate.shortfall is not None:
-                note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
-    else:
-        coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
-        notes = notes_on(release, candidates, coarse, quiet=quiet)
-        print_table(candidates, [perplexity_of(report) for report in reports], original, notes)
+        if options["as_json"]:
+            print_json(reports)
+            for candidate in candidates:
+                if candidate.shortfall is not None:
+                    note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
+        else:
+            coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
+            notes = notes_on(release, candidates, coarse, quiet=quiet)
+            print_table(candidates, [perplexity_of(report) for report in reports], original, notes)
 
 
 @contextmanager
@@ -268,10 +267,8 @@ def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: floa
 
 
 def _calibration(options: dict[str, Any]) -> Calibration:
-    """The one asked for; by default the Gaussian where a regime is named."""
-    chosen = options["calibration"]
-    if chosen is None:
-        return Calibration.DP_WEIGHTS if options["regime"] is None else Calibration.GAUSSIAN
+    """The one asked for; by default the one whose epsilon follows."""
+    chosen = options["calibration"] or Calibration.GAUSSIAN
     return Calibration.DP_WEIGHTS if chosen == _PUBLISHED else Calibration(chosen)
 
 
@@ -286,7 +283,7 @@ def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTar
     if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
         raise CommandError("--adjacency applies to --calibration gaussian only; remove it: the report has both")
     if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
-        raise CommandError("--formula applies to --calibration published only; remove it")
+        raise CommandError("--formula applies to --calibration published only; add that or remove --formula")
     return PrivacyTarget(
         epsilon=epsilon,
         delta=delta,

@@ -49,7 +49,7 @@ def with_report(path: Path, mechanism: ClippedTraining | Ledger | None) -> Path:
 
 
 def test_a_model_with_a_training_report_needs_no_flags(trained: Path) -> None:
-    assert run(["noise", str(trained), "-q"]) == 0
+    assert run(["noise", str(trained), "-q", "--calibration", "published"]) == 0
     report = report_at(trained.with_name("t.noised.report.json"))
     statuses = {g.name: g.status for g in report.guarantees}
     assert statuses == {"published": Status.CLAIMED, "convex": Status.CONDITIONAL, "nonconvex": Status.CONDITIONAL}
@@ -62,7 +62,7 @@ def test_a_report_beside_the_model_gives_the_facts_without_a_pointer(
     """Other tools leave out what they do not know of a header."""
     path = with_report(write_model(tmp_path / "t.safetensors", {"w": WEIGHTS["embed"]}), TRAINING)
     assert run(["noise", str(path), "-q"]) == 0
-    assert [p.path for p in report_at(tmp_path / "t.noised.report.json").parents] == ["t.report.json"]
+    assert [p.path for p in report_at(tmp_path / "t.private.report.json").parents] == ["t.report.json"]
 
 
 @pytest.mark.parametrize("change", ["other bytes", "other size", "no report"])

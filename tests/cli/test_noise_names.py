@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from tests.cli.noised import FACTS, WEIGHTS, report_at
+from tests.cli.noised import FACTS, PUBLISHED, WEIGHTS, report_at
 
 
 @pytest.fixture
@@ -17,10 +17,14 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "follows"),
     [
-        ([], "for any loss, epsilon is 306.23 at delta 1e-06, by which an attacker may find 100 %"),
-        (["--smoothness", "1"], None),
-        (["--smoothness", "1e5"], "for a smooth loss, epsilon is 306.23 at"),
-        (["--strong-convexity", "0.1"], None),
+        ([], None),
+        (
+            ["--calibration", "published"],
+            "for any loss, epsilon is 306.23 at delta 1e-06, by which an attacker may find 100 %",
+        ),
+        (["--smoothness", "1", "--calibration", "published"], None),
+        (["--smoothness", "1e5", "--calibration", "published"], "for a smooth loss, epsilon is 306.23 at"),
+        (["--strong-convexity", "0.1", "--calibration", "published"], None),
         (["--calibration", "gaussian", "--regime", "convex"], None),
         (["--calibration", "gaussian", "--regime", "convex", "--epsilon", "60"], "for a convex loss, epsilon is 60 at"),
         (["--calibration", "gaussian", "--regime", "nonconvex"], None),
@@ -54,7 +58,7 @@ def test_each_candidate_is_named_by_what_follows_for_it(model: Path, capsys: pyt
 
 
 def test_a_card_leads_with_what_follows_not_with_a_convexity_nobody_stated(model: Path) -> None:
-    assert run(["noise", str(model), "-q", *FACTS]) == 0
+    assert run(["noise", str(model), "-q", *PUBLISHED]) == 0
     card = model.with_name("README.md")
     report = str(model.with_name("m.noised.report.json"))
     assert run(["report", report, "--format", "model-card", "-o", str(card), "-q"]) == 0
