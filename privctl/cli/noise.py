@@ -80,7 +80,9 @@ _PUBLISHED = "published"
 @click.option("--exclude", multiple=True, help="Add no noise to tensors matching this glob (repeatable).")
 @click.option("--base", type=MODEL, help="Public model: tensors identical to its own get no noise.")
 @click.option("--evaluate", type=click.Path(), help='JSONL, one {"text": ...} per line, to measure perplexity on.')
-@click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the table, write nothing; without facts, what usual ones would give."
+)
 @click.option("--threads", type=Whole(Range(low=1, high=64)), default=2, show_default=True, help="Worker threads.")
 @click.option("--seed", type=SEED, help="For tests only: voids every guarantee.")
 @click.option(
@@ -105,7 +107,9 @@ def noise(model: str, **options: Any) -> None:
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
     from privctl.accounting.guarantees import delta_warning
+    from privctl.cli.noise_outlook import show_outlook
     from privctl.noise.candidates import plan_candidates
+    from privctl.noise.facts import MissingFactsError
     from privctl.noise.privatize import COARSE, check_grain, perplexity_of, privatize, require_places
     from privctl.show.progress import note, progress
     from privctl.storage.reader import open_checkpoint
@@ -114,7 +118,13 @@ def noise(model: str, **options: Any) -> None:
     output = Path(options["output"]) if options["output"] else None
     with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
         make = _given if options["noise_stddev"] else _release
-        release = make(checkpoint, base, options)
+        try:
+            release = make(checkpoint, base, options)
+        except MissingFactsError as error:
+            if not options["dry_run"]:
+                raise
+            show_outlook(checkpoint, base, options, error, _target((options["epsilon"] or (1.0,))[0], 0.5, options))
+            return
         candidates = plan_candidates(release, output)
         training = release.training
         if training and (sentence := delta_warning(release.targets[0].delta, training.dataset_size)):
