@@ -64,4 +64,24 @@ def test_a_card_leads_with_what_follows_not_with_a_convexity_nobody_stated(model
     assert run(["report", report, "--format", "model-card", "-o", str(card), "-q"]) == 0
     text = card.read_text()
     assert "epsilon: 306.2" in text
+    assert "tags:" not in text
     assert "It rules out little: an attacker may still find 100 % of the records" in text
+
+
+def test_a_card_is_tagged_only_while_a_guarantee_holds(model: Path) -> None:
+    card = model.with_name("README.md")
+    reports = {}
+    for name, arguments in (("private", FACTS), ("noised", PUBLISHED), ("void", [*FACTS, "--seed", "1"])):
+        output = model.with_name(f"{name}.safetensors")
+        assert run(["noise", str(model), "-q", "-o", str(output), *arguments]) == 0
+        reports[name] = str(model.with_name(f"{name}.report.json"))
+    for name, tagged in (("private", True), ("noised", False), ("private", False), ("void", False)):
+        assert run(["report", reports[name], "--format", "model-card", "-o", str(card), "-q", "-f"]) == 0
+        text = card.read_text()
+        assert ("- differential-privacy" in text) is tagged, name
+        assert ("tags:" in text) is tagged
+    for tags, kept in (("- differential-privacy\n- text\n", "tags:\n- text\n"), ("- differential-privacy\n", "---\n#")):
+        card.write_text(f"---\ntags:\n{tags}---\n# A model\n")
+        assert run(["report", reports["noised"], "--format", "model-card", "-o", str(card), "-q", "-f"]) == 0
+        assert "- differential-privacy" not in card.read_text()
+        assert kept in card.read_text()
