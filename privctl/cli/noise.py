@@ -96,10 +96,11 @@ _PUBLISHED = "published"
 def noise(model: str, **options: Any) -> None:
     """Add calibrated Gaussian noise to the weights of MODEL, once, after training.
 
-    MODEL is a .safetensors file or a Hugging Face directory. The training facts come from flags, from --facts, or from
-    the report of a model that privctl trained. Give --epsilon several times for several candidates to choose from. The
-    noise is as large as epsilon needs under --regime; the table shows the published formula's beside it. Without facts,
-    --noise-stddev adds noise of that size; its report guarantees nothing.
+    MODEL is a .safetensors file, a Hugging Face directory, or an adapter's directory as peft writes it. The training
+    facts come from flags, from --facts, or from the report of a model that privctl trained. Give --epsilon several
+    times for several candidates to choose from. The noise is as large as epsilon needs under --regime; the table shows
+    the published formula's beside it. Without facts, --noise-stddev adds noise of that size; its report guarantees
+    nothing.
 
     \b
     Example:
@@ -116,7 +117,7 @@ def noise(model: str, **options: Any) -> None:
 
     quiet = options["quiet"]
     output = Path(options["output"]) if options["output"] else None
-    with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
+    with open_checkpoint(Path(model)) as checkpoint, _opened(_base(checkpoint, options)) as base:
         make = _given if options["noise_stddev"] else _release
         try:
             release = make(checkpoint, base, options)
@@ -162,8 +163,15 @@ def noise(model: str, **options: Any) -> None:
             print_table(candidates, [perplexity_of(report) for report in reports], original, notes)
 
 
+def _base(checkpoint: Checkpoint, options: dict[str, Any]) -> str | Path | None:
+    """The public model that was given, or for an adapter the base that it names, where that is at hand."""
+    from privctl.models.guard.adapters import base_at_hand
+
+    return base_at_hand(checkpoint.root) if checkpoint.is_adapter and not options["base"] else options["base"]
+
+
 @contextmanager
-def _opened(base: str | None) -> Iterator[Checkpoint | None]:
+def _opened(base: str | Path | None) -> Iterator[Checkpoint | None]:
     from privctl.storage.reader import open_checkpoint
 
     if base is None:

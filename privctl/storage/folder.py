@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, Checkpoint
+from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, SINGLE_NAME, Checkpoint
 
 #: Endings of files that hold weights, in any framework's format.
 _WEIGHTS = (
@@ -39,7 +39,9 @@ def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if checkpoint.is_directory:
         weights = {file.path.name for file in checkpoint.files}
         for path in files_of(checkpoint.root):
-            if path.name.lower().endswith(_READ) and path.name not in weights and not holds_weights(path.name):
+            own = checkpoint.is_adapter and path == checkpoint.root / ADAPTER_CONFIG
+            read = path.name.lower().endswith(_READ) and path.name not in weights and not holds_weights(path.name)
+            if own or read:
                 yield path
 
 
@@ -48,6 +50,8 @@ def strays_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if not checkpoint.is_directory:
         return
     listed = {checkpoint.root / INDEX_NAME, *(file.path for file in checkpoint.files)}
+    if checkpoint.is_adapter:
+        listed.add(checkpoint.root / ADAPTER_CONFIG)
     for path in files_of(checkpoint.root):
         if path not in listed and holds_weights(path.name):
             yield path
