@@ -14,6 +14,7 @@ from privctl.models.guard.adapters import adapter_config
 from privctl.models.guard.keys import check_keys, read_object, without_code
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.storage.atomic import PendingFile, PendingFolder, require_regular, write_bytes
+from privctl.storage.folder import check_links
 from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, Checkpoint
 
 #: Files of a Hugging Face directory that describe the model without holding weights or traces of its training.
@@ -56,10 +57,11 @@ def companions(checkpoint: Checkpoint) -> tuple[Companion, ...]:
     """What is copied along with ``checkpoint``; nothing for a lone file.
 
     Keys that name code are left out. Raises InputError for a key that makes a loader run code, fetch, compile, or take
-    weights from elsewhere, as loading the folder for an audit would.
+    weights from elsewhere, as loading the folder for an audit would, and for a link out of the folder.
     """
     if not checkpoint.is_directory:
         return ()
+    check_links(checkpoint.root)
     names = (ADAPTER_CONFIG, *COMPANIONS) if checkpoint.is_adapter else COMPANIONS
     return tuple(_companion(path) for path in (checkpoint.root / name for name in names) if path.is_file())
 
