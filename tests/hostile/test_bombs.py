@@ -164,6 +164,10 @@ def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, more: dict[
         sensitivity(training, regime, Adjacency.ZERO_OUT, 9)
 
 
+#: Of the calibrated noise too much would be needed.
+PUBLISHED = ("--calibration", "published")
+
+
 @pytest.mark.parametrize(
     ("epochs", "more"),
     [(2_000_000, ()), (10**12, ("--optimizer", "momentum", "--momentum", "0.9")), (10**12, ("--optimizer", "adam"))],
@@ -171,8 +175,8 @@ def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, more: dict[
 def test_noise_for_millions_of_epochs(tmp_path: Path, epochs: int, more: tuple[str, ...]) -> None:
     """Seconds of start-up included; the loop over 40 million steps took minutes."""
     path = equal_tensors(tmp_path / "m.safetensors", 2)
-    losses = ("--smoothness", "1e-7", "--strong-convexity", "1e-8")
-    made = caged(tmp_path, "noise", path, *facts(epochs=epochs), *losses, *more, "-q", memory=2 << 30, seconds=20)
+    losses = (*facts(epochs=epochs), "--smoothness", "1e-7", "--strong-convexity", "1e-8")
+    made = caged(tmp_path, "noise", path, *losses, *more, *PUBLISHED, "-q", memory=2 << 30, seconds=20)
     assert made.code == 0, made.said
     found = caged(tmp_path, "verify", tmp_path / "m.noised.report.json", "--json", memory=2 << 30, seconds=30)
     assert found.code == 0, found.said
@@ -181,7 +185,7 @@ def test_noise_for_millions_of_epochs(tmp_path: Path, epochs: int, more: tuple[s
 @pytest.mark.parametrize("epochs", [2_000_000, 10**12])
 def test_verifying_millions_of_epochs(tmp_path: Path, epochs: int) -> None:
     more = ("--smoothness", "1", "--strong-convexity", "0.1")
-    assert run(["noise", str(equal_tensors(tmp_path / "m.safetensors", 2)), *facts(), *more, "-q"]) == 0
+    assert run(["noise", str(equal_tensors(tmp_path / "m.safetensors", 2)), *facts(), *more, *PUBLISHED, "-q"]) == 0
     report = edited(tmp_path / "m.noised.report.json", ["mechanism", "training", "epochs"], epochs)
     found = caged(tmp_path, "verify", report, memory=2 << 30, seconds=60)
     assert found.code in (1, 3), found.said
