@@ -80,7 +80,7 @@ _PUBLISHED = "published"
 @click.option("--include", multiple=True, help="Add noise only to tensors matching this glob (repeatable).")
 @click.option("--exclude", multiple=True, help="Add no noise to tensors matching this glob (repeatable).")
 @click.option("--base", type=MODEL, help="Public model: tensors identical to its own get no noise.")
-@click.option("--evaluate", type=click.Path(), help='JSONL, one {"text": ...} per line, to measure perplexity on.')
+@click.option("--evaluate", type=click.Path(), help="Texts to measure perplexity on.")
 @click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
 @click.option("--threads", type=Whole(Range(low=1, high=64)), default=2, show_default=True, help="Worker threads.")
 @click.option("--seed", type=SEED, help="For tests only: voids every guarantee.")

@@ -49,6 +49,7 @@ def retrain() -> None:
       privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 -o private/
       privctl retrain clipped model/ --data train.jsonl --epochs 1 -o clipped/
       privctl retrain plain model/ --data train.jsonl --epochs 3 -o plain/
+      privctl retrain dp-sgd model/ --data reviews/train --text-column body --epsilon 8 -o private/
     """
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from privctl.accounting.gridded import NOTE, Released, guarantee_of_floats_in_nats
 from privctl.accounting.guarantees import guarantee_of
+from privctl.data.places import recorded_files
 from privctl.domain.events import Ledger
 from privctl.domain.evidence import MOST_FREQUENT, Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
@@ -70,7 +71,9 @@ def report_for(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
+        inputs=tuple(
+            file_artifact(role, file, place) for role, path in inputs.items() if path for file in recorded_files(path)
+        ),
         outputs=outputs,
         parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},
         mechanism=_mechanism(job, finished),

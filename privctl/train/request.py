@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from privctl.data.columns import USUAL, Columns
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.train.choices import ClippingStyle, LogName, Schedule
@@ -14,13 +15,17 @@ from privctl.train.methods import method_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
-    """Where the examples come from and how they are read; see the tasks for what each setting means."""
+    """Where the examples come from and how they are read; see the tasks for what each setting means.
+
+    ``long`` None truncates, as ``truncate`` does.
+    """
 
     train: Path
     held_out: Path | None = None
     unit: str | None = None
     labels: tuple[str, ...] = ()
-    long: LongTextPolicy = LongTextPolicy.REFUSE
+    columns: Columns = USUAL
+    long: LongTextPolicy | None = None
     max_length: int | None = None
     response_only: bool = False
     resize: tuple[int, int] | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from privctl.cli import run
+from privctl.data import packed
 from privctl.data import records as readers
 from privctl.domain.errors import InputError
 from privctl.domain.gate import GateOutcome
@@ -314,9 +315,9 @@ def test_gzip_files_that_unpack_to_gigabytes(tmp_path: Path, make: Callable[[Pat
 
 def test_what_a_gzip_file_may_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = many_lines(tmp_path / "d.jsonl.gz", 4 << 20)
-    assert path.stat().st_size * readers.MOST_RATIO < 4 << 20
+    assert path.stat().st_size * packed.MOST_RATIO < 4 << 20
     records = sum(1 for _ in readers.read_records(path))
-    monkeypatch.setattr(readers, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(packed, "MOST_UNPACKED", 1 << 20)
     with pytest.raises(InputError, match="unpacks to more than .* 100 times its size; unpack it"):
         list(readers.read_records(path))
     path.with_suffix("").write_bytes(b'{"text": "the same again and again"}\n' * records)
@@ -329,7 +330,7 @@ def test_the_bounds_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
     from privctl.data.texts import iter_texts
 
-    monkeypatch.setattr(readers, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(packed, "LONGEST_LINE", 1000)
     path = tmp_path / name
     opened: Callable[..., object] = gzip.open if name.endswith(".gz") else open
 
