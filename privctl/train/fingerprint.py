@@ -16,8 +16,8 @@ from privctl.train.prepare import TrainingJob
 #: Settings that may change when a run is resumed, as the help of --resume says: the device, how much it processes at
 #: once, what it shows, what it is evaluated on.
 _MAY_CHANGE = {
-    "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out",
-    "logs",    "micro_examples", "micro_tokens",
+    "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out", "logs",
+    "micro_examples", "micro_tokens",
 }  # fmt: skip
 #: What follows from the options and the data, in words.
 _DERIVED = {"sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta"}
