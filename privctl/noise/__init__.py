@@ -1,1 +1,5 @@
 """Noise on finished weights: training facts, sensitivity, selection of tensors, and writing the result."""
+
+from privctl import make_callable
+
+make_callable(__name__)  # privctl.noise(...)

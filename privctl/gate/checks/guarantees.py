@@ -22,6 +22,8 @@ EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
 OF_THE_LOSS = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity", "step-size",
 })  # fmt: skip
+#: Assumptions that another program's loop did what its report says. privctl saw nothing of it, so a policy names them.
+OF_OTHER_LOOPS = frozenset({"own loop", "reported ledger"})
 _ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
 
 #: A guarantee that counts: its report, its position there, itself and the number that is judged.
@@ -183,7 +185,7 @@ def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy)
     unaccepted = [
         name
         for name in _unchecked_assumptions(guarantee)
-        if (name in OF_THE_LOSS if accepted is None else name not in accepted)
+        if (name in OF_THE_LOSS | OF_OTHER_LOOPS if accepted is None else name not in accepted)
     ]
     if unaccepted:
         return f"rests on {', '.join(unaccepted)}, which the policy does not accept unchecked"

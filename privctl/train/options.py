@@ -1,0 +1,104 @@
+"""A training from the options of ``privctl retrain``, by their names; ``privctl.retrain`` calls it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from typing import Any
+
+from privctl.data.labels import labels_named
+from privctl.domain.errors import CommandError
+from privctl.domain.mechanism import Optimizer
+from privctl.domain.progress import Notify
+from privctl.models.choices import LongTextPolicy, TaskName
+from privctl.train.choices import ClippingStyle, Schedule
+from privctl.train.inferred_task import infer_task
+from privctl.train.method import Method
+from privctl.train.own_settings import own_settings
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest, SecretsRequest
+
+
+def request_of(method: Method, options: Mapping[str, Any], given: Container[str], notify: Notify) -> RetrainRequest:
+    """The request that the options of ``privctl retrain METHOD`` describe, all by their names.
+
+    ``given`` are those that the user stated, whatever their values; ``notify`` is called with what the user should
+    know. Raises CommandError for values that do not fit or go together.
+    """
+    if options["data"] is None:
+        raise CommandError(
+            f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
+        )
+    value: Callable[[str], Any] = options.get
+    try:
+        return RetrainRequest(
+            method_name=method.name,
+            settings=own_settings(method.settings, options),
+            model=model_of(options),
+            data=data_of(options, Path(options["data"])),
+            task=task_of(options, Path(options["data"]), notify),
+            budget=BudgetRequest(
+                epsilon=value("epsilon"), noise_multiplier=value("noise_multiplier"), delta=value("delta")
+            ),
+            secrets=_secrets_of(options, given),
+            output=Path(options["output"]),
+            clipping=ClippingStyle(options.get("clipping", "flat")),
+            clip_norm=options.get("clip_norm", 1.0),
+            show_unprotected=options.get("show_unprotected", False),
+            schedule=Schedule(options.get("schedule", "constant")),
+            warmup_steps=options.get("warmup_steps", 0),
+            optimizer=Optimizer(options["optimizer"]),
+            **{name: options[name] for name in _SAME},
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def task_of(options: Mapping[str, Any], data: Path, notify: Notify) -> TaskName:
+    """``--task``, or without it what the model's config.json says, which must fit the records at ``data``."""
+    if options["task"] is not None:
+        return TaskName(options["task"])
+    return infer_task(Path(options["model"]), data, notify)
+
+
+def _secrets_of(options: Mapping[str, Any], given: Container[str]) -> SecretsRequest | None:
+    """The plan that ``--secrets`` names, with ``--batch-size`` if the user gave it."""
+    if options.get("secrets") is None:
+        return None
+    stated = options["batch_size"] if "batch_size" in given else None
+    return SecretsRequest(plan=Path(options["secrets"]), batch_size=stated)
+
+
+#: Options that go into the request under their own names.
+_SAME = (
+    "epochs", "steps", "batch_size", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "micro_examples",
+    "micro_tokens", "device", "bf16", "compiled", "seed", "resume", "force",
+)  # fmt: skip
+
+
+def model_of(options: Mapping[str, Any]) -> ModelRequest:
+    """The model to train, from the options."""
+    return ModelRequest(
+        path=Path(options["model"]),
+        from_scratch=options["from_scratch"],
+        vocabulary=options["vocabulary"],
+        norm=options["norm"],
+        dropout=options["dropout"],
+        train=options["train"],
+        lora_rank=options["lora_rank"],
+        checkpointing=options.get("checkpointing", False),
+    )
+
+
+def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
+    """The training data at ``train``, with the options that describe it."""
+    held_out = options.get("held_out")
+    return DataRequest(
+        train=train,
+        held_out=Path(held_out) if held_out else None,
+        unit=options.get("unit"),
+        labels=labels_named(options["labels"]) if options["labels"] else (),
+        long=LongTextPolicy(options["long"]),
+        max_length=options["max_length"],
+        response_only=options["response_only"],
+        resize=options["resize"],
+    )
