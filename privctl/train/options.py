@@ -24,6 +24,7 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
     ``given`` are those that the user stated, whatever their values; ``notify`` is called with what the user should
     know. Raises CommandError for values that do not fit or go together.
     """
+    settings = own_settings(method.settings, options)
     if options["data"] is None:
         raise CommandError(
             f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
@@ -32,7 +33,7 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
     try:
         return RetrainRequest(
             method_name=method.name,
-            settings=own_settings(method.settings, options),
+            settings=settings,
             model=model_of(options),
             data=data_of(options, Path(options["data"])),
             task=task_of(options, Path(options["data"]), notify),

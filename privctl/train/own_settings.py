@@ -15,15 +15,15 @@ from privctl.train.method import OPTION, MethodSettings, Option, Settings, flag_
 def own_settings(settings: type[Settings], options: Mapping[str, Any]) -> Settings:
     """The settings given by ``options``. Raises CommandError for values that do not fit."""
     given: dict[str, Any] = {}
-    for field, kind, _ in option_fields(settings):
-        value = options[field.name]
-        if value is None:
-            given[field.name] = None
-        elif kind is bytes:
-            given[field.name] = _bytes(flag_of(field), value)
-        else:
-            given[field.name] = kind(value) if issubclass(kind, Enum) else value
     try:
+        for field, kind, _ in option_fields(settings):
+            value = options[field.name]
+            if value is None:
+                given[field.name] = None
+            elif kind is bytes:
+                given[field.name] = _bytes(flag_of(field), value)
+            else:
+                given[field.name] = kind(value) if issubclass(kind, Enum) else value
         return settings(**given)
     except ValueError as error:
         raise CommandError(str(error)) from None

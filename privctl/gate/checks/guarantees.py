@@ -6,6 +6,7 @@ Every guarantee is a bound by itself, so one that counts and is small enough suf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
@@ -139,7 +140,7 @@ def _judge(
             outcome=GateOutcome.FAIL,
             subject=case.name,
             message=f"no guarantee counts: {reasons}",
-            fix=_fix_of_collected_names(case) or fix,
+            fix=_fix_of_collected_names(case) or _fix_of_other_loops(case, policy) or fix,
             place=_first(case, place),
         )
         return
@@ -169,6 +170,17 @@ def _fix_of_collected_names(case: JudgedModel) -> str:
     assumptions = [a for report in case.makers for g in report.report.guarantees for a in g.assumptions]
     violated = {a.name for a in assumptions if a.state is AssumptionState.VIOLATED}
     return "; ".join(fix for name, fix in _OF_COLLECTED_NAMES.items() if name in violated)
+
+
+def _fix_of_other_loops(case: JudgedModel, policy: Policy) -> str:
+    """What would help where all that a guarantee lacks is that somebody answers for another program's loop."""
+    for report, _, guarantee in case.guarantees:
+        names = _unchecked_assumptions(guarantee)
+        accepting = replace(policy, accepted_assumptions=tuple(names))
+        if OF_OTHER_LOOPS & set(names) and not _why_not_counted(report, guarantee, accepting):
+            listed = ", ".join(names)
+            return f"if somebody answers for the loop that trained it, list in accepted_assumptions: {listed}"
+    return ""
 
 
 def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
