@@ -8,12 +8,13 @@ privctl loads none of the engines. See docs/python.md.
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import inspect
+
     from privctl.api import account, audit, gate, noise, retrain, verify
     from privctl.integrations.from_opacus import from_opacus
     from privctl.integrations.make_private import make_private
@@ -60,6 +61,8 @@ class CallablePackage(ModuleType):
 
     @property
     def __signature__(self) -> inspect.Signature:
+        import inspect
+
         return inspect.signature(self._function())
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:

@@ -1,5 +1,5 @@
 """Noise on finished weights: training facts, sensitivity, selection of tensors, and writing the result."""
 
-from privctl import make_callable
+import privctl
 
-make_callable(__name__)  # privctl.noise(...)
+privctl.make_callable(__name__)  # privctl.noise(...)

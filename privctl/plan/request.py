@@ -12,11 +12,14 @@ from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.events import EVENTS, Batches, Event
 from privctl.domain.progress import Notify
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Omission, PrivacyReport
 from privctl.plan.accountants import BudgetPlan
-from privctl.plan.report import report_of
-from privctl.reports.files import file_artifact
+from privctl.reports.files import file_artifact, now, versions
 
+_WARNINGS = (
+    "a plan, not a run: it holds for a training that does exactly what the mechanism says",
+    "bounds are for real arithmetic; the report of a run adds what floating-point noise costs on its model",
+)
 #: Option -> its flag, where that is not its name.
 _FLAGS = {"methods": "--method", "priors": "--prior", "records": "--record"}
 _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
@@ -46,12 +49,29 @@ def plan_of(options: Mapping[str, Any], given: Container[str], note: Notify) -> 
 
 
 def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], place: Path) -> PrivacyReport:
-    """The report of ``plan``, to be written at ``place``, with the options that were given."""
+    """The report of ``plan``, to be written at ``place``, with the options that were given.
+
+    It has every row's guarantee; rows without an answer become omissions with their reason.
+    """
     parameters = {
         name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if name in given
     }
-    inputs = [file_artifact("ledger", Path(options["ledger"]), place)] if options["ledger"] else []
-    return report_of(plan, parameters, inputs)
+    return PrivacyReport(
+        step="account",
+        created=now(),
+        versions=versions(("numpy", "scipy", "opacus")),
+        inputs=(file_artifact("ledger", Path(options["ledger"]), place),) if options["ledger"] else (),
+        parameters={
+            **parameters,
+            "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},
+            "rely_on": plan.main,
+            "found": {} if plan.solution is None else {plan.solved: plan.solution},
+        },
+        mechanism=plan.mechanism,
+        guarantees=tuple(row.guarantee for row in plan.rows if row.guarantee is not None),
+        omissions=tuple(Omission(what=row.title, reason=row.failure) for row in plan.rows if row.guarantee is None),
+        warnings=_WARNINGS,
+    )
 
 
 def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:

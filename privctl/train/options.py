@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from privctl.data.labels import labels_named
-from privctl.domain.errors import CommandError
+from privctl.data.texts import first_fields
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Notify
 from privctl.models.choices import LongTextPolicy, TaskName
+from privctl.models.purpose import class_named, task_to_train
 from privctl.train.choices import ClippingStyle, Schedule
-from privctl.train.inferred_task import infer_task
 from privctl.train.method import Method
 from privctl.train.own_settings import own_settings
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest, SecretsRequest
@@ -58,7 +59,7 @@ def task_of(options: Mapping[str, Any], data: Path, notify: Notify) -> TaskName:
     """``--task``, or without it what the model's config.json says, which must fit the records at ``data``."""
     if options["task"] is not None:
         return TaskName(options["task"])
-    return infer_task(Path(options["model"]), data, notify)
+    return _inferred_task(Path(options["model"]), data, notify)
 
 
 def _secrets_of(options: Mapping[str, Any], given: Container[str]) -> SecretsRequest | None:
@@ -103,3 +104,23 @@ def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
         response_only=options["response_only"],
         resize=options["resize"],
     )
+
+
+def _inferred_task(model: Path, data: Path, notify: Notify) -> TaskName:
+    """The task for the model at ``model``, whose head must fit the records at ``data``; says which, and what is unused.
+
+    Raises InputError where a classifier of texts gets records without labels, CommandError where the model may be
+    trained for several tasks, and as ``read_config`` does.
+    """
+    task = task_to_train(model)
+    fields = first_fields(data) if data.is_file() else None  # whoever reads it says what is missing
+    told = f"task {task}, by the model's config.json"
+    if fields is not None and task is TaskName.TEXT_CLASSIFICATION and "label" not in fields:
+        raise InputError(
+            f"{data} has no 'label' in its first record, and {model} is a text classifier ({class_named(model)}); give "
+            "every record a label, or train a language model"
+        )
+    if fields is not None and task in (TaskName.CAUSAL_LM, TaskName.MASKED_LM) and "label" in fields:
+        told += f"; it does not use the records' labels, as --task {TaskName.TEXT_CLASSIFICATION} would with a new head"
+    notify(told)
+    return task
