@@ -37,23 +37,36 @@ def disagreements(report: PrivacyReport) -> Iterator[str]:
         return
     if not isinstance(mechanism, _PROGRAMS[parameters.program][0]):
         yield f"a training in {shown(parameters.program)} cannot have the mechanism stated"
-    if not isinstance(mechanism, Ledger):
-        return
-    yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
-    for guarantee in report.guarantees:
-        yield from compare("name of the guarantee", guarantee.name, parameters.program, "the program is")
-        stated = next((a.statement for a in guarantee.assumptions if a.name == "number of examples"), None)
-        if stated is not None and f"there are {parameters.examples} examples" not in stated:
-            yield f"its assumption 'number of examples' speaks of others than {parameters.examples}"
-    total = sum(event.steps for event in mechanism.events)
+    if isinstance(mechanism, Ledger):
+        yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
+        for guarantee in report.guarantees:
+            yield from _guaranteed(guarantee, parameters)
+        yield from _of_ledger(mechanism, parameters)
+
+
+def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) -> Iterator[str]:
+    yield from compare("name of the guarantee", guarantee.name, parameters.program, "the program is")
+    stated = next((a.statement for a in guarantee.assumptions if a.name == "number of examples"), None)
+    if stated is not None and f"there are {parameters.examples} examples" not in stated:
+        yield f"its assumption 'number of examples' speaks of others than {parameters.examples}"
+    if guarantee.arithmetic is not None:
+        counted, said = guarantee.arithmetic.coordinates, parameters.released_numbers
+        yield from compare("parameter released_numbers", said, counted, "the guarantee counts")
+
+
+def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
+    events = [event for event in ledger.events if isinstance(event, SampledGaussian)]
+    if len(events) < len(ledger.events) or any(event.batches is not Batches.POISSON for event in events):
+        yield "its ledger holds another event than a Gaussian of Poisson batches"
+    total = sum(event.steps for event in ledger.events)
     yield from compare("number of steps in the ledger", total, parameters.steps_begun, "steps_begun says")
-    for event in mechanism.events:
-        if not isinstance(event, SampledGaussian) or event.batches is not Batches.POISSON:
-            yield "its ledger holds another event than a Gaussian of Poisson batches"
-        elif parameters.program == _OWN_LOOP:
-            yield from _own_event(event, parameters)
-    if parameters.program == _OWN_LOOP:
-        yield from _own_loop(parameters)
+    if parameters.program == _OPACUS:
+        if [(e.noise_multiplier, e.sample_rate, e.steps) for e in events] != list(parameters.accountant_history):
+            yield "its ledger is not the history of Opacus's accountant that its parameters state"
+        return
+    yield from _own_loop(parameters)
+    for event in events:
+        yield from _own_event(event, parameters)
 
 
 def _own_event(event: SampledGaussian, parameters: ExternalTrainingParameters) -> Iterator[str]:

@@ -47,7 +47,8 @@ def from_opacus(
     Raises InputError for an engine without such a history, or a model that is not safetensors; CommandError for numbers
     out of range and a report in the way.
     """
-    ledger = Ledger(events=tuple(_events(getattr(getattr(engine, "accountant", None), "history", None))))
+    events = tuple(_events(getattr(getattr(engine, "accountant", None), "history", None)))
+    ledger = Ledger(events=events)
     if not isinstance(examples, int) or examples < 1:
         raise CommandError(f"examples is {examples!r}; it must be the number of training examples")
     delta = default_delta(examples) if delta is None else delta
@@ -63,12 +64,13 @@ def from_opacus(
             "examples": examples,
             "delta": delta,
             "clip_norm": clip_norm,
-            "steps_begun": sum(event.steps for event in ledger.events),
+            "accountant_history": [[event.noise_multiplier, event.sample_rate, event.steps] for event in events],
+            "steps_begun": sum(event.steps for event in events),
             "noise_source": source,
         },
         mechanism=ledger,
         guarantees=(guarantee,),
-        warnings=(f"{counted(len(ledger.events), 'entry', 'entries')} of Opacus's history, taken at its word", ONE_RUN),
+        warnings=(f"{counted(len(events), 'entry', 'entries')} of Opacus's history, taken at its word", ONE_RUN),
     )
 
 

@@ -159,6 +159,7 @@ class ExternalTrainingParameters:
     """Of a training in a loop that privctl did not write; ``program`` says what wrote the report.
 
     ``batch_size`` is the expected one. ``steps_begun`` count as spent; ``updates`` were made.
+    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry.
     """
 
     program: str
@@ -176,6 +177,7 @@ class ExternalTrainingParameters:
     updates: int | None = None
     released_numbers: int | None = None
     noise_source: str | None = None
+    accountant_history: tuple[tuple[float, ...], ...] = ()
     measured_members: int | None = None
     measured_nonmembers: int | None = None
 
