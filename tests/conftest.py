@@ -128,6 +128,14 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _without_waiting_for_the_disk() -> Iterator[None]:
+    """No test takes the power away, and each ``fsync`` is some milliseconds of waiting."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _heeding() -> None:
     """A shell starts what runs in its background deaf to Ctrl-C, and tests interrupt themselves and others."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

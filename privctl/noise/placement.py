@@ -13,6 +13,7 @@ from privctl.domain.report import Omission
 from privctl.models.guard.keys import check_keys, read_object, without_code
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.storage.atomic import PendingFile, PendingFolder, require_regular, write_bytes
+from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, Checkpoint
 
 #: Files of a Hugging Face directory that describe the model without holding weights or traces of its training.
@@ -55,10 +56,11 @@ def companions(checkpoint: Checkpoint) -> tuple[Companion, ...]:
     """What is copied along with ``checkpoint``; nothing for a lone file.
 
     Keys that name code are left out. Raises InputError for a key that makes a loader run code, fetch, compile, or take
-    weights from elsewhere, as loading the folder for an audit would.
+    weights from elsewhere, as loading the folder for an audit would, and for a link out of the folder.
     """
     if not checkpoint.is_directory:
         return ()
+    check_links(checkpoint.root)
     paths = (checkpoint.root / name for name in COMPANIONS)
     return tuple(_companion(path) for path in paths if path.is_file())
 

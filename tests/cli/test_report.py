@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -238,3 +240,16 @@ def test_axe_finds_nothing(large: Path, tab: Browser, width: int, dark: bool) ->
     violations = tab.run(f"axe.run(document, {rules}).then(r => r.violations.map(v => v.id + ': ' + v.nodes[0].html))")
     tab.call("Page.setBypassCSP", enabled=False)
     assert violations == []
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown"])
+def test_a_page_of_an_audit_is_its_owner_s(released: Path, large: Path, tmp_path: Path, kind: str) -> None:
+    """It holds what the audit's report holds, which is not for release; that of the release is public."""
+    old = os.umask(0)
+    try:
+        for name, report in (("audit", large.parent / "a.report.json"), ("release", released / "m.noised.report.json")):
+            assert run(["report", str(report), "--format", kind, "-o", str(tmp_path / name), "-q"]) == 0
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "audit").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "release").stat().st_mode) == 0o666

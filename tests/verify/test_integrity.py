@@ -143,7 +143,17 @@ def of_folder(model: Path) -> list[str]:
     return refuted(check_chain(model.with_name(f"{model.name}.report.json"), hashed))
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "pytorch_model.bin", "modeling.py", "sub/config.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adapter_model.safetensors",
+        "pytorch_model.bin",
+        "modeling.py",
+        "sub/config.json",
+        "LICENSE.bin",
+        ".w.safetensors",
+    ],
+)
 def test_a_file_that_no_report_lists_is_named(folder: Path, name: str) -> None:
     released = folder / "m.noised"
     (released / "README.md").write_text("A model.")
@@ -151,6 +161,26 @@ def test_a_file_that_no_report_lists_is_named(folder: Path, name: str) -> None:
     (released / name).parent.mkdir(exist_ok=True)
     (released / name).write_text("{}")
     assert of_folder(released) == [f"{name}: it lies in the folder, and no report lists it"]
+
+
+@pytest.mark.parametrize("role", ["companion", "model"])
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "extra.safetensors", "evil.py"])
+@pytest.mark.forged("files that no step writes are listed")
+def test_weights_and_code_are_refuted_though_the_report_lists_them(
+    folder: Path, write_model: Callable[..., Path], name: str, role: str
+) -> None:
+    released = folder / "m.noised"
+    write_model(released / name, {"x": np.ones(3, np.float32)})
+    listed = {"role": role, "path": f"m.noised/{name}", "digest": file_digest(released / name),
+              "bytes": (released / name).stat().st_size, "tensors": []}  # fmt: skip
+    edit(released.with_name("m.noised.report.json"), lambda report: report["outputs"].append(listed))
+    with open_checkpoint(released) as checkpoint:
+        hashed = {file.path: hash_tensors(file) for file in checkpoint.files}
+    if role == "model" and name.endswith(".safetensors"):
+        with open_checkpoint(released / name) as checkpoint:
+            hashed |= {file.path: hash_tensors(file) for file in checkpoint.files}
+    found = refuted(check_chain(released.with_name("m.noised.report.json"), hashed))
+    assert any(line.startswith(f"{name}: ") for line in found)
 
 
 @pytest.mark.forged("the configuration is edited between two steps")
