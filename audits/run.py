@@ -73,6 +73,11 @@ class AuditRequest:
     leaks: Path | None = None
 
     @property
+    def written(self) -> tuple[Path, ...]:
+        """What the audit writes beside its log: the report, the scores, and the leaks where they were asked for."""
+        return (self.report, self.scores, *(() if self.leaks is None else (self.leaks,)))
+
+    @property
     def files(self) -> dict[str, Path]:
         """The data this audit reads, by role."""
         files: dict[str, Path | None] = {}

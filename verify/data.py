@@ -12,7 +12,7 @@ from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import TrainingParameters
 from verify.events import row_of
-from verify.stated import readable
+from verify.stated import EXTERNAL, TRAINING, readable
 
 _SUBJECT = "data"
 
@@ -31,7 +31,7 @@ class DataAtHand:
 
 def stated(report: PrivacyReport) -> int | None:
     """How many examples the report says there are; None where it speaks of none."""
-    if report.step == "retrain":
+    if report.step in (TRAINING, EXTERNAL):
         parameters = readable(TrainingParameters, report)
         return None if parameters is None else parameters.examples
     mechanism = report.mechanism

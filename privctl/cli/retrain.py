@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.groups import SuggestingGroup
-from privctl.cli.method_options import own_options, own_settings
-from privctl.cli.options import common, force, show
-from privctl.cli.running import STOPPING, on_epoch, rendered, request_of
+from privctl.cli.method_options import own_options
+from privctl.cli.options import common, force, given, show
+from privctl.cli.running import STOPPING, on_epoch, rendered
 from privctl.cli.training_options import data, shared, training, unprotected
 from privctl.domain.errors import CommandError
 from privctl.train.methods import METHODS, method_named
@@ -85,39 +85,29 @@ def _command(method: Method) -> click.Command:
 
 
 def _train(method: Method, options: dict[str, Any]) -> None:
-    from privctl.models.language import choose_device
-    from privctl.parallel import start_workers
+    from privctl.api.training import run
     from privctl.show.progress import note, progress
     from privctl.train.interrupts import deferred_interrupts
-    from privctl.train.prepare import prepare
-    from privctl.train.run import run_training
-    from privctl.train.session import Session
+    from privctl.train.options import request_of
 
-    settings = own_settings(method.settings, options)
-    if options["data"] is None:
-        raise CommandError(
-            f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
-        )
-    request = request_of(method.name, options, settings=settings)
+    quiet = options["quiet"]
+    told = partial(note, quiet=quiet)
     if options["dry_run"]:
-        _plan(request, options)
+        _plan(request_of(method, options, given(options), told), options)
         return
-    job = prepare(request)
-    with start_workers(choose_device(request.device)) as workers:
-        quiet = options["quiet"] or not workers.is_main
-        session = Session(
-            workers=workers,
-            progress=partial(progress, quiet=quiet),
-            detailed=partial(progress, quiet=quiet),
-            on_epoch=partial(on_epoch, quiet=quiet),
-            interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
-            notify=partial(note, quiet=quiet),
-        )
-        report = run_training(job, session)
+    report = run(
+        method,
+        options,
+        given(options),
+        progress=partial(progress, quiet=quiet),
+        detailed=partial(progress, quiet=quiet),
+        notify=told,
+        on_epoch=partial(on_epoch, quiet=quiet),
+        interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
+    )
     if report is not None:
-        _finish(
-            method, report, options, [f"{request.output}{suffix}" for suffix in ("", ".report.json", *method.files)]
-        )
+        output = options["output"]
+        _finish(method, report, options, [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)])
 
 
 def _plan(request: RetrainRequest, options: dict[str, Any]) -> None:
@@ -141,10 +131,9 @@ def _replay(method: Method, options: dict[str, Any]) -> None:
     from privctl.show.progress import progress
     from privctl.train.request import ReplayRequest
 
-    context = click.get_current_context()
+    stated = given(options)
     for name in options:
-        source = context.get_parameter_source(name)
-        if name not in _REPLAYED and source is not click.core.ParameterSource.DEFAULT:
+        if name not in _REPLAYED and name in stated:
             flag = "--" + name.replace("_", "-")
             raise CommandError(f"{flag} does not apply to --replay, which repeats the recorded updates; remove it")
     request = ReplayRequest(

@@ -10,7 +10,6 @@ import click
 
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, show
-from privctl.cli.running import data_of, model_of, task_of
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.shown import counted
@@ -115,7 +114,9 @@ def shadow(**options: Any) -> None:
 
 def _request(options: dict[str, Any]) -> ShadowRequest:
     from privctl.shadow.pool import ShadowRequest
+    from privctl.show.progress import note
     from privctl.train.choices import Schedule
+    from privctl.train.options import data_of, model_of, task_of
     from privctl.train.request import RetrainRequest
 
     try:
@@ -123,7 +124,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
             method_name="plain",
             model=model_of(options),
             data=data_of(options, options["data"][0]),
-            task=task_of(options, options["data"][0]),
+            task=task_of(options, options["data"][0], partial(note, quiet=options["quiet"])),
             output=options["output"],
             schedule=Schedule(options["schedule"]),
             optimizer=Optimizer(options["optimizer"]),

@@ -14,6 +14,7 @@ from privctl.cli.options import COLUMNS, MODEL, Command
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.train.choices import ClippingStyle, LogName, Schedule
+from privctl.train.method import GROUPS
 
 _TASKS = tuple(str(task) for task in TaskName)
 _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
@@ -183,19 +184,12 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-_GROUPS = {
-    "clipping": ("clip_norm", "clipping"),
-    "clip-norm": ("clip_norm",),
-    "schedule": ("schedule", "warmup_steps"),
-    "budget": ("epsilon", "noise_multiplier", "delta"),
-    "secrets": ("secrets",),
-}
 
 
 def shared(group: str, helps: Mapping[str, str] = MappingProxyType({})) -> list[Callable[[Any], Any]]:
     """The options of a shared ``group``; ``helps`` replaces the help text of some of them."""
     options = []
-    for name in _GROUPS[group]:
+    for name in GROUPS[group]:
         flag, settings = _SHARED[name]
         options.append(click.option(flag, name, **{**settings, "help": helps.get(name, settings["help"])}))
     return options

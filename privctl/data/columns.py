@@ -55,6 +55,11 @@ class Columns:
 USUAL = Columns()
 
 
+def columns_of(options: Mapping[str, Any]) -> Columns:
+    """What ``--text-column`` and ``--label-column`` name, of the options of a command by their names."""
+    return Columns(text=options.get("text_column"), label=options.get("label_column"))
+
+
 def require_columns(
     names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
 ) -> None:

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 #: Key of a field's metadata that marks it as an option.
 OPTION = "option"
+#: Group of options that several methods share -> their names.
+GROUPS = {
+    "clipping": ("clip_norm", "clipping"),
+    "clip-norm": ("clip_norm",),
+    "schedule": ("schedule", "warmup_steps"),
+    "budget": ("epsilon", "noise_multiplier", "delta"),
+    "secrets": ("secrets",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
