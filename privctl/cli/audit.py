@@ -100,7 +100,11 @@ _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}"
 @click.option("--secrets", type=_FILE, help="Book of secrets in the training data, as privctl secrets scan writes it.")
 @click.option("--data", type=_FILE, help="Training data that the book of secrets was made from.")
 @click.option("--plan", type=_FILE, help="Plan that MODEL was trained with, as privctl secrets plan writes it.")
-@click.option("--base", type=MODEL, help="MODEL before training, to measure what it knew of the secrets already.")
+@click.option(
+    "--base",
+    type=MODEL,
+    help="MODEL before training, to measure what it knew of the secrets already; of an adapter, its base.",
+)
 @click.option("--candidates", type=COUNT, help="Values to rank each secret among, itself included; 100 by default.")
 @click.option(
     "--most-secrets", type=COUNT, help="Secrets to draw, of those trained on and of controls; 1000 by default."
@@ -124,8 +128,8 @@ _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}"
 def audit(model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     """Attack MODEL: measure what it reveals about its training data.
 
-    MODEL is a Hugging Face directory, or a .safetensors file with config.json and tokenizer beside it. Records are
-    JSON objects with "text", or with "prompt" and "response".
+    MODEL is a Hugging Face directory, a .safetensors file with config.json and tokenizer beside it, or a LoRA adapter's
+    directory as peft writes it, on its base. Records are JSON objects with "text", or with "prompt" and "response".
 
     --members and --nonmembers test whether the model distinguishes the two files. They should be a random split of one
     source; otherwise the difference may have nothing to do with the model. --canaries tests what the model remembers of
