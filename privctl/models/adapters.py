@@ -140,7 +140,7 @@ def _check(folder: Path, held: Mapping[str, torch.Tensor], stored: Mapping[str, 
 
 
 def _settings(peft: Any, folder: Path, checkpoint: Checkpoint, *, inference: bool) -> Any:
-    """peft's settings for the adapter; raises InputError for those that are not supported."""
+    """Peft's settings for the adapter; raises InputError for those that are not supported."""
     path = folder / ADAPTER_CONFIG
     data = adapter_config(path)
     if data["peft_type"] != "LORA":

@@ -30,11 +30,11 @@ from transformers import (
 from transformers.utils import logging as _logging
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
-from privctl.models.adapters import AdapterOnBase, adapter_at, on_base, trained_classes
+from privctl.models.adapters import adapter_at, on_base, trained_classes
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
-from privctl.storage.reader import Checkpoint, missing_model, open_checkpoint
+from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint
 
 #: transformers types some of what is used here loosely.
 _chatter: Any = _logging
@@ -142,7 +142,7 @@ def load_model(
         check_alone(checkpoint)
         folder = folder or checkpoint.folder
         config = read_config(folder, whole)
-        tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(_tokenizer_folder(adapter) or folder, path)
+        tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(tokenizer_folder(path) or folder, path)
         dtype: torch.dtype | str = torch.float32 if target.type == "cpu" else "auto"
         if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER):
             _fit_head(config, adapter.adapter)
@@ -166,11 +166,11 @@ def load_model(
     )
 
 
-def _tokenizer_folder(adapter: AdapterOnBase | None) -> Path | None:
-    """The adapter's own folder, where it holds a tokenizer."""
-    if adapter is None or not any((adapter.adapter / name).is_file() for name in TOKENIZER_NAMES):
+def tokenizer_folder(path: Path | None) -> Path | None:
+    """The folder ``path`` where it is an adapter's and holds a tokenizer, which then stands for the base's."""
+    if path is None or not holds_adapter(path) or not any((path / name).is_file() for name in TOKENIZER_NAMES):
         return None
-    return adapter.adapter
+    return path
 
 
 def _fit_head(config: Any, adapter: Path) -> None:

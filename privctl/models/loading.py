@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import CommandError, InputError, PrivctlError
+from privctl.models.adapters import trained_classes
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
@@ -32,6 +33,7 @@ from privctl.models.language import (
     read_network,
     read_tokenizer,
     refuse,
+    tokenizer_folder,
     wrong_kind,
 )
 from privctl.models.purpose import task_named
@@ -114,6 +116,7 @@ def load_for_training(
     vocabulary: Vocabulary | None = None,
     norm: str | None = None,
     dropout: bool = False,
+    adapter: Path | None = None,
 ) -> TrainingModel:
     """The model at ``path`` (a Hugging Face directory, or a ``.safetensors`` file in one), ready for ``task``.
 
@@ -121,7 +124,8 @@ def load_for_training(
     weights; ``vocabulary`` may then stand in for a tokenizer. ``labels`` name a classifier's outputs in order, None
     takes the model's own. A classification head that is missing, or of another size, is drawn anew. With ``norm``
     "frozen" batch normalisation keeps the running statistics it came with (0 and 1 in random weights) and trains scales
-    and shifts; without, it is refused. ``dropout`` leaves it on.
+    and shifts; without, it is refused. ``dropout`` leaves it on. ``adapter`` is the folder of an adapter that the model
+    will get: its tokenizer is taken, if there is one, and its head needs none in the model.
 
     Raises InputError for what is missing, unsupported or disagrees; CommandError for settings that contradict each
     other.
@@ -137,7 +141,11 @@ def load_for_training(
             raise InputError(
                 f"{path} is an encoder-decoder model ({config.model_type}); none of the tasks trains those"
             )
-        tokenizer = _tokenizer(folder, path, vocabulary) if task is not TaskName.IMAGE_CLASSIFICATION else None
+        tokenizer = (
+            _tokenizer(tokenizer_folder(adapter) or folder, path, vocabulary)
+            if task is not TaskName.IMAGE_CLASSIFICATION
+            else None
+        )
         _adapt_config(config, labels, vocabulary)
         if random:
             network, misfits = _random_network(path, config, KINDS[task]), TensorMismatch()
@@ -146,6 +154,8 @@ def load_for_training(
                 network, misfits = read_network(checkpoint, folder, config, torch.float32, KINDS[task])
             _check_misfits(path, task, network, misfits)
             _check_numbers(path, network)
+    if adapter is not None:
+        misfits = _without_head(path, adapter, misfits)
     norms = _checked_batch_norms(path, network, norm)
     network.float().requires_grad_(True).train(dropout)
     freeze(network, norms)
@@ -250,6 +260,17 @@ def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMism
             unexpected=tuple(n for n in misfits.unexpected if not spare or of_body(network, n)),
         ),
     )
+
+
+def _without_head(path: Path, adapter: Path, misfits: TensorMismatch) -> TensorMismatch:
+    """The ``misfits`` left where the adapter brings its head. Raises InputError where neither has one."""
+    fresh = [*misfits.missing, *misfits.mismatched]
+    if fresh and trained_classes(adapter) is None:
+        raise InputError(
+            f"{path} lacks {fresh[0]}, and the adapter {adapter} does not bring it; give the base that it was trained "
+            "on, with its head, or all of its classes with --labels"
+        )
+    return replace(misfits, missing=(), mismatched=())
 
 
 def _check_numbers(path: Path, network: Any) -> None:

@@ -187,3 +187,148 @@ def labelled(path: Path, classes: int) -> Path:
     lines = [{"text": f"{path.stem} {word}", "label": f"LABEL_{i % classes}"} for i, word in enumerate(WORDS * 3)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+TRAIN = ("--data", "train.jsonl", "--held-out", "other.jsonl", "--batch-size", "8", "--epochs", "2", "--device", "cpu")
+DP = ("dp-sgd", "--epsilon", "8", "--optimizer", "sgd", "--learning-rate", "0.1")
+NEW = ("--lora-rank", "2", "--save-adapter")
+
+
+def perplexity(network: Any, folder: Path, texts: Path) -> float:
+    """By transformers' own loss, text by text."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    total, tokens = 0.0, 0
+    for line in texts.read_text().splitlines():
+        ids = tokenizer(json.loads(line)["text"], return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            total += float(network(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1)
+        tokens += ids.shape[1] - 1
+    return float(np.exp(total / tokens))
+
+
+def measured(report: PrivacyReport, quantity: str) -> float | None:
+    return next(e.estimate for e in report.evidence if e.quantity == quantity)
+
+
+def gate(output: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    policy = output.with_name("policy.toml")
+    policy.write_text('max_epsilon = 9\naccepted_assumptions = ["starting weights", "vocabulary"]\n'
+                      )  # fmt: skip
+    capsys.readouterr()
+    code = run(["gate", str(output), "--policy", str(policy)])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+@pytest.mark.parametrize("method", [DP, ("clipped", "--optimizer", "sgd", "--learning-rate", "0.1"), ("plain",)])
+@pytest.mark.parametrize("given", [True, False])
+def test_the_adapter_alone_is_trained_and_loads_as_measured(
+    given: bool, method: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, more = ("adapter", ()) if given else ("base", NEW)
+    before = (folder / "base" / "model.safetensors").read_bytes()
+    assert run(["retrain", method[0], name, *method[1:], *more, *TRAIN, "-o", "out", "-q"]) == 0
+    assert (folder / "base" / "model.safetensors").read_bytes() == before
+    names = {p.name for p in (folder / "out").iterdir()}
+    assert names >= {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"}
+    assert not names & {"model.safetensors", "config.json"}
+    report = report_of(folder / "out")
+    assert report.parameters["adapter"] is True
+    assert "base-model.safetensors" in {artifact.role for artifact in report.inputs}
+    network = by_peft(folder / "base", folder / "out")
+    found = measured(report, "held-out perplexity")
+    assert found == pytest.approx(perplexity(network, folder / "out", folder / "other.jsonl"), rel=1e-5)
+    start = load_file(folder / "adapter" / "adapter_model.safetensors")
+    if given:
+        trained = load_file(folder / "out" / "adapter_model.safetensors")
+        assert start.keys() == trained.keys()
+        assert all((start[tensor] != trained[tensor]).mean() > 0.5 for tensor in start)
+    assert run(["verify", "out", "-q"]) == 0
+    assert run(["inspect", "out", "-q"]) == 0
+    if method is DP:
+        code, said = gate(folder / "out", capsys)
+        assert code == 0, said
+    with (folder / "base" / "model.safetensors").open("r+b") as stream:
+        stream.seek(-1, 2)
+        stream.write(b"\x01")
+    assert run(["verify", "out", "-q"]) == 1
+    if method is DP:
+        code, said = gate(folder / "out", capsys)
+        assert code == 1
+        assert "the base was changed or replaced since" in said.replace("\n", " ")
+
+
+def test_noise_on_a_clipped_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["retrain", "clipped", "base", "--optimizer", "sgd", "--learning-rate", "0.1", *NEW, *TRAIN]
+    assert run([*call, "-o", "out", "-q"]) == 0
+    assert run(["noise", "out", "--epsilon", "8", "-q"]) == 0
+    assert run(["verify", "out.private", "-q"]) == 0
+    by_peft(folder / "base", folder / "out.private")
+    assert run(["audit", "out.private", *AUDIT]) == 0
+
+
+def test_verify_notices_an_adapter_that_was_not_trained_as_reported(folder: Path) -> None:
+    """The first weights are at hand, so that a move which the steps cannot make is seen."""
+    assert run(["retrain", *DP[:1], "adapter", *DP[1:], *TRAIN, "-o", "out", "-q"]) == 0
+    place = folder / "out.report.json"
+    data = json.loads(place.read_text())
+    for key, value in (("learning_rate", 1e-6), ("adapter", None)):
+        forged = {**data, "parameters": {**data["parameters"], key: value}}
+        place.write_text(json.dumps(forged))
+        assert run(["verify", str(place), "-q"]) == 1, key
+
+
+def test_a_new_head_is_released_with_the_adapter(folder: Path) -> None:
+    base = architecture(folder / "bert", "bert")
+    torch.manual_seed(0)
+    transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(base)).save_pretrained(base)
+    words().tokenizer.save_pretrained(base)
+    data, held_out = labelled(folder / "one.jsonl", classes=3), labelled(folder / "two.jsonl", classes=3)
+    call = ["retrain", *DP[:1], "bert", *DP[1:], *NEW, "--task", "text-classification", "--data", str(data)]
+    labels = ["--labels", "LABEL_0,LABEL_1,LABEL_2", "--batch-size", "8", "--epochs", "2", "--device", "cpu", "-q"]
+    assert run([*call, "--held-out", str(held_out), *labels, "-o", "out"]) == 0
+    report = report_of(folder / "out")
+    assert any("num_labels=3" in warning for warning in report.warnings)
+    auto = transformers.AutoModelForSequenceClassification
+    network = by_peft(base, folder / "out", auto, num_labels=3)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "out")
+    texts = [json.loads(line) for line in held_out.read_text().splitlines()]
+    batch = tokenizer([t["text"] for t in texts], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        found = network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.argmax(-1)
+    right = np.mean([f"LABEL_{i}" == t["label"] for i, t in zip(found.tolist(), texts, strict=True)])
+    assert measured(report, "held-out accuracy") == pytest.approx(right)
+    assert run(["verify", "out", "-q"]) == 0
+    again = ["retrain", "plain", "out", "--data", str(data), "--held-out", str(held_out), *labels, "-o", "again"]
+    assert run(again) == 0
+    assert report_of(folder / "again").parameters["fresh_tensors"] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "because"),
+    [
+        (("plain", "adapter", "--train", "*"), "--train does not apply"),
+        (("plain", "adapter", "--lora-rank", "2"), "--lora-rank does not apply"),
+        (("plain", "base", "--save-adapter"), "give both"),
+        (("plain", "base", "--base", "base"), "is a whole model"),
+        (("plain", "base", *NEW, "--from-scratch"), "keeps the base as it is"),
+        (("clipped", "base", "--lora-rank", "2"), "add --save-adapter"),
+        (("ferret", "adapter", "--epsilon", "8", "--release", "gaussian"), "which only plain, clipped and dp-sgd"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    call: tuple[str, ...], because: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.iterdir())
+    assert run(["retrain", *call, "--data", "train.jsonl", "-o", "out"]) == 2
+    assert because in capsys.readouterr().err
+    assert sorted(folder.iterdir()) == before
+
+
+def test_the_function_trains_an_adapter_too(folder: Path) -> None:
+    import privctl
+
+    report = privctl.retrain(
+        "plain", "adapter", data="train.jsonl", output="out", base="base", epochs=1, batch_size=8, device="cpu"
+    )
+    assert report.parameters["adapter"] is True

@@ -109,7 +109,7 @@ def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     parameters = facts_of(report)
     if parameters.trained is None:
         raise UnstatedError("the parameters do not say which tensors were trained")
-    return list(parameters.trained), parameters.lora_rank is not None
+    return list(parameters.trained), parameters.lora_rank is not None and not parameters.adapter
 
 
 def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:

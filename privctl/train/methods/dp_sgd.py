@@ -39,6 +39,9 @@ METHOD = Method(
     normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
     public, like the starting weights.
 
+    MODEL may be a LoRA adapter's directory as peft writes it; its base is frozen, and the output is an adapter. With
+    --lora-rank new adapters are trained and merged into the weights, or written alone with --save-adapter.
+
     With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
     may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
     size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
@@ -49,13 +52,15 @@ METHOD = Method(
           --epochs 3 --batch-size 512 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
           --labels 0,1 --epsilon 8 -o private/
+      privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
+          -o adapter/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
           --epsilon 8 -o private/
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           -o plan.safetensors
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """,
-    takes=("clipping", "schedule", "budget", "secrets"),
+    takes=("clipping", "schedule", "budget", "secrets", "adapters"),
     noised=True,
     private=True,
     guaranteed=True,
