@@ -90,7 +90,8 @@ _SAME = (
 def model_of(options: Mapping[str, Any], *, adapters: bool = False) -> ModelRequest:
     """The model to train, from the options; ``adapters`` says whether it may be one.
 
-    Raises CommandError and InputError for an adapter that does not fit."""
+    Raises CommandError and InputError for an adapter that does not fit.
+    """
     path, base = Path(options["model"]), options.get("base")
     found = adapter_at(path, None if base is None else Path(base))
     save_adapter = bool(options.get("save_adapter", False))
