@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import CommandError, InputError, PrivctlError
@@ -36,35 +35,11 @@ from privctl.models.language import (
     tokenizer_folder,
     wrong_kind,
 )
+from privctl.models.normalisation import BATCH_NORM, FROZEN, checked_batch_norms, convert_batch_norms, freeze
 from privctl.models.purpose import task_named
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
-
-#: What ``--norm`` may say: batch normalisation keeps its running statistics, and trains scales and shifts.
-FROZEN = "frozen"
-
-
-def batch_norms(network: nn.Module) -> tuple[str, ...]:
-    """The names of the network's batch normalisation layers, of any dimension."""
-    kind = nn.modules.batchnorm._BatchNorm
-    return tuple(name for name, module in network.named_modules() if isinstance(module, kind))
-
-
-def freeze(network: nn.Module, names: tuple[str, ...]) -> None:
-    """Put the batch normalisation layers ``names`` into evaluation mode; ``network.train()`` would undo it.
-
-    Raises InputError for one that keeps no running statistics, which normalises by its batch in any mode.
-    """
-    for name in names:
-        module = network.get_submodule(name)
-        if module.running_mean is None:
-            raise InputError(
-                f"layer {name!r} is a {type(module).__name__} without running statistics, which --norm frozen cannot "
-                "keep; use a model with group or layer normalisation"
-            )
-        module.eval()
-
 
 KINDS: dict[TaskName, ModelClass] = {
     TaskName.CAUSAL_LM: CAUSAL,
@@ -83,7 +58,8 @@ class TrainingModel:
     classification, in the order of the network's outputs. ``tokenizer`` is only saved, never used to encode: a
     tokenizer stores whether it truncated its last text, which would leak into the saved files. ``fresh`` names tensors
     drawn at random from ``seed`` although there is a checkpoint, ``dropped`` those of the checkpoint that the task does
-    not use, ``frozen_norms`` layers of batch normalisation that keep their running statistics.
+    not use, ``frozen_norms`` layers of batch normalisation that keep their running statistics; ``converted`` says
+    "batch-norm" where these were moved into scales and shifts.
     """
 
     path: Path
@@ -98,6 +74,7 @@ class TrainingModel:
     fresh: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     frozen_norms: tuple[str, ...] = ()
+    converted: str | None = None
     vocabulary_from_private_data: bool = False
 
     @property
@@ -117,6 +94,7 @@ def load_for_training(
     norm: str | None = None,
     dropout: bool = False,
     adapter: Path | None = None,
+    convert: str | None = None,
 ) -> TrainingModel:
     """The model at ``path`` (a Hugging Face directory, or a ``.safetensors`` file in one), ready for ``task``.
 
@@ -125,14 +103,15 @@ def load_for_training(
     takes the model's own. A classification head that is missing, or of another size, is drawn anew. With ``norm``
     "frozen" batch normalisation keeps the running statistics it came with (0 and 1 in random weights) and trains scales
     and shifts; without, it is refused. ``dropout`` leaves it on. ``adapter`` is the folder of an adapter that the model
-    will get: its tokenizer is taken, if there is one, and its head needs none in the model.
+    will get: its tokenizer is taken, if there is one, and its head needs none in the model. ``convert`` "batch-norm"
+    does as ``norm`` "frozen", and moves the statistics into scales and shifts first.
 
     Raises InputError for what is missing, unsupported or disagrees; CommandError for settings that contradict each
     other.
     """
     folder = path if path.is_dir() else path.parent
     random = from_scratch or _without_weights(path)
-    _check_settings(task, labels, random, vocabulary, norm)
+    _check_settings(task, labels, random, vocabulary, norm, convert)
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         config = read_config(folder, path)
@@ -156,9 +135,11 @@ def load_for_training(
             _check_numbers(path, network)
     if adapter is not None:
         misfits = _without_head(path, adapter, misfits)
-    norms = _checked_batch_norms(path, network, norm)
+    norms = checked_batch_norms(path, network, norm, convert)
     network.float().requires_grad_(True).train(dropout)
     freeze(network, norms)
+    if convert is not None:
+        convert_batch_norms(network, norms)
     return TrainingModel(
         path=path,
         task=task,
@@ -172,6 +153,7 @@ def load_for_training(
         fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
         dropped=misfits.unexpected,
         frozen_norms=norms,
+        converted=convert,
         vocabulary_from_private_data=vocabulary is not None and vocabulary.from_private_data,
     )
 
@@ -207,7 +189,12 @@ def _without_weights(path: Path) -> bool:
 
 
 def _check_settings(
-    task: TaskName, labels: Sequence[str] | None, random: bool, vocabulary: Vocabulary | None, norm: str | None
+    task: TaskName,
+    labels: Sequence[str] | None,
+    random: bool,
+    vocabulary: Vocabulary | None,
+    norm: str | None,
+    convert: str | None,
 ) -> None:
     if labels is not None and task not in CLASSIFICATION:
         raise CommandError(f"--labels does not apply to the task {task}; remove it")
@@ -219,6 +206,10 @@ def _check_settings(
         )
     if norm not in (None, FROZEN):
         raise CommandError(f"--norm {norm} is unknown; choose {FROZEN}, or remove it")
+    if convert not in (None, BATCH_NORM):
+        raise CommandError(f"--convert {convert} is unknown; choose {BATCH_NORM}, or remove it")
+    if convert is not None and norm is not None:
+        raise CommandError(f"--convert {convert} freezes the normalisation already; remove --norm {norm}")
 
 
 def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
@@ -278,19 +269,6 @@ def _check_numbers(path: Path, network: Any) -> None:
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             raise InputError(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
-
-
-def _checked_batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
-    layers = batch_norms(network)
-    if layers and norm is None:
-        raise InputError(
-            f"{path} has batch normalisation ({layers[0]} and {len(layers) - 1} more), which mixes the examples of a "
-            "batch, so that none can be protected by itself; --norm frozen keeps its running statistics as they are "
-            "and trains the rest, or use a model with group or layer normalisation"
-        )
-    if norm is not None and not layers:
-        raise CommandError(f"--norm {norm} applies to batch normalisation only, and {path} has none; remove it")
-    return layers
 
 
 def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> TextFacts:

@@ -144,6 +144,7 @@ class TrainingParameters:
     adapter: bool | None = None
     fresh_tensors: tuple[str, ...] = ()
     frozen_norm_layers: int | None = None
+    converted: str | None = None
     collected_from_data: tuple[str, ...] | None = None
     updates: int | None = None
     steps_begun: int | None = None

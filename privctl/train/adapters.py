@@ -8,7 +8,7 @@ import torch
 
 from privctl.domain.errors import CommandError
 from privctl.models.adapters import on_base, peft_library
-from privctl.models.loading import batch_norms, freeze
+from privctl.models.normalisation import batch_norms, freeze
 from privctl.train.request import ModelRequest
 
 if TYPE_CHECKING:

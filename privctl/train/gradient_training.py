@@ -13,6 +13,7 @@ from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.models.language import choose_device
+from privctl.models.normalisation import require_initial
 from privctl.parallel import Workers, own_device
 from privctl.storage.atomic import write_bytes
 from privctl.train.adapters import adapted, merged
@@ -165,6 +166,8 @@ def _save(
     secrets: CheckedSecrets | None,
     amend: Amend,
 ) -> PrivacyReport:
+    if job.model.converted is not None:
+        require_initial(job.model.network, job.model.frozen_norms)
     witness = witness_of(job.model, network)  # of the network as it was measured, before adapters are merged
     with staged_private(job.request, finished.history, list(zeroed_of(finished))) as private:
         return save_network(

@@ -110,6 +110,7 @@ def model_of(options: Mapping[str, Any], *, adapters: bool = False) -> ModelRequ
         from_scratch=options["from_scratch"],
         vocabulary=options["vocabulary"],
         norm=options["norm"],
+        convert=options.get("convert"),
         dropout=options["dropout"],
         train=options["train"],
         lora_rank=options["lora_rank"],

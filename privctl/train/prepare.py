@@ -81,6 +81,7 @@ def prepare(request: RetrainRequest) -> TrainingJob:
         norm=request.model.norm,
         dropout=request.model.dropout,
         adapter=request.model.adapter,
+        convert=request.model.convert,
     )
     options = text_options(request.data)
     task = text_task(model, records, options, seed=request.seed)
@@ -111,6 +112,7 @@ def _prepare_images(request: RetrainRequest) -> TrainingJob:
         norm=request.model.norm,
         dropout=request.model.dropout,
         adapter=request.model.adapter,
+        convert=request.model.convert,
     )
     held_out = None
     if request.data.held_out is not None:

@@ -250,7 +250,7 @@ def starting_weights(job: TrainingJob) -> Assumption:
 def normalisation(job: TrainingJob) -> Iterator[Assumption]:
     """The assumption that frozen statistics of batch normalisation do not depend on the examples either."""
     if job.model.frozen_norms:
-        random = job.model.initial_weights == "random"
+        random = job.model.initial_weights == "random" or job.model.converted is not None
         yield Assumption(
             name="normalisation statistics",
             statement="batch normalisation goes by its initial statistics, 0 and 1, and is released with them"
@@ -291,6 +291,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         **({"adapter": True} if request.model.adapter_only else {}),
         "fresh_tensors": list(job.model.fresh),
         "frozen_norm_layers": len(job.model.frozen_norms),
+        **({} if job.model.converted is None else {"converted": job.model.converted}),
         "collected_from_data": list(collected(job)),
         "updates": finished.updates,
         "steps_begun": finished.steps_begun,

@@ -48,6 +48,7 @@ class ModelRequest:
     train: tuple[str, ...] = ()
     lora_rank: int | None = None
     checkpointing: bool = False
+    convert: str | None = None
     adapter: Path | None = None
     save_adapter: bool = False
 

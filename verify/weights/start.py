@@ -56,6 +56,8 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     place = None if how == "random" else _given(path, report, digest)
     try:
         network = _network(output, parameters.task, seed, place)
+        if parameters.converted == "batch-norm":
+            _converted(network)
     except ImportError as error:
         raise UncheckableError(f"the first weights cannot be made again: {error}") from None
     except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
@@ -135,6 +137,23 @@ def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
         with open_checkpoint(given) as checkpoint:
             network, _ = read_network(checkpoint, folder, config, torch.float32, kind)
             return network.float()
+
+
+def _converted(network: Any) -> None:
+    """Normalise by mean 0 and variance 1 instead of the running statistics, with scales and shifts that make up."""
+    import torch
+
+    for module in network.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            assert module.running_var is not None
+            with torch.no_grad():
+                slope = module.weight.double() / torch.sqrt(module.running_var.double() + module.eps)
+                module.bias.copy_(module.bias.double() - module.running_mean.double() * slope)
+                module.weight.copy_(slope * (1 + module.eps) ** 0.5)
+                module.running_mean.fill_(0)
+                module.running_var.fill_(1)
+                if module.num_batches_tracked is not None:
+                    module.num_batches_tracked.fill_(0)
 
 
 def _kind(task: str) -> ModelClass:

@@ -37,7 +37,9 @@ METHOD = Method(
     Before the output gets its final name, it is loaded by transformers alone and compared with the trained network.
     Name the classes of a classifier with --labels: names collected from the private data void the guarantee. Batch
     normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
-    public, like the starting weights.
+    public, like the starting weights. --convert batch-norm moves them into the layer's scales and shifts first, and
+    leaves the statistics of a new layer, 0 and 1. The architecture stays, so that transformers loads the model with the
+    accuracy that the report states: no config.json can name group normalisation in its place.
 
     MODEL may be a LoRA adapter's directory as peft writes it; its base is frozen, and the output is an adapter. With
     --lora-rank new adapters are trained and merged into the weights, or written alone with --save-adapter.
@@ -60,7 +62,7 @@ METHOD = Method(
           -o plan.safetensors
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """,
-    takes=("clipping", "schedule", "budget", "secrets", "adapters"),
+    takes=("clipping", "schedule", "budget", "secrets", "convert", "adapters"),
     noised=True,
     private=True,
     guaranteed=True,
