@@ -13,6 +13,7 @@ from privctl.models.guard.adapters import base_at_hand
 from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import ADAPTER_NAME
+from verify.stated import TRAINING
 
 _MODEL = "model"
 
@@ -20,13 +21,15 @@ _MODEL = "model"
 def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """A verdict for each file of the base that is at hand with another digest than the report at ``path`` records.
 
-    Looked at are the files where the report found them, and those of the base that the adapter names now.
+    Looked at are the files where the report found them, and after a training those of the base that the adapter it
+    wrote names now. Other steps may have been given another base than the one named.
     """
     adapters = [_located(path, a) for a in _adapters(report)]
     if not adapters:
         return
     files = NamedFiles()
-    now = {folder for adapter in adapters if (folder := _named(adapter.parent)) is not None}
+    written = adapters if report.step == TRAINING else []
+    now = {folder for adapter in written if (folder := _named(adapter.parent)) is not None}
     for artifact in report.inputs:
         if not artifact.role.startswith(BASE_ROLE):
             continue

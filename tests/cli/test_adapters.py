@@ -255,7 +255,34 @@ def test_the_adapter_alone_is_trained_and_loads_as_measured(
     if method is DP:
         code, said = gate(folder / "out", capsys)
         assert code == 1
-        assert "the base was changed or replaced since" in said.replace("\n", " ")
+        assert "the base was changed or replaced since" in " ".join(said.split())
+
+
+def test_an_audit_on_another_base_does_not_pass(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["retrain", *DP[:1], "adapter", *DP[1:], *TRAIN, "-o", "out", "-q"]) == 0
+    assert run(["audit", "out", *AUDIT]) == 0
+    code, said = gate(folder / "out", capsys)
+    assert code == 0, said
+    shutil.copytree(folder / "base", folder / "other")
+    with (folder / "other" / "model.safetensors").open("r+b") as stream:
+        stream.seek(-4, 2)
+        stream.write(b"\0\0\0\0")
+    assert run(["audit", "out", "--base", "other", *AUDIT, "-f"]) == 0
+    code, said = gate(folder / "out", capsys)
+    assert code == 1
+    assert "the audit read another model.safetensors of the adapter's base" in " ".join(said.split())
+
+
+def test_a_base_that_was_put_in_the_place_of_another_is_noticed(folder: Path) -> None:
+    """The one that was trained on is unchanged, but the adapter is now loaded on another."""
+    assert run(["retrain", *DP[:1], "base", *DP[1:], *NEW, *TRAIN, "-o", "out", "-q"]) == 0
+    (folder / "base").rename(folder / "kept")
+    assert run(["verify", "out", "-q"]) == 0
+    shutil.copytree(folder / "kept", folder / "base")
+    with (folder / "base" / "model.safetensors").open("r+b") as stream:
+        stream.seek(-4, 2)
+        stream.write(b"\0\0\0\0")
+    assert run(["verify", "out", "-q"]) == 1
 
 
 def test_noise_on_a_clipped_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
