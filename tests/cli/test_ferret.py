@@ -40,7 +40,7 @@ def data(tmp_path: Path) -> Path:
 
 def ferret(model: Path, data: Path, output: Path, *more: str) -> int:
     call = ["retrain", "ferret", str(model), "--data", str(data), "-o", str(output), "--batch-size", "12"]
-    return run([*call, "--device", "cpu", "-q", *more])
+    return run([*call, "--micro-tokens", "160", "--device", "cpu", "-q", *more])
 
 
 def stream_of(output: Path) -> Path:

@@ -48,7 +48,7 @@ def retrain(method: str, model: Path, data: Path, output: Path, *more: str) -> i
     call = [
         "retrain", method, str(model), "--data", str(data), "-o", str(output), "--batch-size", "12", "--epochs", "2",
     ]  # fmt: skip
-    return run([*call, "--device", "cpu", "-q", *more])
+    return run([*call, "--micro-tokens", "160", "--device", "cpu", "-q", *more])
 
 
 def report_of(output: Path) -> PrivacyReport:

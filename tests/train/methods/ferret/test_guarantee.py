@@ -6,6 +6,7 @@ those of ``tests.train.test_guarantee``. Losses are linear, so weights do not ma
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -53,6 +54,7 @@ class Linear:
         return torch.stack([rows.double() @ u["weight"][0].double() for u in directions], dim=1)
 
 
+@functools.cache
 def noise() -> float:
     """The multiplier that meets the budget with one step of half the records."""
     return noise_multiplier_for(EPSILON, DELTA, lambda sigma: gaussian_ledger({1: 1}, sigma, BATCH / RECORDS))
