@@ -175,7 +175,7 @@ def measured(
 )
 def test_nobody_can_show_more_than_is_claimed(batch_size: int, steps: int, others: float) -> None:
     # An honest run fails with probability ALPHA at most, however many there are; the faults below show in so few.
-    assert measured(asked_for(batch_size, steps), 500 // steps, others=others) < EPSILON
+    assert measured(asked_for(batch_size, steps), 300 // steps, others=others) < EPSILON
 
 
 @pytest.mark.slow
