@@ -22,7 +22,7 @@ STEPS = frozenset({
 })  # fmt: skip
 _RATES = (0.01, 0.001)
 #: Step -> role of an input it must have.
-_READS = {"noise": "model"}
+_READS = {"noise": "model", "retrain": "data"}
 #: Step -> the mechanisms it may state, NoneType if it may have none. Other steps have none and promise nothing.
 _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),

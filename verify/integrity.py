@@ -21,8 +21,8 @@ from privctl.reports.chain import (
     walk,
 )
 from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
-from privctl.storage.folder import files_of
-from privctl.storage.reader import read_named_bytes
+from privctl.storage.folder import files_of, never_released, strays_of
+from privctl.storage.reader import ADAPTER_NAME, open_checkpoint, read_named_bytes
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
@@ -187,11 +187,24 @@ def _check_unlisted(
     listed = {Path(a.path).name for a in report.outputs if a.role == _COMPANION_ROLE}
     if beside is None or not listed:
         return
-    known = {file.name for file in weights} | listed
+    known, strays = {file.name for file in weights} | listed, _strays(beside)
+    adapter = {file.name for file in weights} == {ADAPTER_NAME}
     for path in files_of(beside):
-        if path.name not in known or path.parent != beside:
-            name = path.relative_to(beside).as_posix()
+        name = path.relative_to(beside).as_posix()
+        if name not in known:
             yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
+        elif path in strays or (name in listed and never_released(name, adapter=adapter)):
+            reason = "the report lists it, but privctl writes no such file beside a model, and a loader may take it"
+            yield Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)
+
+
+def _strays(folder: Path) -> frozenset[Path]:
+    """Weights in ``folder`` that are no part of the model there; none where it is not a model's folder."""
+    try:
+        with open_checkpoint(folder) as checkpoint:
+            return frozenset(strays_of(checkpoint))
+    except PrivctlError:
+        return frozenset()
 
 
 def _compare(subject: str, found: str, recorded: str, changed: Sequence[str] = (), tensors: int = 0) -> Verdict:

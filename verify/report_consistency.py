@@ -24,6 +24,10 @@ _UNTOUCHED = frozenset({
 
 _IMAGES = "image-classification"
 _TASKS = ("causal-lm", "masked-lm", "text-classification", _IMAGES)
+_CHOICES = {
+    "optimizer": ("sgd", "momentum", "adam", "adamw"),
+    "schedule": ("constant", "linear", "cosine"),
+}
 _TOKENIZERS = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", "merges.txt", "spiece.model"})
 
 
@@ -152,6 +156,7 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
         yield f"its task is one of images, but it wrote {', '.join(tokenizers)}"
     yield from _start(report, parameters)
     yield from _plan_followed(report, parameters)
+    yield from _settings(parameters)
     if parameters.examples <= 0:
         yield f"the parameters say that there are {parameters.examples} examples, and no training has so few"
     elif not isinstance(mechanism, ClippedTraining):
@@ -159,6 +164,22 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
         yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
     if method is not None:
         yield from method.disagreements(mechanism, parameters)
+
+
+def _settings(parameters: StatedTraining) -> Iterator[str]:
+    """Settings that no training has: nobody could say how far such a one moves weights."""
+    for name, known in _CHOICES.items():
+        chosen = getattr(parameters, name)
+        if chosen is not None and chosen not in known:
+            yield f"privctl has no {name} named {shown(chosen)}"
+    for name in ("momentum", "beta1", "beta2"):
+        share = getattr(parameters, name)
+        if share is not None and not 0 <= share < 1:
+            yield f"parameter {name} is {share:g}, and every training has one from 0 to below 1"
+    for name in ("learning_rate", "clip_norm", "weight_decay", "warmup_steps"):
+        size = getattr(parameters, name)
+        if size is not None and (size < 0 or (size == 0 and name == "clip_norm")):
+            yield f"parameter {name} is {size:g}, which no training has"
 
 
 def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:

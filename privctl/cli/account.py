@@ -78,7 +78,8 @@ def account(**options: Any) -> None:
     really follows from the same noise, and whether the method gives a bound at all.
 
     A ledger is a list such as [{"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 500},
-    {"type": "laplace", "scale": 3}].
+    {"type": "laplace", "scale": 3}]; Opacus's accountant.history or state_dict() as JSON; or a dp_accounting tree of
+    DpEvents, as repr() writes it.
 
     \b
     Example:
@@ -256,12 +257,14 @@ def _plan_of_secret(options: dict[str, Any]) -> BudgetPlan:
 
 
 def _plan_of_ledger(options: dict[str, Any]) -> BudgetPlan:
+    from privctl.plan.foreign import foreign_events
     from privctl.plan.theorems import plan_ledger
     from privctl.reports.codec import decode_events
     from privctl.storage.reader import read_text
 
     path = Path(options["ledger"])
-    events = decode_events(read_text(path), str(path))
+    text = read_text(path)
+    events = foreign_events(text, str(path)) or decode_events(text, str(path))
     if not events:
         raise InputError(f"{path} lists no events; a ledger holds at least one")
     return plan_ledger(events, _delta(options), priors=options["priors"])

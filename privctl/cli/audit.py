@@ -11,7 +11,7 @@ import click
 
 from audits import ATTACKS
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
-from privctl.cli.options import MODEL, common, force, show, verbose
+from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, columns_of, common, force, show, verbose
 from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.ranges import Range
 
@@ -47,8 +47,8 @@ _BELONGS = {
 
 @click.command()
 @click.argument("model", type=MODEL, required=False)
-@click.option("--members", type=_FILE, help="JSONL of records the model was trained on.")
-@click.option("--nonmembers", type=_FILE, help="JSONL of records it was not trained on.")
+@click.option("--members", type=_FILE, help="Records the model was trained on.")
+@click.option("--nonmembers", type=_FILE, help="Records it was not trained on.")
 @click.option("-o", "--output", type=_FILE, help="Report to write; NAME.audit.report.json beside the model by default.")
 @click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl beside the model by default.")
 @click.option(
@@ -65,6 +65,8 @@ _BELONGS = {
     help="What MODEL does; read from its config.json by default.",
 )
 @click.option("--shadow", type=_FILE, help="Folder of shadow models, as privctl shadow writes it.")
+@TEXT_COLUMN
+@LABEL_COLUMN
 @click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to.")
 @click.option(
     "--max-length",
@@ -265,6 +267,7 @@ def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict
         task=options["task"],
         max_length=options["max_length"],
         resize=options["resize"],
+        columns=columns_of(options),
         reference=None if options["reference"] is None else Path(options["reference"]),
         base=None if options["base"] is None else Path(options["base"]),
         cache=options["cache"] or (default_root() if options["keep_scores"] else None),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from privctl.cli.configured import own_environment
 from privctl.cli.options import MODEL, common, reports_at, verbose
 from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
@@ -191,3 +192,7 @@ def _summarize(judgement: GateJudgement) -> None:
             stream.write(render(judgement) + "\n")
     except OSError as error:
         raise FileSystemError(f"{path}, which {_SUMMARY} names, cannot be written: {error.strerror}") from None
+
+
+# Its variables, such as PRIVCTL_GATE_MAX_EPSILON, are read with the policy, which refuses those that it does not know.
+own_environment(gate)

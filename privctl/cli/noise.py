@@ -58,19 +58,18 @@ _PUBLISHED = "published"
 @click.option(
     "--calibration",
     type=click.Choice([_PUBLISHED, str(Calibration.DP_WEIGHTS), str(Calibration.GAUSSIAN)]),
-    help="published (or dp-weights): the paper's formula, whose epsilon does not follow. gaussian: noise whose epsilon "
-    "follows under --regime.  [default: gaussian with --regime, otherwise published]",
+    help="gaussian: noise whose epsilon follows under --regime. published (or dp-weights): the paper's formula, whose "
+    "epsilon does not follow.  [default: gaussian]",
 )
 @click.option(
     "--formula",
     type=click.Choice([str(f) for f in Formula]),
-    help="Which version of the published formula.  [default: algorithm2]",
+    help="Which version of the formula, with --calibration published.  [default: algorithm2]",
 )
 @click.option(
     "--regime",
     type=click.Choice([str(r) for r in Regime]),
-    help="What is known about the loss; nonconvex is any loss. Chooses --calibration gaussian.  "
-    "[default there: nonconvex]",
+    help="What is known about the loss; nonconvex is any loss.  [default: nonconvex]",
 )
 @click.option(
     "--adjacency",
@@ -80,8 +79,10 @@ _PUBLISHED = "published"
 @click.option("--include", multiple=True, help="Add noise only to tensors matching this glob (repeatable).")
 @click.option("--exclude", multiple=True, help="Add no noise to tensors matching this glob (repeatable).")
 @click.option("--base", type=MODEL, help="Public model: tensors identical to its own get no noise.")
-@click.option("--evaluate", type=click.Path(), help='JSONL, one {"text": ...} per line, to measure perplexity on.')
-@click.option("--dry-run", is_flag=True, help="Show the table, write nothing.")
+@click.option("--evaluate", type=click.Path(), help="Texts to measure perplexity on.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the table, write nothing; without facts, what usual ones would give."
+)
 @click.option("--threads", type=Whole(Range(low=1, high=64)), default=2, show_default=True, help="Worker threads.")
 @click.option("--seed", type=SEED, help="For tests only: voids every guarantee.")
 @click.option(
@@ -95,10 +96,11 @@ _PUBLISHED = "published"
 def noise(model: str, **options: Any) -> None:
     """Add calibrated Gaussian noise to the weights of MODEL, once, after training.
 
-    MODEL is a .safetensors file or a Hugging Face directory. The training facts come from flags, from --facts, or from
-    the report of a model that privctl trained. Give --epsilon several times for several candidates to choose from. The
-    report states the published claim beside the epsilon that follows under each regime. Without facts, --noise-stddev
-    adds noise of that size; its report guarantees nothing.
+    MODEL is a .safetensors file, a Hugging Face directory, or an adapter's directory as peft writes it. The training
+    facts come from flags, from --facts, or from the report of a model that privctl trained. Give --epsilon several
+    times for several candidates to choose from. The noise is as large as epsilon needs under --regime; the table shows
+    the published formula's beside it. Without facts, --noise-stddev adds noise of that size; its report guarantees
+    nothing.
 
     \b
     Example:
@@ -106,16 +108,24 @@ def noise(model: str, **options: Any) -> None:
           --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5
     """
     from privctl.accounting.guarantees import delta_warning
+    from privctl.cli.noise_outlook import show_outlook
     from privctl.noise.candidates import plan_candidates
+    from privctl.noise.facts import MissingFactsError
     from privctl.noise.privatize import COARSE, check_grain, perplexity_of, privatize, require_places
     from privctl.show.progress import note, progress
     from privctl.storage.reader import open_checkpoint
 
     quiet = options["quiet"]
     output = Path(options["output"]) if options["output"] else None
-    with open_checkpoint(Path(model)) as checkpoint, _opened(options["base"]) as base:
+    with open_checkpoint(Path(model)) as checkpoint, _opened(_base(checkpoint, options)) as base:
         make = _given if options["noise_stddev"] else _release
-        release = make(checkpoint, base, options)
+        try:
+            release = make(checkpoint, base, options)
+        except MissingFactsError as error:
+            if not options["dry_run"]:
+                raise
+            show_outlook(checkpoint, base, options, error, _target((options["epsilon"] or (1.0,))[0], 0.5, options))
+            return
         candidates = plan_candidates(release, output)
         training = release.training
         if training and (sentence := delta_warning(release.targets[0].delta, training.dataset_size)):
@@ -142,19 +152,26 @@ def noise(model: str, **options: Any) -> None:
                 advance=advance,
                 evaluate=evaluate,
             )
-    if options["as_json"]:
-        print_json(reports)
-        for candidate in candidates:
-            if candidate.shortfall is not None:
-                note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
-    else:
-        coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
-        notes = notes_on(release, candidates, coarse, quiet=quiet)
-        print_table(candidates, [perplexity_of(report) for report in reports], original, notes)
+        if options["as_json"]:
+            print_json(reports)
+            for candidate in candidates:
+                if candidate.shortfall is not None:
+                    note(f"{candidate.path.name}: {candidate.shortfall.reason}", quiet=quiet)
+        else:
+            coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
+            notes = notes_on(release, candidates, coarse, quiet=quiet)
+            print_table(candidates, [perplexity_of(report) for report in reports], original, notes)
+
+
+def _base(checkpoint: Checkpoint, options: dict[str, Any]) -> str | Path | None:
+    """The public model that was given, or for an adapter the base that it names, where that is at hand."""
+    from privctl.models.guard.adapters import base_at_hand
+
+    return base_at_hand(checkpoint.root) if checkpoint.is_adapter and not options["base"] else options["base"]
 
 
 @contextmanager
-def _opened(base: str | None) -> Iterator[Checkpoint | None]:
+def _opened(base: str | Path | None) -> Iterator[Checkpoint | None]:
     from privctl.storage.reader import open_checkpoint
 
     if base is None:
@@ -268,10 +285,8 @@ def _delta(options: dict[str, Any], sources: Sequence[FactSource], default: floa
 
 
 def _calibration(options: dict[str, Any]) -> Calibration:
-    """The one asked for; by default the Gaussian where a regime is named."""
-    chosen = options["calibration"]
-    if chosen is None:
-        return Calibration.DP_WEIGHTS if options["regime"] is None else Calibration.GAUSSIAN
+    """The one asked for; by default the one whose epsilon follows."""
+    chosen = options["calibration"] or Calibration.GAUSSIAN
     return Calibration.DP_WEIGHTS if chosen == _PUBLISHED else Calibration(chosen)
 
 
@@ -286,7 +301,7 @@ def _target(epsilon: float, delta: float, options: dict[str, Any]) -> PrivacyTar
     if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
         raise CommandError("--adjacency applies to --calibration gaussian only; remove it: the report has both")
     if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
-        raise CommandError("--formula applies to --calibration published only; remove it")
+        raise CommandError("--formula applies to --calibration published only; add that or remove --formula")
     return PrivacyTarget(
         epsilon=epsilon,
         delta=delta,

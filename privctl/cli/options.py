@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from privctl.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from privctl.data.columns import Columns as DataColumns
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -82,6 +85,19 @@ def show(text: str, *, as_json: bool = False) -> None:
     from privctl.show.plain import json_text
 
     click.echo(json_text(text) if as_json else text, nl=False)
+
+
+#: ``--text-column`` and ``--label-column``, and both.
+TEXT_COLUMN = click.option("--text-column", help="Field of the data that holds the text.  [default: text]")
+LABEL_COLUMN = click.option("--label-column", help="Field of the data that holds the label.  [default: label]")
+COLUMNS = (TEXT_COLUMN, LABEL_COLUMN)
+
+
+def columns_of(options: Mapping[str, Any]) -> DataColumns:
+    """What ``--text-column`` and ``--label-column`` name."""
+    from privctl.data.columns import Columns
+
+    return Columns(text=options.get("text_column"), label=options.get("label_column"))
 
 
 def force(command: Command) -> Command:

@@ -55,6 +55,7 @@ def report(
     """
     from privctl.reports.files import require_spare
     from privctl.show.gather.load import load
+    from privctl.show.page_data import AUDIT_STEP
     from privctl.show.progress import note
     from privctl.storage.atomic import require_absent, write_bytes
 
@@ -74,7 +75,8 @@ def report(
     if standard:
         show(text.decode(), as_json=kind == "intoto")
         return
-    write_bytes(place, text, replace=force or kind == "model-card", public=True)
+    audited = any(source.report.step == AUDIT_STEP for source in data.sources)
+    write_bytes(place, text, replace=force or kind == "model-card", public=kind == "model-card" or not audited)
     note(f"wrote {place}", quiet=quiet)
 
 

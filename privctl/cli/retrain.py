@@ -19,6 +19,7 @@ from privctl.train.methods import METHODS, method_named
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.train.method import Method
+    from privctl.train.request import RetrainRequest
 
 #: Options that ``--replay`` allows; any other would change what it repeats.
 _REPLAYED = {"model", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
@@ -48,6 +49,7 @@ def retrain() -> None:
       privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 -o private/
       privctl retrain clipped model/ --data train.jsonl --epochs 1 -o clipped/
       privctl retrain plain model/ --data train.jsonl --epochs 3 -o plain/
+      privctl retrain dp-sgd model/ --data reviews/train --text-column body --epsilon 8 -o private/
     """
 
 
@@ -69,6 +71,11 @@ def _command(method: Method) -> click.Command:
         *own_options(method.settings),
         *([replay] if method.replay is not None else []),
         *private_options,
+        click.option(
+            "--dry-run",
+            is_flag=True,
+            help="Show noise, steps, time, memory and what budgets buy, from made-up records; train and write nothing.",
+        ),
         force,
         common,
     ]
@@ -92,12 +99,16 @@ def _train(method: Method, options: dict[str, Any]) -> None:
             f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
         )
     request = request_of(method.name, options, settings=settings)
+    if options["dry_run"]:
+        _plan(request, options)
+        return
     job = prepare(request)
     with start_workers(choose_device(request.device)) as workers:
         quiet = options["quiet"] or not workers.is_main
         session = Session(
             workers=workers,
             progress=partial(progress, quiet=quiet),
+            detailed=partial(progress, quiet=quiet),
             on_epoch=partial(on_epoch, quiet=quiet),
             interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
             notify=partial(note, quiet=quiet),
@@ -107,6 +118,23 @@ def _train(method: Method, options: dict[str, Any]) -> None:
         _finish(
             method, report, options, [f"{request.output}{suffix}" for suffix in ("", ".report.json", *method.files)]
         )
+
+
+def _plan(request: RetrainRequest, options: dict[str, Any]) -> None:
+    import json
+    from dataclasses import asdict
+
+    from privctl.show.text.training_plan import plan_text
+    from privctl.train.prepare import prepare
+
+    if request.resume:
+        raise CommandError("--dry-run plans a run from its first step; remove --resume, or --dry-run")
+    plan = request.method.plan(prepare(request))
+    if options["as_json"]:
+        text = json.dumps({"dry_run": True, **asdict(plan)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    else:
+        text = plan_text(plan)
+    show(text, as_json=options["as_json"])
 
 
 def _replay(method: Method, options: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.options import verbose
+from privctl.cli.options import columns_of, verbose
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 
@@ -31,7 +31,7 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
 
 def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRequest:
     """The request that the options describe; ``fields`` are further fields of it."""
-    from privctl.train.choices import ClippingStyle, Schedule
+    from privctl.train.choices import ClippingStyle, LogName, Schedule
     from privctl.train.request import BudgetRequest, RetrainRequest
 
     given: Callable[[str], Any] = options.get
@@ -49,6 +49,7 @@ def request_of(method: str, options: dict[str, Any], **fields: Any) -> RetrainRe
             clipping=ClippingStyle(options.get("clipping", "flat")),
             clip_norm=options.get("clip_norm", 1.0),
             show_unprotected=options.get("show_unprotected", False),
+            logs=tuple(map(LogName, options.get("log", ()))),
             schedule=Schedule(options.get("schedule", "constant")),
             warmup_steps=options.get("warmup_steps", 0),
             optimizer=Optimizer(options["optimizer"]),
@@ -67,7 +68,7 @@ def task_of(options: Mapping[str, Any], data: Path) -> TaskName:
 
     if options["task"] is not None:
         return TaskName(options["task"])
-    return infer_task(Path(options["model"]), data, partial(note, quiet=options["quiet"]))
+    return infer_task(Path(options["model"]), data, partial(note, quiet=options["quiet"]), columns_of(options))
 
 
 def secrets_of(options: Mapping[str, Any]) -> SecretsRequest | None:
@@ -123,7 +124,8 @@ def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:
         held_out=Path(held_out) if held_out else None,
         unit=options.get("unit"),
         labels=labels_named(options["labels"]) if options["labels"] else (),
-        long=LongTextPolicy(options["long"]),
+        columns=columns_of(options),
+        long=None if options["long"] is None else LongTextPolicy(options["long"]),
         max_length=options["max_length"],
         response_only=options["response_only"],
         resize=options["resize"],

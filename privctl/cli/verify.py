@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import AMOUNT, SEED32
-from privctl.cli.options import common, force, reports_at, show, to_standard_output, verbose
+from privctl.cli.options import TEXT_COLUMN, common, force, reports_at, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ _FILE = click.Path(path_type=Path)
     show_default=True,
     help="Approximate time limit of simulations.",
 )
-@click.option(
-    "--data", type=_FILE, help="The training data (a file, or a folder of images), to count and compare its digest."
-)
+@click.option("--data", type=_FILE, help="The training data, as retrain read it, to count and compare its digests.")
+@TEXT_COLUMN
 @click.option("--plot", type=_FILE, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
 @force
 @common
@@ -54,6 +53,7 @@ def verify(
     seed: int,
     seconds: float,
     data: Path | None,
+    text_column: str | None,
     plot: Path | None,
     force: bool,
     as_json: bool,
@@ -100,7 +100,7 @@ def verify(
             require_absent(path, force, option=option)
             require_spare(path, but="verify" if path == output else "")
     claimed = read(report)
-    counted = None if data is None else _counted(data, claimed, report)
+    counted = None if data is None else _counted(data, claimed, report, text_column)
     with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
         verification = run(report, claimed, advance=advance, data=counted)
     if simulate:
@@ -129,8 +129,10 @@ def _check(report: Path, output: Path | None, plot: Path | None) -> None:
         raise CommandError(f"--plot and --output both name {plot}; name two different files")
 
 
-def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
+def _counted(data: Path, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
+    from privctl.data.columns import Columns
     from privctl.data.count import count_examples
+    from privctl.data.places import recorded_files
     from privctl.storage.digest import file_digest
     from verify.data import DataAtHand, stated, unit_of
     from verify.run import read
@@ -139,8 +141,10 @@ def _counted(data: Path, report: PrivacyReport, path: Path) -> DataAtHand:
         raise CommandError(f"--data {data} cannot be compared: the report states no number of examples; remove --data")
     parents = [path.parent / parent.path for parent in report.parents]
     known = [report, *(read(parent) for parent in parents if parent.is_file())]
-    examples = count_examples(data, next(filter(None, map(unit_of, known)), None))
-    return DataAtHand(name=data.name, examples=examples, digest=None if data.is_dir() else file_digest(data))
+    unit = next(filter(None, map(unit_of, known)), None)
+    examples = count_examples(data, unit, Columns(text=text_column))
+    digests = tuple(file_digest(file) for file in recorded_files(data))
+    return DataAtHand(name=data.name, examples=examples, digests=digests)
 
 
 def _simulated(verification: Verification, seed: int, seconds: float, quiet: bool) -> Verification:

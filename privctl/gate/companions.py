@@ -10,7 +10,8 @@ from privctl.domain.report import Artifact
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.model_at_hand import ModelAtHand
-from privctl.storage.folder import holds_weights
+from privctl.storage.folder import holds_weights, never_released
+from privctl.storage.reader import ADAPTER_NAME
 
 _COMPANION = "companion"
 #: Roles under which an audit names the other files that it read with the weights.
@@ -74,15 +75,20 @@ def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelA
 
 
 def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
+    if model.path.is_file() and not written:
+        return  # a file by itself, wherever it lies
+    adapter = [path.name for path in model.weights] == [ADAPTER_NAME]
     for name in model.others:
-        if name in written:
+        listed = name in written
+        if listed and not never_released(name, adapter=adapter):
             continue
         known = bool(written) or holds_weights(name)
         yield Finding(
             rule=MODEL,
             outcome=GateOutcome.FAIL if known else GateOutcome.INCONCLUSIVE,
             subject=name,
-            message=f"{name} lies in the model's folder, and no report lists it",
+            message=f"{name} lies in the model's folder, and "
+            + ("no step of privctl writes such a file beside a model" if listed else "no report lists it"),
             fix="move it elsewhere, or make the release again with it",
             place=case.makers[0].place("outputs"),
         )

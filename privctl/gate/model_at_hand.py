@@ -10,7 +10,7 @@ from privctl.domain.errors import PrivctlError
 from privctl.domain.progress import Advance, silent
 from privctl.storage.digest import file_digest
 from privctl.storage.folder import files_of
-from privctl.storage.reader import SafetensorsFile, open_checkpoint
+from privctl.storage.reader import SINGLE_NAME, SafetensorsFile, open_checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,8 @@ class WeightFileContents:
 class ModelAtHand:
     """``weights`` are the digests of its weight files, ``held`` their contents by digest, ``folder`` their folder.
 
-    ``others`` names the other files of a model's folder that programs read, relative to it; empty for a single file.
+    ``others`` names the other files of a model's folder that programs read, relative to it, also where the model is
+    named by the one weight file in it; empty for a file by itself.
     """
 
     path: Path
@@ -59,12 +60,15 @@ def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
     with open_checkpoint(path) as checkpoint:
         contents = {file.path: _contents_of(file) for file in checkpoint.files}
     weights = {file: file_digest(file, advance) for file in contents}
-    files = files_of(path) if path.is_dir() else ()
+    whole = path if path.is_dir() else path.parent if path.name == SINGLE_NAME else None
+    files = () if whole is None else files_of(whole)
     return ModelAtHand(
         path=path,
         folder=path if path.is_dir() else path.parent,
         weights=weights,
-        others=tuple(each.relative_to(path).as_posix() for each in files if each not in contents),
+        others=tuple(
+            each.relative_to(whole).as_posix() for each in files if whole is not None and each not in contents
+        ),
         held={digest: contents[file] for file, digest in weights.items()},
     )
 

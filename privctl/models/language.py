@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.utils import logging as _logging
 
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
@@ -261,8 +261,15 @@ def read_network(
         if "Unrecognized configuration class" not in str(error):
             raise InputError(f"{checkpoint.root} cannot be loaded: {error}") from None
         raise wrong_kind(checkpoint.root, config, kind) from None
-    except (RuntimeError, OSError, KeyError) as error:
-        raise InputError(f"{checkpoint.root} cannot be loaded: {error}") from None
+    except PrivctlError:
+        raise
+    except Exception as error:
+        # what an architecture makes of settings that contradict each other: no heads, an unknown activation
+        detail = str(error) if isinstance(error, (RuntimeError, OSError)) else f"{type(error).__name__} {error}"
+        raise InputError(
+            f"{checkpoint.root} cannot be loaded: {detail}; "
+            "check that config.json and the index belong to these weights"
+        ) from None
     mismatch = TensorMismatch(
         mismatched=tuple(sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))),
         missing=tuple(sorted(info["missing_keys"])),

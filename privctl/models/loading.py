@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from privctl.data.pixels import ImageFacts, image_facts
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
@@ -36,6 +36,7 @@ from privctl.models.language import (
 )
 from privctl.models.purpose import task_named
 from privctl.models.vocabulary import Vocabulary
+from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
 
 #: What ``--norm`` may say: batch normalisation keeps its running statistics, and trains scales and shifts.
@@ -131,6 +132,7 @@ def load_for_training(
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         config = read_config(folder, path)
+        check_links(folder)
         if getattr(config, "is_encoder_decoder", False):
             raise InputError(
                 f"{path} is an encoder-decoder model ({config.model_type}); none of the tasks trains those"
@@ -228,7 +230,9 @@ def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:
     try:
         check_size(kind.auto, config, path if path.is_dir() else path.parent, None)
         return kind.auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    except (ValueError, TypeError, RuntimeError, ZeroDivisionError, KeyError, AttributeError) as error:
+    except PrivctlError:
+        raise
+    except Exception as error:
         if "Unrecognized configuration class" in str(error):
             raise wrong_kind(path, config, kind) from None
         raise InputError(f"{path} has a config.json that no network can be made of: {error}") from None

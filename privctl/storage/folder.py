@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, Checkpoint
+from privctl.domain.errors import InputError
+from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, SINGLE_NAME, Checkpoint
 
 #: Endings of files that hold weights, in any framework's format.
 _WEIGHTS = (
@@ -15,8 +16,9 @@ _WEIGHTS = (
 )
 #: Files by which a loader adds an adapter's weights.
 _ADAPTERS = ("adapter_config.json", "adapter_model")
-#: Endings of what loaders read beside weights.
-_READ = (".json", ".jinja", ".txt", ".model", ".py", ".tiktoken", ".vocab", ".bpe", ".yaml", ".yml")
+#: Endings of what only loaders read beside weights, and of all that they read.
+_SETTINGS = (".json", ".jinja", ".model", ".py", ".tiktoken", ".vocab", ".bpe", ".yaml", ".yml")
+_READ = (*_SETTINGS, ".txt")
 #: Files beside a model that no loader reads.
 _FOR_PEOPLE = (
     *(".md", ".report.json", ".audits.jsonl", ".pdf", ".png", ".jpg", ".svg", ".html"),
@@ -26,12 +28,18 @@ _NOTICES = ("license", "notice", "copying", "readme")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Every file under ``folder``, at any depth, by name; not the hidden ones, nor those that only people read."""
+    """Every file under ``folder``, at any depth, by name; not those that only people read.
+
+    Of what is hidden, only weights. A link to another folder counts as a file: what it leads to is not looked at.
+    """
     for root, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith(".") and not _for_people(name):
-                yield Path(root) / name
+        folders.sort()
+        linked = {name for name in folders if os.path.islink(os.path.join(root, name))}
+        for name in sorted({*names, *linked}):
+            path = Path(root) / name
+            hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+            if name in linked or (name.lower().endswith(_WEIGHTS) if hidden else not _for_people(name)):
+                yield path
 
 
 def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
@@ -39,7 +47,9 @@ def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if checkpoint.is_directory:
         weights = {file.path.name for file in checkpoint.files}
         for path in files_of(checkpoint.root):
-            if path.name.lower().endswith(_READ) and path.name not in weights and not holds_weights(path.name):
+            own = checkpoint.is_adapter and path == checkpoint.root / ADAPTER_CONFIG
+            read = path.name.lower().endswith(_READ) and path.is_file()
+            if read and path.name not in weights and (own or not holds_weights(path.name)):
                 yield path
 
 
@@ -48,17 +58,47 @@ def strays_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if not checkpoint.is_directory:
         return
     listed = {checkpoint.root / INDEX_NAME, *(file.path for file in checkpoint.files)}
+    if checkpoint.is_adapter:
+        listed.add(checkpoint.root / ADAPTER_CONFIG)
     for path in files_of(checkpoint.root):
-        if path not in listed and holds_weights(path.name):
+        if path not in listed and holds_weights(path.relative_to(checkpoint.root).as_posix()):
             yield path
 
 
+def check_links(folder: Path) -> None:
+    """Raise InputError where a file that is copied from ``folder`` into a release is a link to a place outside it.
+
+    A folder from elsewhere could have a private file released in this way. The hub's cache links to its own store.
+    """
+    roots = [Path(os.path.realpath(folder))]
+    if roots[0].parent.name == "snapshots":
+        roots.append(roots[0].parent.parent / "blobs")
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and path.name.lower().endswith(_READ):
+            target = Path(os.path.realpath(path))
+            if not any(target.is_relative_to(root) for root in roots):
+                raise InputError(
+                    f"{path} is a link to {target}, outside the model's folder, and would be released with the model; "
+                    "put a copy in its place if it is meant to be"
+                )
+
+
 def holds_weights(name: str) -> bool:
-    """Whether a file of this name holds weights, or makes a loader add some."""
-    lower = name.lower()
-    return name not in (SINGLE_NAME, INDEX_NAME) and (lower.endswith(_WEIGHTS) or lower.startswith(_ADAPTERS))
+    """Whether the file called ``name`` in a model's folder holds weights, or makes a loader add some."""
+    last = PurePosixPath(name.lower()).name
+    return name not in (SINGLE_NAME, INDEX_NAME) and (last.endswith(_WEIGHTS) or last.startswith(_ADAPTERS))
+
+
+def never_released(name: str, *, adapter: bool) -> bool:
+    """Whether no step writes the file called ``name`` beside a model: other weights, adapters and code.
+
+    ``adapter``: the model is itself one, whose configuration is written with it.
+    """
+    if adapter and name == ADAPTER_CONFIG:
+        return False
+    return holds_weights(name) or name.lower().endswith(".py")
 
 
 def _for_people(name: str) -> bool:
     lower = name.lower()
-    return lower.endswith(_FOR_PEOPLE) or lower.startswith(_NOTICES)
+    return lower.endswith(_FOR_PEOPLE) or (lower.startswith(_NOTICES) and not lower.endswith((*_WEIGHTS, *_SETTINGS)))

@@ -62,6 +62,46 @@ def test_what_verify_does_not_know_does_not_pass_the_gate(here: Path) -> None:
         Path(OWN).write_text(json.dumps(genuine))
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *({"optimizer": "adamwx"}, {"schedule": "none"}, {"beta1": 2.8}, {"beta2": 1.0}),
+        *({"momentum": -0.1}, {"clip_norm": 0.0}, {"learning_rate": -1.0}, {"warmup_steps": -1}, None),
+    ],
+)
+@pytest.mark.forged("another model's weights, in a training of which nothing can be said")
+def test_a_training_that_privctl_does_not_do_passes_nothing(
+    here: Path, capsys: Capture, setting: dict[str, Any] | None
+) -> None:
+    """Weights are held against the settings, so settings that nothing follows from would let any weights pass."""
+    pasted = json.loads(Path("release/clipped.report.json").read_text())["outputs"]
+
+    def forge(data: dict[str, Any]) -> None:
+        data["outputs"] = pasted
+        if setting is None:
+            data["inputs"] = []
+        else:
+            data["parameters"].update(setting)
+
+    edit(OWN, forge)
+    assert run(["gate", OWN, "--model", "release/clipped", "--max-epsilon", "3", "-q"]) in (1, 3)
+    assert run(["verify", OWN, "-q"]) in (1, 3)
+    capsys.readouterr()
+    assert run(["gate", OWN, "--model", "release/clipped", "--max-epsilon", "3", "--json"]) in (1, 3)
+    found = [each for each in json.loads(capsys.readouterr().out)["findings"] if each["rule"] == "recomputed"]
+    named = "names no data" if setting is None else next(iter(setting))
+    assert any(named in each["message"] for each in found)
+
+
+@pytest.mark.parametrize("name", ["optimizer", "schedule", "trained", "beta1", "learning_rate", "updates"])
+@pytest.mark.forged("another model's weights, and a setting left out")
+def test_a_setting_that_is_left_out_lets_no_weights_pass(here: Path, capsys: Capture, name: str) -> None:
+    pasted = json.loads(Path("release/clipped.report.json").read_text())["outputs"]
+    edit(OWN, lambda data: (data.update(outputs=pasted), data["parameters"].pop(name)))
+    assert run(["verify", OWN, "-q"]) in (1, 3)
+    assert "so the weights could be any training's" in " ".join(capsys.readouterr().out.split())
+
+
 def test_without_scipy_nothing_is_recomputed_and_that_is_said(here: Path) -> None:
     script = (
         "import sys\nsys.modules['scipy'] = None\nfrom privctl.cli import run\n"

@@ -347,7 +347,7 @@ def test_examples_without_a_gradient_count_as_zero_and_are_reported(
         (("--epsilon", "1", "--momentum", "0.9"), 2, "--momentum"),
         (("--epsilon", "1", "--train", "nothing*"), 2, "--train nothing*"),
         (("--epsilon", "1", "--steps", "5"), 2, "--steps and --epochs"),
-        (("--epsilon", "1", "--max-length", "4"), 3, "line"),
+        (("--epsilon", "1", "--max-length", "4", "--long", "refuse"), 3, "line"),
         (("--epsilon", "1", "--held-out", "none.jsonl"), 3, "none.jsonl"),
         (("--epsilon", "1", "--task", "text-classification"), 3, "label"),
         (("--epsilon", "1", "--device", "tpu"), 2, "tpu"),

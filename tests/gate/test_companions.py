@@ -26,6 +26,12 @@ STRAYS = [
     "modeling.py",
     "a.jsonl",
     "sub/x.json",
+    "sub/model.safetensors",
+    # Names of what only people read, or of what nobody looks at, with weights or settings in them.
+    "LICENSE.safetensors",
+    "readme.json",
+    ".model.safetensors",
+    ".cache/pytorch_model.bin",
 ]
 BESIDE = {"config.json": "{}", "tokenizer.json": '{"a": 1}', "generation_config.json": "{}"}
 
@@ -69,7 +75,8 @@ def faults(judgement: GateJudgement) -> list[tuple[str, str]]:
 
 def test_one_model_throughout_passes(place: Path) -> None:
     (place / "m" / "README.md").write_text("A model.")
-    (place / "m" / ".gitattributes").write_text("")
+    for name in (".gitattributes", "LICENSE-APACHE-2.0", "NOTICE.txt"):
+        (place / "m" / name).write_text("")
     for model in (True, False):
         assert faults(at_hand(place, model)) == []
         assert at_hand(place, model).outcome is PASS
@@ -105,6 +112,37 @@ def test_what_no_report_lists_fails(place: Path, name: str) -> None:
     judgement = at_hand(place)
     assert judgement.outcome is FAIL
     assert faults(judgement) == [(name, f"{name} lies in the model's folder, and no report lists it")]
+
+
+def test_naming_the_weight_file_hides_nothing_beside_it(place: Path) -> None:
+    policy = read_policy(None, {"max_auc": "0.6", "recompute": "false"}, {}, RULES)
+    paths = [place / "m.report.json", place / "a.report.json"]
+    weights = place / "m" / "model.safetensors"
+    assert judge(paths, policy, model_at(weights), NOW).outcome is PASS
+    (place / "m" / "adapter_config.json").write_text("{}")
+    assert judge(paths, policy, model_at(weights), NOW).outcome is FAIL
+
+
+def test_a_link_to_a_folder_is_not_passed_over(place: Path) -> None:
+    """What it leads to is released with the model by whoever copies the folder, and read by a loader."""
+    (place / "elsewhere").mkdir()
+    (place / "elsewhere" / "model.safetensors").write_text("{}")
+    (place / "m" / "additional_chat_templates").symlink_to("../elsewhere")
+    judgement = at_hand(place)
+    assert judgement.outcome is FAIL
+    assert [subject for subject, _ in faults(judgement)] == ["additional_chat_templates"]
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json", "pytorch_model.bin", "evil.py"])
+def test_weights_and_code_fail_though_the_report_lists_them(place: Path, name: str) -> None:
+    """Whoever edits the report lists the file too; what was audited, and computed, is the model without it."""
+    (place / "m" / name).write_text("{}")
+    beside = [artifact("companion", place / "m" / each) for each in (*BESIDE, name)]
+    making(place / "m.report.json", PROVED, outputs=(artifact("model", place / "m" / "model.safetensors"), *beside))
+    judgement = at_hand(place)
+    assert judgement.outcome is FAIL
+    said = f"{name} lies in the model's folder, and no step of privctl writes such a file beside a model"
+    assert (name, said) in faults(judgement)
 
 
 def test_weights_written_by_themselves_leave_the_rest_open(place: Path) -> None:

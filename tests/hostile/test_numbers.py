@@ -55,7 +55,7 @@ def answers(
 def noised(tmp_path: Path) -> dict[str, Any]:
     """The report of a noise step, with its files beside it."""
     assert run(["noise", str(equal_tensors(tmp_path / "n.safetensors", 2)), *facts(), "-q"]) == 0
-    found: dict[str, Any] = json.loads((tmp_path / "n.noised.report.json").read_text())
+    found: dict[str, Any] = json.loads((tmp_path / "n.private.report.json").read_text())
     return found
 
 
@@ -100,7 +100,7 @@ def test_report(
 def test_more_epochs_than_anybody_trains(
     tmp_path: Path, noised: dict[str, Any], value: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "n.noised.report.json"
+    path = tmp_path / "n.private.report.json"
     assert run(["verify", str(edited(path, ["mechanism", "training", "epochs"], value))]) == 3
     (sentence,) = capsys.readouterr().err.strip().splitlines()
     assert "epochs" in sentence or "number" in sentence
@@ -111,7 +111,7 @@ def test_more_epochs_than_anybody_trains(
 def test_what_the_kernel_makes_up_is_no_report(
     tmp_path: Path, noised: dict[str, Any], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "n.noised.report.json"
+    path = tmp_path / "n.private.report.json"
     other = {"role": "data", "path": name, "digest": "blake3:" + 64 * "0", "bytes": 1}
     for field, item in (
         ("parents", {"path": name, "digest": other["digest"]}),
@@ -128,5 +128,5 @@ def test_what_the_kernel_makes_up_is_no_report(
         ):
             assert run(call) in (0, 1, 3), call
             assert "internal" not in capsys.readouterr().err
-        assert run(["inspect", str(tmp_path / "n.noised.safetensors")]) in (0, 1, 3)
+        assert run(["inspect", str(tmp_path / "n.private.safetensors")]) in (0, 1, 3)
         assert "internal" not in capsys.readouterr().err

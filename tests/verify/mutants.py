@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from privctl.domain.errors import PrivctlError
@@ -13,6 +13,7 @@ from privctl.reports.codec import decode
 
 Report = dict[str, Any]
 Path_ = tuple[str | int, ...]
+Change = Callable[[Report], None]
 
 #: Where a change says nothing about what is promised, or is not for verify and gate to see: the first keys of the place
 #: ("*" is any, "#" an entry less), and why.
@@ -250,8 +251,11 @@ def changes(place: Path_, value: Any) -> Iterator[tuple[str, Any]]:
 
 def mutants(report: Report, every: int = 1) -> Iterator[tuple[str, Path_, Report]]:
     """Every (so many-th) one-entry change of ``report``, and some that go together; none that is read as the same."""
-    genuine = decode(json.dumps(report), "genuine")
-    for name, place, mutant in itertools.islice(_mutants(report), 0, None, every):
+    text = json.dumps(report)
+    genuine = decode(text, "genuine")
+    for name, place, change in itertools.islice(_changes(report), 0, None, every):
+        mutant = json.loads(text)
+        change(mutant)
         try:
             if decode(json.dumps(mutant), name) == genuine:
                 continue
@@ -260,29 +264,44 @@ def mutants(report: Report, every: int = 1) -> Iterator[tuple[str, Path_, Report
         yield name, place, mutant
 
 
-def _mutants(report: Report) -> Iterator[tuple[str, Path_, Report]]:
+def _changes(report: Report) -> Iterator[tuple[str, Path_, Change]]:
     for place, value in leaves(report):
         for word, other in changes(place, value):
-            mutant = copy.deepcopy(report)
-            at(mutant, place[:-1])[place[-1]] = other
-            yield f"{'.'.join(map(str, place))} {word}", place, mutant
-    yield from _without(report)
-    yield from _without_premise(report)
-    for factor in (0.5, 0.1):
-        mutant = copy.deepcopy(report)
-        for guarantee in mutant["guarantees"]:
-            guarantee["delta"] *= factor
-        if mutant != report:
-            yield f"all deltas times {factor}", ("guarantees", "*", "delta"), mutant
-
-
-def _without(report: Report) -> Iterator[tuple[str, Path_, Report]]:
-    """Every entry of every table left out, so that it has its default or none."""
+            yield f"{'.'.join(map(str, place))} {word}", place, functools.partial(_put, place=place, value=other)
     for place, table in _tables(report):
         for key in [key for key, item in table.items() if item is not None]:
-            mutant = copy.deepcopy(report)
-            del at(mutant, place)[key]
-            yield f"{'.'.join(map(str, (*place, key)))} left out", (*place, key), mutant
+            where = (*place, key)
+            yield f"{'.'.join(map(str, where))} left out", where, functools.partial(_leave_out, place=where)
+    names = {each["name"] for guarantee in report["guarantees"] for each in guarantee["assumptions"]}
+    for name in sorted(names):
+        change = functools.partial(_without_premise, name=name)
+        yield f"no assumption {name!r}", ("guarantees", "*", "assumptions"), change
+    for factor in (0.5, 0.1):
+        change = functools.partial(_smaller_deltas, factor=factor)
+        yield f"all deltas times {factor}", ("guarantees", "*", "delta"), change
+
+
+def _put(report: Report, place: Path_, value: Any) -> None:
+    at(report, place[:-1])[place[-1]] = value
+
+
+def _leave_out(report: Report, place: Path_) -> None:
+    """An entry of a table left out has its default or none."""
+    del at(report, place[:-1])[place[-1]]
+
+
+def _without_premise(report: Report, name: str) -> None:
+    """An assumption taken from every guarantee, and each status what the remaining ones earn."""
+    for guarantee in report["guarantees"]:
+        guarantee["assumptions"] = [each for each in guarantee["assumptions"] if each["name"] != name]
+        asserted = any(each["state"] == "asserted" for each in guarantee["assumptions"])
+        if guarantee["status"] == "conditional" and not asserted:
+            guarantee["status"] = "proved"
+
+
+def _smaller_deltas(report: Report, factor: float) -> None:
+    for guarantee in report["guarantees"]:
+        guarantee["delta"] *= factor
 
 
 def _tables(value: Any, place: Path_ = ()) -> Iterator[tuple[Path_, dict[str, Any]]]:
@@ -290,19 +309,6 @@ def _tables(value: Any, place: Path_ = ()) -> Iterator[tuple[Path_, dict[str, An
         yield place, value
     for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield from _tables(item, (*place, key))
-
-
-def _without_premise(report: Report) -> Iterator[tuple[str, Path_, Report]]:
-    """Each assumption taken from every guarantee, and each status what the remaining ones earn."""
-    names = {each["name"] for guarantee in report["guarantees"] for each in guarantee["assumptions"]}
-    for name in sorted(names):
-        mutant = copy.deepcopy(report)
-        for guarantee in mutant["guarantees"]:
-            guarantee["assumptions"] = [each for each in guarantee["assumptions"] if each["name"] != name]
-            asserted = any(each["state"] == "asserted" for each in guarantee["assumptions"])
-            if guarantee["status"] == "conditional" and not asserted:
-                guarantee["status"] = "proved"
-        yield f"no assumption {name!r}", ("guarantees", "*", "assumptions"), mutant
 
 
 def better(place: Path_, value: Any, other: Any, report: Report) -> bool:

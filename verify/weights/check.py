@@ -21,7 +21,7 @@ from verify.methods import expected_of
 from verify.weights.law import law_of
 from verify.weights.moves import adam_reach, coefficients, kept, reach, signal
 from verify.weights.presence import Presence
-from verify.weights.settings import TrainingFacts, UncheckableError, facts_of, settings_of
+from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
 from verify.weights.tally import Compared, MoveScale, compare, together
 
@@ -58,9 +58,18 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     try:
         start = start_of(path, report, output, digest)
         _judge(report, start, output, found)
+    except UnstatedError as reason:
+        found.verdicts.append(_unstated(reason))
     except UncheckableError as reason:
         found.omissions.append(Omission(what=what, reason=str(reason)))
     return found
+
+
+def _unstated(reason: UnstatedError) -> Verdict:
+    """What a report leaves out cannot make its weights pass."""
+    return Verdict(
+        subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=f"{reason}, so the weights could be any training's"
+    )
 
 
 def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> None:
@@ -70,6 +79,8 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
         if adapted:
             raise UncheckableError("adapters of low rank were merged into them, whose product is not bounded here")
         bounds = _bounds(settings_of(report), report)
+    except UnstatedError as reason:
+        found.verdicts.append(_unstated(reason))
     except UncheckableError as reason:
         found.omissions.append(Omission(what="how far the training moved the weights", reason=str(reason)))
     with SafetensorsFile(output) as file:
@@ -97,7 +108,7 @@ def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     """Globs of what was trained, and whether by adapters of low rank."""
     parameters = facts_of(report)
     if parameters.trained is None:
-        raise UncheckableError("the report does not say which tensors were trained")
+        raise UnstatedError("the parameters do not say which tensors were trained")
     return list(parameters.trained), parameters.lora_rank is not None
 
 

@@ -25,6 +25,10 @@ class UncheckableError(Exception):
     """Why something cannot be checked, in words."""
 
 
+class UnstatedError(UncheckableError):
+    """A setting that every training has, and that the report does not say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
     """How one training moved its weights.
@@ -90,8 +94,10 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         raise UncheckableError(
             f"the report says {updates} updates of {planned} steps, and up to {MOST_UPDATES} are followed"
         )
+    if parameters.optimizer is None or parameters.schedule is None:
+        raise UnstatedError("the parameters do not say by which optimizer and schedule the weights were trained")
     try:
-        optimizer = Optimizer(parameters.optimizer or "")
+        optimizer = Optimizer(parameters.optimizer)
     except ValueError:
         raise UncheckableError(f"the optimizer {parameters.optimizer!r} is not known") from None
     found = TrainingFacts(
@@ -99,7 +105,7 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         updates=updates,
         planned=planned,
         learning_rate=_number(parameters.learning_rate, "learning_rate", positive=True),
-        schedule=str(parameters.schedule),
+        schedule=parameters.schedule,
         warmup=_whole(parameters.warmup_steps, "warmup_steps"),
         optimizer=optimizer,
         batch_size=_number(parameters.batch_size, "batch_size", positive=True),
@@ -130,13 +136,13 @@ def facts_of(report: PrivacyReport) -> StatedTraining:
 
 def _whole(value: int | None, name: str) -> int:
     if value is None or not 0 <= value < 1 << 53:
-        raise UncheckableError(f"the parameters do not say {name} as a whole number of a training")
+        raise UnstatedError(f"the parameters do not say {name} as a whole number of a training")
     return value
 
 
 def _number(value: float | None, name: str, *, positive: bool = False) -> float:
     if value is None or not 0 <= value <= _LARGEST:
-        raise UncheckableError(f"the parameters do not say {name} as a number of a training")
+        raise UnstatedError(f"the parameters do not say {name} as a number of a training")
     if positive and value < 1 / _LARGEST:
         raise UncheckableError(f"the parameters say {name} {value}, which no training has")
     return value

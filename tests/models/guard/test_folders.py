@@ -123,7 +123,10 @@ def test_a_normalisation_that_drowns_the_weights_is_refused(folder: Path, eps: f
 
 @pytest.mark.parametrize(
     "name",
-    ["adapter_model.safetensors", "adapter_config.json", "pytorch_model.bin", "other.safetensors", "onnx/model.onnx"],
+    [
+        *("adapter_model.safetensors", "adapter_config.json", "pytorch_model.bin", "other.safetensors"),
+        *("onnx/model.onnx", "sub/model.safetensors", "LICENSE.safetensors", ".hidden/other.safetensors"),
+    ],
 )
 def test_weights_that_nobody_lists_are_refused(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
@@ -252,6 +255,18 @@ def test_a_configuration_larger_than_its_weights_is_not_built(tmp_path: Path, fo
     found = refusals("load_model(folder, device='cpu')", folders, forked)
     for line, (_, sentence) in zip(found, cases, strict=True):
         assert sentence in line
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_head": 0}, {"n_head": 5}, {"activation_function": "evil"}, {"n_positions": -1}]
+)
+def test_a_configuration_that_contradicts_itself_is_one_sentence(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = save_model(tmp_path / "model", "gpt2")
+    edit(folder / "config.json", **changes)
+    with pytest.raises(InputError, match="cannot be loaded: |is refused by transformers: "):
+        load_model(folder, device="cpu")
+    with pytest.raises(InputError, match="no network can be made of|is refused by transformers: "):
+        load_for_training(folder, TaskName.CAUSAL_LM, from_scratch=True)
 
 
 def test_random_weights_have_bounds_too(tmp_path: Path, forked: Forked) -> None:

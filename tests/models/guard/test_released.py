@@ -64,10 +64,10 @@ def test_keys_that_name_code_are_left_out_and_said_to_be(folder: Path, capsys: p
     (folder / "tokenizer_config.json").write_bytes(b'{"model_max_length":   12}')
     assert noise(folder) == ExitCode.OK
     assert "left out of config.json: auto_map, which names code" in " ".join(capsys.readouterr().out.split())
-    private = folder.with_name("model.noised")
+    private = folder.with_name("model.private")
     assert json.loads((private / "config.json").read_text()) == {**held, "sub": {"kept": [1.5, "ü", None]}}
     assert (private / "tokenizer_config.json").read_bytes() == b'{"model_max_length":   12}'
-    path = folder.with_name("model.noised.report.json")
+    path = folder.with_name("model.private.report.json")
     report = decode(path.read_text(), str(path))
     assert [o.what for o in report.omissions if "code" in o.reason] == ["auto_map of config.json"]
     assert run(["verify", str(path), "-q"]) == ExitCode.OK, "the digest is of the file as it was written"
@@ -77,7 +77,7 @@ def test_a_file_without_such_keys_is_copied_byte_for_byte(folder: Path, capsys: 
     (folder / "added_tokens.json").write_text('{"compile": 7, "pretrained": 8}')  # tokens, not keys
     assert noise(folder) == ExitCode.OK
     assert "left out" not in capsys.readouterr().out
-    private = folder.with_name("model.noised")
+    private = folder.with_name("model.private")
     assert (private / "config.json").read_bytes() == CONFIG.encode()
     assert (private / "added_tokens.json").read_bytes() == (folder / "added_tokens.json").read_bytes()
 
@@ -92,3 +92,34 @@ def test_every_key_that_names_code_is_found_at_any_depth() -> None:
     for key in STRIPPED:
         assert without_code({"a": [{key: 1, "b": 2}]}) == ({"a": [{"b": 2}]}, (key,))
     assert without_code({"a": 1}) == ({"a": 1}, ())
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "vocab.txt", "chat_template.json"])
+def test_a_link_out_of_the_folder_is_not_released(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder from elsewhere would have the user's own files copied into the release."""
+    (folder.parent / "secret.json").write_text('{"key": "secret"}')
+    (folder / name).symlink_to("../secret.json")
+    data = folder.parent / "d.jsonl"
+    data.write_text('{"text": "a b"}\n')
+    training = ["retrain", "dp-sgd", str(folder), "--data", str(data), "--epsilon", "1", "-o", str(folder.parent / "r")]
+    for code in (noise(folder), run([*training, "--epochs", "1", "--from-scratch"])):
+        assert code == ExitCode.BAD_INPUT
+    said = capsys.readouterr().err
+    assert said.count(f"{name} is a link to {folder.parent / 'secret.json'}, outside the model's folder") == 2
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["d.jsonl", "model", "secret.json"]
+
+
+def test_links_within_the_folder_and_to_the_store_of_the_hub_are_followed(folder: Path) -> None:
+    snapshot = folder.parent / "hub" / "snapshots" / "1"
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    store = snapshot.parents[1] / "blobs"
+    store.mkdir()
+    (snapshot / "config.json").rename(store / "abc")
+    (snapshot / "config.json").symlink_to("../../blobs/abc")
+    (snapshot / "template").write_text("{{ x }}")
+    (snapshot / "chat_template.jinja").symlink_to("template")
+    assert noise(snapshot, "-o", str(folder.parent / "out")) == 0
+    assert (folder.parent / "out" / "config.json").read_bytes() == CONFIG.encode()
+    assert (folder.parent / "out" / "chat_template.jinja").read_text() == "{{ x }}"
+    assert not (folder.parent / "out" / "config.json").is_symlink()
