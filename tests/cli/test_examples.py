@@ -99,7 +99,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             save_model(folder / name, seed)
         shutil.copy("model/model.safetensors", "model.safetensors")
         for name, seed in (("train", 1), ("test", 2), ("held-out", 3), ("abstracts", 4), ("posts", 5)):
-            records(folder / f"{name}.jsonl", 160, seed)
+            records(folder / f"{name}.jsonl", 240, seed)
         architecture(folder / "resnet", "resnet")
         for name, shade in (("dark", 40), ("light", 200)):
             (folder / "images" / name).mkdir(parents=True)
