@@ -115,7 +115,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "canary plant train.jsonl -o planted.jsonl --count 40 --prefix-from train.jsonl",
             "secrets scan train.jsonl -o secrets.jsonl",
             "secrets plan train.jsonl --secrets secrets.jsonl --steps 5 --batch-size 16 --cap 5 -o plan.safetensors",
-            "retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 --steps 5 -o private/",
+            "retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 --fire-probability 0.5 --steps 5 "
+            "-o private/",  # at 1 / 16 perhaps no group would fire
             "shadow base/ --data train.jsonl --data held-out.jsonl --count 4 --epochs 1 --batch-size 32 -o shadows/",
             "retrain dp-sgd model/ --data train.jsonl --epsilon 8 --steps 5 -o m/",
             "audit m/ --members train.jsonl --nonmembers held-out.jsonl",
