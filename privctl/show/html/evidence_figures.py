@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Notion, Scope
-from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
+from privctl.domain.strength import severity
+from privctl.show.html.values import Figure, Table, evidence_table, figure, interval, table
 from privctl.show.page_data import JudgedSubject, ReportSource
 from privctl.show.summary import amount
 from privctl.show.svg.dots import MOST, DotRow, ReferenceLine, dots, height
@@ -76,14 +77,14 @@ def epsilon_figure(subject: JudgedSubject) -> Figure | None:
                 name=f"{guarantee.name}, {guarantee.adjacency} ({guarantee.status})",
                 value=guarantee.epsilon,
                 text=f"≤ {with_exponent(guarantee.epsilon)}",
-                colour=colour(guarantee.status),
+                colour=severity(guarantee, source.report.mechanism),
                 tip=f"{guarantee.name}: {amount(guarantee)}, {guarantee.status}",
             ))  # fmt: skip
     lower = list(_certified(subject.audits))
     if not rows or len(rows) + len(lower) < 2:
         return None
     rows += lower
-    words = "Epsilon on a log axis: stated bounds coloured by status, and what audits certify from below."
+    words = "Epsilon on a log axis: stated bounds coloured by what they are worth, and what audits certify from below."
     deltas = sorted({guarantee.delta for guarantee in source.report.guarantees})
     notes = [f"Stated at δ = {', '.join(with_exponent(delta, 3) for delta in deltas)}."]
     if len(rows) > MOST:
@@ -125,7 +126,7 @@ def account_figure(source: ReportSource) -> Figure | Table | None:
             value=g.follows,
             hollow=g.epsilon,
             text=f"{with_exponent(g.epsilon)}, true ≤ {with_exponent(g.follows)}",
-            colour=colour(g.status),
+            colour=severity(g, source.report.mechanism),
         )
         for g in drawn
     ]

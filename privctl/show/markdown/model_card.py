@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator
 
 from privctl.domain.errors import InputError
+from privctl.domain.strength import Severity
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.page_data import PLANS, PageData
 from privctl.show.plain import json_text
-from privctl.show.summary import Summary, amount, protects, summarize
+from privctl.show.summary import DO_NOT_RELEASE, Summary, amount, protects, summarize
 
 BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
 #: Within the metadata, which is YAML.
@@ -36,9 +37,12 @@ def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
     if not summaries:
         raise InputError("the reports are of no model, only of plans; give the report that lies beside a model")
     metadata = newline.join([META_BEGIN, *_metadata(summaries), META_END])
+    guaranteed = all(_is_guaranteed(summary) for summary in summaries)
     section = newline.join([BEGIN, *_section(data, summaries), END])
     front, body = _split(text, name)
-    return (_with_metadata(front, metadata, newline, name) + _with_section(body, section, newline, name)).encode()
+    return (
+        _with_metadata(front, metadata, newline, name, tagged=guaranteed) + _with_section(body, section, newline, name)
+    ).encode()
 
 
 def _split(text: str, name: str) -> tuple[str, str]:
@@ -53,15 +57,25 @@ def _split(text: str, name: str) -> tuple[str, str]:
     return mark + "".join(lines[: end + 1]), "".join(lines[end + 1 :])
 
 
-def _with_metadata(front: str, metadata: str, newline: str, name: str) -> str:
+def _is_guaranteed(summary: Summary) -> bool:
+    """Whether a bound holds for the model that rules out something, and nothing found speaks against it."""
+    return summary.severity in (Severity.GOOD, Severity.FAIR) and summary.headline != DO_NOT_RELEASE
+
+
+def _with_metadata(front: str, metadata: str, newline: str, name: str, *, tagged: bool) -> str:
+    tags = newline.join(["tags:", "- differential-privacy", ""])
     if not front:
-        return newline.join([_FENCE, "tags:", "- differential-privacy", metadata, _FENCE, ""])
+        return newline.join([_FENCE, (tags if tagged else "") + metadata, _FENCE, ""])
     span = _between(front, META_BEGIN, META_END, name)
     outside = front if span is None else front[: span[0]] + front[span[1] :]
     if re.search(rf"(?m)^{KEY}\s*:", outside):
         raise InputError(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
     if span is not None:
-        return front[: span[0]] + metadata + front[span[1] :]
+        before = front[: span[0]]
+        own = newline.join([_FENCE, ""])
+        if before in (own, own + tags):  # nothing of the user's: the tag goes with the guarantee
+            before = own + (tags if tagged else "")
+        return before + metadata + front[span[1] :]
     close = front.rstrip().rindex(_FENCE)
     return front[:close] + metadata + newline + front[close:]
 
