@@ -15,8 +15,10 @@ from privctl.gate.judge import judge
 from privctl.gate.model_at_hand import model_at
 from privctl.gate.policy import read_policy
 from privctl.reports.files import report_beside
+from privctl.show.comparison import compare
 from privctl.show.gather.load import load
 from privctl.show.html.page import page
+from privctl.show.plots.compare import draw
 from privctl.storage.atomic import write_bytes
 
 POLICY = """\
@@ -37,7 +39,7 @@ max_auc = 0.65
 """
 #: The claim of the model that the gate refuses: below the policy's limit, by a formula that does not hold.
 CLAIMED = 1.0
-POLICY_NAME, PAGE_NAME = "privctl-policy.toml", "page.html"
+POLICY_NAME, PAGE_NAME, CHART_NAME = "privctl-policy.toml", "page.html", "chart.svg"
 
 
 def two_to_judge(models: Sequence[DemoModel]) -> tuple[Path, Path]:
@@ -61,11 +63,14 @@ def pass_gate(folder: Path, models: Sequence[Path], progress: Progress) -> tuple
 
 
 def write_page(folder: Path, models: Sequence[DemoModel], progress: Progress) -> Path:
-    """The page of every model's reports, as ``privctl report`` writes it; returns its path."""
+    """The page of every model's reports, as ``privctl report`` writes it, and its chart; returns the page's path."""
     place = folder / PAGE_NAME
     with progress("page", 1, "pages") as advance:
         data = load([report for model in models for report in _reports(model.model)], "privctl demo")
         write_bytes(place, page(data).encode(), replace=False)
+        comparison = compare(data)
+        if comparison is not None:
+            write_bytes(folder / CHART_NAME, draw(comparison, "svg"), replace=False)
         advance(1)
     return place
 

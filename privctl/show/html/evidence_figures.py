@@ -1,4 +1,4 @@
-"""Rates and bounds of audits beside membership: extraction, completions, secrets, certified bounds on epsilon."""
+"""Models side by side; rates and bounds of audits beside membership: extraction, completions, secrets, certified bounds on epsilon."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Notion, Scope
 from privctl.domain.strength import severity
+from privctl.show.comparison import HEADINGS, compare
 from privctl.show.html.values import Figure, Table, evidence_table, figure, interval, table
-from privctl.show.page_data import JudgedSubject, ReportSource
+from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.summary import amount
+from privctl.show.svg import compare as side_by_side
 from privctl.show.svg.dots import MOST, DotRow, ReferenceLine, dots, height
 from privctl.show.text.style import bound, number, with_exponent
 
@@ -191,4 +193,19 @@ def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
             rows, "root mean square", marks=[ReferenceLine(value=stddev, name=f"noise {number(stddev, 3)}")], log=True
         ),
         notes=notes, behind=[table(f"Tensors, {source.name}", heads, body)],
+    )  # fmt: skip
+
+
+def comparison_figure(data: PageData) -> Figure | None:
+    """The figure with its numbers; None for fewer than two models."""
+    comparison = compare(data)
+    if comparison is None:
+        return None
+    notes = list(comparison.notes)
+    if len(comparison.models) > side_by_side.MOST:
+        notes.append(f"The first {side_by_side.MOST} of {len(comparison.models)} are drawn.")
+    return figure(
+        "comparison", side_by_side.TITLE, side_by_side.MARKS, side_by_side.height(comparison),
+        side_by_side.compare_shapes(comparison), notes=notes,
+        behind=[table("Models side by side", HEADINGS, [*comparison.rows()])],
     )  # fmt: skip

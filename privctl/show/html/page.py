@@ -13,7 +13,14 @@ from privctl.domain.guarantee import Guarantee, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.show.html.chain_figure import chain
 from privctl.show.html.curves import roc_figure, trade_off_figure
-from privctl.show.html.evidence_figures import account_figure, epsilon_figure, noise_figure, rate_figures, tests_table
+from privctl.show.html.evidence_figures import (
+    account_figure,
+    comparison_figure,
+    epsilon_figure,
+    noise_figure,
+    rate_figures,
+    tests_table,
+)
 from privctl.show.html.exposure import exposure_figure
 from privctl.show.html.render import render_template
 from privctl.show.html.training import plan_figures, training_figures
@@ -69,6 +76,7 @@ def _verdict(data: PageData) -> Part:
     statuses = {g.status for summary in summaries for g in summary.subject.source.report.guarantees}
     return {
         "cards": [(summary, summary.subject.source.report.step in PLANS) for summary in summaries],
+        "figures": _present([comparison_figure(data)]),
         "legend": [(status, meaning) for status, meaning in MEANING.items() if status in statuses],
     }
 
