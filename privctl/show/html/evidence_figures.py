@@ -1,4 +1,4 @@
-"""Models side by side; rates and bounds of audits beside membership: extraction, completions, secrets, certified bounds on epsilon."""
+"""Models side by side, and rates and bounds of audits: extraction, completions, secrets, certified bounds on epsilon."""
 
 from __future__ import annotations
 
