@@ -28,12 +28,10 @@ def command(*arguments: str) -> dict[str, Any]:
 
 def accounted(setting: Setting) -> Row:
     """Every accountant's answer for one setting: epsilon where the noise is known, else the noise; and what follows."""
-    asked = (
-        ("--epsilon", repr(setting.epsilon)) if setting.noise is None else ("--noise-multiplier", repr(setting.noise))
-    )
+    known, value = ("--epsilon", setting.epsilon) if setting.noise is None else ("--noise-multiplier", setting.noise)
     report = command(
-        *("account", *asked, "--delta", repr(setting.delta), "--sample-rate", repr(setting.rate)),
-        *("--steps", str(setting.steps)),
+        *("account", known, repr(value), "--delta", repr(setting.delta)),
+        *("--sample-rate", repr(setting.rate), "--steps", str(setting.steps)),
     )
     answers = {
         each["name"]: {

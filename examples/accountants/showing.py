@@ -63,9 +63,9 @@ def _runs(results: Row) -> Iterator[str]:
         return
     told = results["settings"]
     yield (
-        f"A GPT-2 of two layers after {told['epochs']} epochs on {results['prepared']['records']} notes, with the noise "
-        f"that each accountant asks for at ε = {told['epsilon']:g}; canaries of a model that remembers nothing have an "
-        "exposure of 1.44 bits:"
+        f"A GPT-2 of two layers after {told['epochs']} epochs on {results['prepared']['records']} notes, with the "
+        f"noise that each accountant asks for at ε = {told['epsilon']:g}; canaries of a model that remembers nothing "
+        "have an exposure of 1.44 bits:"
     )
     yield ""
     rows = []

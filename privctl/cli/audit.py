@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +10,11 @@ import click
 
 from audits import ATTACKS
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
-from privctl.cli.options import MODEL, common, force, show, verbose
+from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, force, show, verbose
 from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.ranges import Range
 
 if TYPE_CHECKING:
-    from audits.canaries.audit import CanaryRequest
-    from audits.claims import EpsilonClaim
-    from audits.extraction.audit import ExtractionRequest
-    from audits.membership.audit import MembershipRequest
-    from audits.run import AuditRequest
-    from audits.secrets.audit import SecretRequest
     from privctl.domain.leaking import LeakingRecord
     from privctl.domain.report import PrivacyReport
 
@@ -29,26 +22,11 @@ _TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification
 _FILE = click.Path(path_type=Path)
 _HELP = "Attack to run, repeatable; all by default: " + "; ".join(f"{n}: {line}" for n, (_, line) in ATTACKS.items())
 
-#: Options about a model, which do not apply to an audit of scores.
-_OF_A_MODEL = (
-    *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
-    *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
-    *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
-    *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
-)
-#: Option -> the option that it refines, without which it does not apply.
-_BELONGS = {
-    **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
-    **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
-    **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "records"), "train"),
-    **dict.fromkeys(("data", "plan", "base", "candidates", "most_secrets"), "secrets"),
-}
-
 
 @click.command()
 @click.argument("model", type=MODEL, required=False)
-@click.option("--members", type=_FILE, help="JSONL of records the model was trained on.")
-@click.option("--nonmembers", type=_FILE, help="JSONL of records it was not trained on.")
+@click.option("--members", type=_FILE, help="Records the model was trained on.")
+@click.option("--nonmembers", type=_FILE, help="Records it was not trained on.")
 @click.option("-o", "--output", type=_FILE, help="Report to write; NAME.audit.report.json beside the model by default.")
 @click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl beside the model by default.")
 @click.option(
@@ -65,6 +43,8 @@ _BELONGS = {
     help="What MODEL does; read from its config.json by default.",
 )
 @click.option("--shadow", type=_FILE, help="Folder of shadow models, as privctl shadow writes it.")
+@TEXT_COLUMN
+@LABEL_COLUMN
 @click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to.")
 @click.option(
     "--max-length",
@@ -173,22 +153,28 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
       privctl audit --from-scores scores.csv --claim 1,1e-5
     """
     from audits.claims import any_claim_refuted
-    from audits.log_entry import log_path, log_result
-    from audits.run import output_paths
+    from audits.log_entry import log_result
+    from audits.request import request_of
+    from privctl.api.auditing import audit_model, audit_scores
     from privctl.reports.codec import encode
     from privctl.show.decision import conclusion
-    from privctl.show.progress import note
+    from privctl.show.progress import note, progress
     from privctl.show.text.audit import audit_text
 
-    report: PrivacyReport | None
     records: list[LeakingRecord] = []
+    report: PrivacyReport | None
+    options |= {"model": model, "force": force}
+    told, shown = partial(note, quiet=quiet), partial(progress, quiet=quiet)
     written: tuple[Path, ...]
     if options["from_scores"] is not None:
-        report, written = _of_scores(model, output, force, options)
+        report, place = audit_scores(options, output)
+        written = (place,)
+    elif model is None:
+        raise CommandError("there is nothing to audit; give MODEL, or --from-scores FILE")
     else:
-        if model is not None:
-            options["log"] = log_path(output_paths(Path(model), None)[0], options["log"])
-        report, written = _of_model(model, output, force, quiet, options, records.extend)
+        request = request_of(Path(model), output, options)
+        options["log"], written = request.log, request.written
+        report = audit_model(request, progress=shown, notify=told, on_records=records.extend)
     if report is None:  # only the main process prints
         return
     line = log_result(report, options["log"])
@@ -203,190 +189,3 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
         note(conclusion(report).sentence, quiet=quiet)
     if any_claim_refuted(report.verdicts):
         raise click.exceptions.Exit(ExitCode.REFUTED)
-
-
-def _of_model(
-    model: str | None,
-    output: Path | None,
-    force: bool,
-    quiet: bool,
-    options: dict[str, Any],
-    on_records: Callable[[Sequence[LeakingRecord]], None],
-) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
-    from audits.log_entry import is_logged
-    from audits.run import output_paths, run_audit
-    from privctl.models.language import choose_device
-    from privctl.parallel import start_workers
-    from privctl.show.progress import note, progress
-    from privctl.storage.atomic import require_absent, require_regular
-
-    if model is None:
-        raise CommandError("there is nothing to audit; give MODEL, or --from-scores FILE")
-    for name, owner in _BELONGS.items():
-        if options[name] not in (None, (), False) and options[owner] is None:
-            raise CommandError(f"{_flag(name)} needs {_flag(owner)}; give both")
-    if options["leaks"] is not None:
-        if options["members"] is None and options["train"] is None:
-            raise CommandError("--leaks lists the records of --members and --train; give one of them")
-        require_regular(options["leaks"], option="--leaks")
-        require_absent(options["leaks"], force, option="--leaks")
-    if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
-        raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
-    if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
-        raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
-    written = output_paths(Path(model), output)
-    for path in written:
-        require_regular(path)
-        require_absent(path, force)
-    if is_logged(options["log"], written[0]):
-        said = f"{written[0]} is in {options['log']}, and is replaced: a gate that asks for every audit will miss it"
-        note(said, quiet=quiet)
-    request = _request(Path(model), written, force, options)
-    with start_workers(choose_device(options["device"]), together=False) as workers:
-        shown = partial(progress, quiet=quiet or not workers.is_main)
-        report = run_audit(request, shown, workers, on_records=on_records)
-    return report, written if options["leaks"] is None else (*written, options["leaks"])
-
-
-def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict[str, Any]) -> AuditRequest:
-    from audits.run import AuditRequest
-    from audits.scores.cache import default_root
-
-    report, scores = written
-    return AuditRequest(
-        model=model,
-        report=report,
-        scores=scores,
-        membership=_membership(options),
-        canaries=_canaries(options),
-        extraction=_extraction(options),
-        secrets=_secrets(options),
-        claim=_claim(options["claim"]),
-        task=options["task"],
-        max_length=options["max_length"],
-        resize=options["resize"],
-        reference=None if options["reference"] is None else Path(options["reference"]),
-        base=None if options["base"] is None else Path(options["base"]),
-        cache=options["cache"] or (default_root() if options["keep_scores"] else None),
-        device=options["device"],
-        force=force,
-        log=options["log"],
-        leaks=options["leaks"],
-    )
-
-
-def _membership(options: dict[str, Any]) -> MembershipRequest | None:
-    from audits.membership.audit import MembershipRequest
-
-    members, nonmembers = options["members"], options["nonmembers"]
-    if members is None and nonmembers is None:
-        return None
-    if members is None or nonmembers is None:
-        raise CommandError("a membership audit compares two files; give both --members and --nonmembers")
-    return MembershipRequest(
-        members=members,
-        nonmembers=nonmembers,
-        attacks=tuple(dict.fromkeys(options["attacks"])),
-        shadow=options["shadow"],
-        seed=options["seed"],
-        least_auc=options["least_auc"],
-    )
-
-
-def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
-    from audits.canaries.audit import CanaryRequest
-
-    if options["canaries"] is None:
-        return None
-    claim = _claim(options["claim"])
-    delta = options["delta"] if options["delta"] is not None or claim is None else claim.delta
-    return CanaryRequest(
-        manifest=options["canaries"],
-        references=options["references"],
-        exact=options["exact"],
-        delta=delta,
-        commitment=options["commitment"],
-        planted=options["canary_data"],
-        seed=options["seed"],
-    )
-
-
-def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
-    from audits.extraction.audit import ExtractionRequest
-    from audits.extraction.law import SamplingLaw
-    from audits.extraction.summary import QueryBudget
-
-    if options["train"] is None:
-        return None
-    return ExtractionRequest(
-        train=options["train"],
-        heldout=options["heldout"],
-        prefix_tokens=options["prefix_tokens"],
-        suffix_tokens=options["suffix_tokens"],
-        least_prefix=options["least_prefix"],
-        law=SamplingLaw(temperature=options["temperature"], top_k=options["top_k"], top_p=options["top_p"]),
-        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
-        greedy_only=options["greedy_only"],
-        records=options["records"],
-        seed=options["seed"],
-    )
-
-
-def _secrets(options: dict[str, Any]) -> SecretRequest | None:
-    from audits.extraction.summary import QueryBudget
-    from audits.secrets.audit import SecretRequest
-
-    if options["secrets"] is None:
-        return None
-    if options["data"] is None:
-        raise CommandError("--secrets needs the records that hold the secrets; give --data too")
-    sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
-    return SecretRequest(
-        secrets=options["secrets"],
-        data=options["data"],
-        plan=options["plan"],
-        manifest=options["canaries"],
-        commitment=options["commitment"],
-        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
-        seed=options["seed"],
-        **{name: value for name, value in sizes.items() if value is not None},
-    )
-
-
-def _of_scores(
-    model: str | None, output: Path | None, force: bool, options: dict[str, Any]
-) -> tuple[PrivacyReport, tuple[Path, ...]]:
-    from audits.from_scores import run_scores
-    from privctl.reports.codec import encode
-    from privctl.storage.atomic import require_absent, write_bytes
-
-    given = [name for name in _OF_A_MODEL if options[name]]
-    if model is not None or given:
-        what = "MODEL" if model is not None else _flag(given[0])
-        raise CommandError(f"--from-scores audits no model; remove {what}")
-    source: Path = options["from_scores"]
-    path = output or source.with_name(f"{source.stem}.audit.report.json")
-    require_absent(path, force)
-    report = run_scores(source, path, claim=_claim(options["claim"]), delta=options["delta"], seed=options["seed"])
-    write_bytes(path, encode(report).encode(), replace=force)
-    return report, (path,)
-
-
-def _flag(name: str) -> str:
-    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"
-
-
-def _claim(text: str | None) -> EpsilonClaim | None:
-    from audits.claims import EpsilonClaim
-
-    if text is None:
-        return None
-    try:
-        epsilon, delta = map(float, text.split(","))
-    except ValueError:
-        raise CommandError(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
-    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
-        raise CommandError(
-            f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
-        )
-    return EpsilonClaim(epsilon=epsilon, delta=delta)

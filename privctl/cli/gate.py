@@ -5,19 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from privctl.cli.configured import own_environment
 from privctl.cli.options import MODEL, common, reports_at, verbose
 from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
-
-if TYPE_CHECKING:
-    from privctl.gate.model_at_hand import ModelAtHand
-    from privctl.gate.policy import Policy
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -91,10 +89,9 @@ def gate(
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
     """
-    from datetime import UTC, datetime
-
-    from privctl.gate.judge import judge
+    from privctl.api.gating import judgement_of
     from privctl.reports.of_model import is_model
+    from privctl.show.progress import note, progress
     from privctl.show.text.style import plain
     from privctl.storage.atomic import write_bytes
 
@@ -112,9 +109,15 @@ def gate(
         model = str(models[0])
     reports = reports_at(reports, quiet)
     form = form or ("json" if as_json else "text")
-    effective_policy = _policy(policy, settings)
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
-    judgement = judge(reports, effective_policy, None if model is None else _model(model, quiet), datetime.now(UTC))
+    judgement = judgement_of(
+        reports,
+        model=None if model is None else Path(model),
+        policy=policy,
+        settings={name: text for name, text in settings.items() if text is not None},
+        environment=os.environ,
+        progress=partial(progress, quiet=quiet),
+    )
     detail = {"quiet": quiet, "verbose": verbose()} if form == "text" else {}
     text = importlib.import_module(FORMATS[form]).render(judgement, **detail)
     if output is None:
@@ -124,7 +127,6 @@ def gate(
     if form == "github":
         _summarize(judgement)
     if output is not None:
-        from privctl.show.progress import note
         from privctl.show.text.gate import summary
 
         note(f"{summary(judgement)}; wrote {output}", quiet=quiet)
@@ -146,23 +148,6 @@ def _begin_policy(reports: tuple[Path, ...], output: Path | None, quiet: bool) -
         raise CommandError(f"{output} exists, and --init replaces no policy; move it away or choose another --output")
     write_bytes(output, STARTER.encode(), replace=False, public=True)
     note(f"wrote {output}", quiet=quiet)
-
-
-def _policy(path: Path | None, settings: dict[str, str | None]) -> Policy:
-    from privctl.gate.checks import RULES
-    from privctl.gate.policy import read_policy
-
-    given = {name: text for name, text in settings.items() if text is not None}
-    return read_policy(path, given, os.environ, RULES)
-
-
-def _model(model: str, quiet: bool) -> ModelAtHand:
-    from privctl.gate.model_at_hand import model_at, model_bytes
-    from privctl.show.progress import progress
-
-    path = Path(model)
-    with progress("digests", model_bytes(path), quiet=quiet) as advance:
-        return model_at(path, advance)
 
 
 def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
@@ -191,3 +176,7 @@ def _summarize(judgement: GateJudgement) -> None:
             stream.write(render(judgement) + "\n")
     except OSError as error:
         raise FileSystemError(f"{path}, which {_SUMMARY} names, cannot be written: {error.strerror}") from None
+
+
+# Its variables, such as PRIVCTL_GATE_MAX_EPSILON, are read with the policy, which refuses those that it does not know.
+own_environment(gate)

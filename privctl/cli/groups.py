@@ -6,6 +6,8 @@ from difflib import get_close_matches
 
 import click
 
+from privctl.cli.configured import apply_settings
+
 
 class SuggestingGroup(click.Group):
     """A group whose error on an unknown command names those that are spelled much like it."""
@@ -21,4 +23,7 @@ class SuggestingGroup(click.Group):
                 f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(self.list_commands(ctx))}"
             )
             ctx.fail(f"{ctx.command_path} has no command {name!r}; {advice}")
-        return super().resolve_command(ctx, args)
+        found, command, rest = super().resolve_command(ctx, args)
+        if found is not None and command is not None and not ctx.resilient_parsing:
+            apply_settings(ctx, found, command)
+        return found, command, rest

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import InputError
-from privctl.domain.progress import Advance, silent
+from privctl.domain.progress import Advance, Notify, Progress, silent
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFile, ReportFiles, absolute_path
 from privctl.reports.files import REPORT_SUFFIX, pointer_of, report_beside
@@ -113,7 +114,20 @@ def _advice(model: Path, read: dict[Path, ReportFile]) -> str:
     return f"{expected.path.name} is about other weights, so restore the model or give the report that fits"
 
 
-def given_reports(paths: tuple[Path, ...], found: dict[Path, ReportsOfModel]) -> tuple[Path, ...]:
-    """``paths`` with each model replaced by its reports, each once."""
+def reports_at(paths: Sequence[Path], progress: Progress, notify: Notify = lambda _: None) -> tuple[Path, ...]:
+    """``paths`` with each model replaced by the reports beside it that fit its weights, its own first; each once.
+
+    Raises InputError where a model has no report of its own, or several.
+    """
+    found: dict[Path, ReportsOfModel] = {}
+    for path in dict.fromkeys(filter(is_model, paths)):
+        try:
+            size = weight_bytes(path)
+        except InputError as error:
+            raise InputError(f"{path} is neither a report nor a model: {error}") from None
+        with progress("digests", size, "bytes") as advance:
+            weights = weight_digests(path, advance)
+        found[path] = reports_of(path, weights)
+        notify(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}")
     every = (each for path in paths for each in (found[path].all if path in found else (path,)))
     return tuple({absolute_path(path): path for path in every}.values())

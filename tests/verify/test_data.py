@@ -99,7 +99,7 @@ def test_a_report_without_a_number_and_data_without_records_are_one_sentence(
     calls = {
         (plan, made / "train.jsonl"): (2, "the report states no number of examples"),
         (report, tmp_path / "gone.jsonl"): (3, "gone.jsonl"),
-        (report, plan.with_suffix(".txt")): (2, "give texts as one of them"),
+        (report, plan.with_suffix(".log")): (2, "give texts as one of them"),
     }
     for (path, data), (code, says) in calls.items():
         capsys.readouterr()

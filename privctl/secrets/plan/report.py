@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from privctl.accounting.guarantees import finite, guarantee_of
+from privctl.data.places import recorded_files
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import (
@@ -53,7 +54,7 @@ def report_of(
         step="secrets-plan",
         created=now(),
         versions=versions(("numpy", "scipy", "highspy")),
-        inputs=tuple(file_artifact(role, path, place) for role, path in files.items()),
+        inputs=tuple(file_artifact(role, file, place) for role, path in files.items() for file in recorded_files(path)),
         outputs=() if plan_file is None else (pending_artifact("plan", plan_file, place),),
         parameters=_parameters(problem, sweep),
         mechanism=None if plan is None else planned_ledger(plan),

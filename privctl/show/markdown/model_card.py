@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterator
 
 from privctl.domain.errors import InputError
-from privctl.domain.strength import Severity
+from privctl.domain.guarantee import Notion
+from privctl.domain.strength import Severity, severity
+from privctl.domain.verdict import Outcome
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.page_data import PLANS, PageData
 from privctl.show.plain import json_text
@@ -21,6 +23,7 @@ BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
 META_BEGIN, META_END = "# privctl:begin", "# privctl:end"
 KEY = "differential_privacy"
 _FENCE = "---"
+_TAG = "differential-privacy"
 
 
 def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
@@ -37,11 +40,11 @@ def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
     if not summaries:
         raise InputError("the reports are of no model, only of plans; give the report that lies beside a model")
     metadata = newline.join([META_BEGIN, *_metadata(summaries), META_END])
-    guaranteed = all(_is_guaranteed(summary) for summary in summaries)
     section = newline.join([BEGIN, *_section(data, summaries), END])
     front, body = _split(text, name)
+    held = all(map(_holds, summaries))
     return (
-        _with_metadata(front, metadata, newline, name, tagged=guaranteed) + _with_section(body, section, newline, name)
+        _with_metadata(front, metadata, newline, name, held=held) + _with_section(body, section, newline, name)
     ).encode()
 
 
@@ -57,27 +60,40 @@ def _split(text: str, name: str) -> tuple[str, str]:
     return mark + "".join(lines[: end + 1]), "".join(lines[end + 1 :])
 
 
-def _is_guaranteed(summary: Summary) -> bool:
-    """Whether a bound holds for the model that rules out something, and nothing found speaks against it."""
-    return summary.severity in (Severity.GOOD, Severity.FAIR) and summary.headline != DO_NOT_RELEASE
+def _holds(summary: Summary) -> bool:
+    """Whether a guarantee of differential privacy stands that rules something out, so that the tag is deserved."""
+    lead = summary.lead
+    if lead is None or summary.check is Outcome.REFUTED or summary.headline == DO_NOT_RELEASE:
+        return False
+    worth = severity(lead, summary.subject.source.report.mechanism)
+    return worth in (Severity.GOOD, Severity.FAIR) and lead.notion is Notion.APPROXIMATE_DP
 
 
-def _with_metadata(front: str, metadata: str, newline: str, name: str, *, tagged: bool) -> str:
-    tags = newline.join(["tags:", "- differential-privacy", ""])
+def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: bool) -> str:
     if not front:
-        return newline.join([_FENCE, (tags if tagged else "") + metadata, _FENCE, ""])
+        tags = ["tags:", f"- {_TAG}"] if held else []
+        return newline.join([_FENCE, *tags, metadata, _FENCE, ""])
+    if not held:
+        front = _untagged(front)
     span = _between(front, META_BEGIN, META_END, name)
     outside = front if span is None else front[: span[0]] + front[span[1] :]
     if re.search(rf"(?m)^{KEY}\s*:", outside):
         raise InputError(f"{name} has {KEY} metadata that privctl did not write; remove it, or choose another --output")
     if span is not None:
-        before = front[: span[0]]
-        own = newline.join([_FENCE, ""])
-        if before in (own, own + tags):  # nothing of the user's: the tag goes with the guarantee
-            before = own + (tags if tagged else "")
-        return before + metadata + front[span[1] :]
+        return front[: span[0]] + metadata + front[span[1] :]
     close = front.rstrip().rindex(_FENCE)
     return front[:close] + metadata + newline + front[close:]
+
+
+def _untagged(front: str) -> str:
+    """The metadata without the tag that privctl gave it, as no guarantee holds (any longer)."""
+    found = re.search(r"(?m)^tags:[ \t]*\r?\n((?:[ \t]*- .*\r?\n)+)", front)
+    if found is None:
+        return front
+    kept = re.sub(rf"(?m)^[ \t]*- [\"']?{_TAG}[\"']?[ \t]*\r?\n", "", found[1])
+    return (
+        front[: found.start()] + (front[found.start() : found.start(1)] + kept if kept else "") + front[found.end() :]
+    )
 
 
 def _with_section(body: str, section: str, newline: str, name: str) -> str:

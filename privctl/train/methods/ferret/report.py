@@ -14,6 +14,7 @@ from privctl.accounting import renyi
 from privctl.accounting.gridded import NOTE, arithmetic_of, epsilon_with_charge
 from privctl.accounting.guarantees import finite, guarantee_of
 from privctl.accounting.sign_bits import average_case, worst_case
+from privctl.data.places import recorded_files
 from privctl.domain.events import Batches, Ledger
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
@@ -77,7 +78,9 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
+        inputs=tuple(
+            file_artifact(role, file, place) for role, path in inputs.items() if path for file in recorded_files(path)
+        ),
         outputs=outputs,
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,

@@ -1,0 +1,173 @@
+"""An audit from the options of ``privctl audit``, by their names; the command and ``privctl.audit`` both call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from audits.canaries.audit import CanaryRequest
+from audits.claims import EpsilonClaim
+from audits.extraction.audit import ExtractionRequest
+from audits.extraction.law import SamplingLaw
+from audits.extraction.summary import QueryBudget
+from audits.log_entry import log_path
+from audits.membership.audit import MembershipRequest
+from audits.run import AuditRequest, output_paths
+from audits.scores.cache import default_root
+from audits.secrets.audit import SecretRequest
+from privctl.data.columns import columns_of
+from privctl.domain.errors import CommandError
+from privctl.storage.atomic import require_absent, require_regular
+
+#: Options about a model, which do not apply to an audit of scores.
+OF_A_MODEL = (
+    *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
+    *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
+    *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
+    *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
+)
+#: Option -> the option that it refines, without which it does not apply.
+_BELONGS = {
+    **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
+    **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
+    **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "records"), "train"),
+    **dict.fromkeys(("data", "plan", "base", "candidates", "most_secrets"), "secrets"),
+}
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Raise CommandError for options that do not go together, or whose files are in the way."""
+    for name, owner in _BELONGS.items():
+        if options[name] not in (None, (), False) and options[owner] is None:
+            raise CommandError(f"{flag_of(name)} needs {flag_of(owner)}; give both")
+    if options["leaks"] is not None:
+        if options["members"] is None and options["train"] is None:
+            raise CommandError("--leaks lists the records of --members and --train; give one of them")
+        require_regular(options["leaks"], option="--leaks")
+        require_absent(options["leaks"], options["force"], option="--leaks")
+    if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
+        raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
+    if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
+        raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
+
+
+def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> AuditRequest:
+    """What the options of ``privctl audit``, all by their names, ask to do with ``model``.
+
+    The report goes to ``output``, or beside the model; where ``log`` is None the log lies beside the model. Raises
+    CommandError for options that do not go together and for files that are in the way.
+    """
+    _check(options)
+    report, scores = output_paths(model, output)
+    for path in (report, scores):
+        require_regular(path)
+        require_absent(path, options["force"])
+    return AuditRequest(
+        model=model,
+        report=report,
+        scores=scores,
+        membership=_membership(options),
+        canaries=_canaries(options),
+        extraction=_extraction(options),
+        secrets=_secrets(options),
+        claim=claim_of(options["claim"]),
+        task=options["task"],
+        max_length=options["max_length"],
+        resize=options["resize"],
+        columns=columns_of(options),
+        reference=None if options["reference"] is None else Path(options["reference"]),
+        base=None if options["base"] is None else Path(options["base"]),
+        cache=options["cache"] or (default_root() if options["keep_scores"] else None),
+        device=options["device"],
+        force=options["force"],
+        log=log_path(output_paths(model, None)[0], options["log"]),
+        leaks=options["leaks"],
+    )
+
+
+def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
+    members, nonmembers = options["members"], options["nonmembers"]
+    if members is None and nonmembers is None:
+        return None
+    if members is None or nonmembers is None:
+        raise CommandError("a membership audit compares two files; give both --members and --nonmembers")
+    return MembershipRequest(
+        members=members,
+        nonmembers=nonmembers,
+        attacks=tuple(dict.fromkeys(options["attacks"])),
+        shadow=options["shadow"],
+        seed=options["seed"],
+        least_auc=options["least_auc"],
+    )
+
+
+def _canaries(options: Mapping[str, Any]) -> CanaryRequest | None:
+    if options["canaries"] is None:
+        return None
+    claim = claim_of(options["claim"])
+    delta = options["delta"] if options["delta"] is not None or claim is None else claim.delta
+    return CanaryRequest(
+        manifest=options["canaries"],
+        references=options["references"],
+        exact=options["exact"],
+        delta=delta,
+        commitment=options["commitment"],
+        planted=options["canary_data"],
+        seed=options["seed"],
+    )
+
+
+def _extraction(options: Mapping[str, Any]) -> ExtractionRequest | None:
+    if options["train"] is None:
+        return None
+    return ExtractionRequest(
+        train=options["train"],
+        heldout=options["heldout"],
+        prefix_tokens=options["prefix_tokens"],
+        suffix_tokens=options["suffix_tokens"],
+        least_prefix=options["least_prefix"],
+        law=SamplingLaw(temperature=options["temperature"], top_k=options["top_k"], top_p=options["top_p"]),
+        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
+        greedy_only=options["greedy_only"],
+        records=options["records"],
+        seed=options["seed"],
+    )
+
+
+def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
+    if options["secrets"] is None:
+        return None
+    if options["data"] is None:
+        raise CommandError("--secrets needs the records that hold the secrets; give --data too")
+    sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
+    return SecretRequest(
+        secrets=options["secrets"],
+        data=options["data"],
+        plan=options["plan"],
+        manifest=options["canaries"],
+        commitment=options["commitment"],
+        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
+        seed=options["seed"],
+        **{name: value for name, value in sizes.items() if value is not None},
+    )
+
+
+def claim_of(text: str | None) -> EpsilonClaim | None:
+    """The claim ``EPS,DELTA``, if any; raises CommandError where it is none."""
+    if text is None:
+        return None
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise CommandError(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
+    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
+        raise CommandError(
+            f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
+        )
+    return EpsilonClaim(epsilon=epsilon, delta=delta)
+
+
+def flag_of(name: str) -> str:
+    """The option of this name, as it is given."""
+    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"

@@ -1,0 +1,117 @@
+"""``privctl.verify``: check what a report promises. ``verification_of`` is what the command is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privctl.api.arguments import FilePath, check, path_or_none
+from privctl.domain.errors import CommandError
+from privctl.domain.progress import Notify, Progress, unseen
+from privctl.domain.report import Omission, PrivacyReport
+
+if TYPE_CHECKING:
+    from verify.data import DataAtHand
+    from verify.run import Verification
+
+
+def verification_of(
+    report: Path,
+    *,
+    data: Path | None,
+    text_column: str | None = None,
+    simulate: bool,
+    seed: int,
+    seconds: float,
+    progress: Progress,
+    notify: Notify,
+) -> Verification:
+    """The verification of the report at ``report``. Raises as ``verify``."""
+    from verify.run import bytes_of, read
+    from verify.run import verify as run
+
+    claimed = read(report)
+    counted = None if data is None else _counted(data, claimed, report, text_column)
+    with progress("files", bytes_of(report, claimed), "bytes") as advance:
+        verification = run(report, claimed, advance=advance, data=counted)
+    return _simulated(verification, seed, seconds, notify) if simulate else verification
+
+
+def _counted(data: Path, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
+    from privctl.data.columns import Columns
+    from privctl.data.count import count_examples
+    from privctl.data.places import recorded_files
+    from privctl.storage.digest import file_digest
+    from verify.data import DataAtHand, stated, unit_of
+    from verify.run import read
+
+    if stated(report) is None:
+        raise CommandError(f"--data {data} cannot be compared: the report states no number of examples; remove --data")
+    parents = [path.parent / parent.path for parent in report.parents]
+    known = [report, *(read(parent) for parent in parents if parent.is_file())]
+    unit = next(filter(None, map(unit_of, known)), None)
+    examples = count_examples(data, unit, Columns(text=text_column))
+    digests = tuple(file_digest(file) for file in recorded_files(data))
+    return DataAtHand(name=data.name, examples=examples, digests=digests)
+
+
+def _simulated(verification: Verification, seed: int, seconds: float, notify: Notify) -> Verification:
+    from verify.simulate.run import simulate
+
+    notify(f"simulating for about {seconds:g} s")
+    simulation = simulate(verification.report, seed=seed, seconds=seconds)
+    if simulation is None:
+        missing = Omission(what="simulation", reason="no guarantee of this report has a privacy loss to simulate")
+        return replace(verification, omissions=(*verification.omissions, missing))
+    return replace(verification, simulated=simulation.judged, evidence=(*verification.evidence, *simulation.evidence))
+
+
+def verify(
+    report: FilePath,
+    *,
+    output: FilePath | None = None,
+    simulate: bool = False,
+    seed: int = 0,
+    seconds: float = 20.0,
+    data: FilePath | None = None,
+    text_column: str | None = None,
+    force: bool = False,
+    progress: Progress = unseen,
+    notify: Notify = lambda _: None,
+) -> Verification:
+    """Recompute what the report at ``report``, or the one beside a model, promises; check its files and its noise.
+
+    ``data`` is the training data, to be counted and compared. ``simulate`` also simulates the mechanism for about
+    ``seconds``, from ``seed``. The report of the verdicts is written only where ``output`` says.
+
+    Returns the verdicts: ``exit_code`` is 0 where all that anybody may rely on holds, 1 where some of it is refuted, 3
+    where some is undecided. A refuted promise is a verdict, no error.
+
+    Raises InputError for what is no report, or a model without one; CommandError for files in the way.
+    """
+    from privctl.reports.files import require_spare, write_report
+    from privctl.reports.of_model import reports_at
+    from privctl.storage.atomic import require_absent
+    from verify.as_report import as_report
+
+    check("verify", {"seed": seed, "seconds": seconds})
+    place = reports_at((Path(report),), progress)[0]
+    if (written := path_or_none(output)) is not None:
+        if written.resolve() == place.resolve():
+            raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
+        require_absent(written, force)
+        require_spare(written, but="verify")
+    found = verification_of(
+        place,
+        data=path_or_none(data),
+        text_column=text_column,
+        simulate=simulate,
+        seed=seed,
+        seconds=seconds,
+        progress=progress,
+        notify=notify,
+    )
+    if written is not None:
+        write_report(written, as_report(found, written, seed if simulate else None))
+    return found
