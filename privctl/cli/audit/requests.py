@@ -1,0 +1,212 @@
+"""What the options of ``privctl audit`` ask for, and the audit itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.domain.errors import CommandError
+
+if TYPE_CHECKING:
+    from audits.canaries.audit import CanaryRequest
+    from audits.claims import EpsilonClaim
+    from audits.extraction.audit import ExtractionRequest
+    from audits.membership.audit import MembershipRequest
+    from audits.run import AuditRequest
+    from audits.secrets.audit import SecretRequest
+    from privctl.domain.leaking import LeakingRecord
+    from privctl.domain.report import PrivacyReport
+
+#: Options about a model, which do not apply to an audit of scores.
+OF_A_MODEL = (
+    *("members", "nonmembers", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
+    *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
+    *("greedy_only", "records", "secrets", "data", "plan", "base", "candidates", "most_secrets"),
+    *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
+)
+#: Option -> the option that it refines, without which it does not apply.
+_BELONGS = {
+    **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
+    **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
+    **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "records"), "train"),
+    **dict.fromkeys(("data", "plan", "base", "candidates", "most_secrets"), "secrets"),
+}
+
+
+def audit_of_model(
+    model: str,
+    output: Path | None,
+    force: bool,
+    quiet: bool,
+    options: dict[str, Any],
+    on_records: Callable[[Sequence[LeakingRecord]], None],
+) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
+    """Run the audit of ``model`` that ``options`` ask for; the report, and the files written.
+
+    The report is None in a process that only scores. Raises CommandError for options that do not go together.
+    """
+    from audits.log_entry import is_logged
+    from audits.run import output_paths, run_audit
+    from privctl.models.language import choose_device
+    from privctl.parallel import start_workers
+    from privctl.show.progress import note, progress
+    from privctl.storage.atomic import require_absent, require_regular
+
+    for name, owner in _BELONGS.items():
+        if options[name] not in (None, (), False) and options[owner] is None:
+            raise CommandError(f"{flag(name)} needs {flag(owner)}; give both")
+    if options["leaks"] is not None:
+        if options["members"] is None and options["train"] is None:
+            raise CommandError("--leaks lists the records of --members and --train; give one of them")
+        require_regular(options["leaks"], option="--leaks")
+        require_absent(options["leaks"], force, option="--leaks")
+    if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
+        raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
+    if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
+        raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
+    written = output_paths(Path(model), output)
+    for path in written:
+        require_regular(path)
+        require_absent(path, force)
+    if is_logged(options["log"], written[0]):
+        said = f"{written[0]} is in {options['log']}, and is replaced: a gate that asks for every audit will miss it"
+        note(said, quiet=quiet)
+    request = _request(Path(model), written, force, options)
+    with start_workers(choose_device(options["device"]), together=False) as workers:
+        shown = partial(progress, quiet=quiet or not workers.is_main)
+        report = run_audit(request, shown, workers, on_records=on_records)
+    return report, written if options["leaks"] is None else (*written, options["leaks"])
+
+
+def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict[str, Any]) -> AuditRequest:
+    from audits.run import AuditRequest
+    from audits.scores.cache import default_root
+
+    report, scores = written
+    return AuditRequest(
+        model=model,
+        report=report,
+        scores=scores,
+        membership=_membership(options),
+        canaries=_canaries(options),
+        extraction=_extraction(options),
+        secrets=_secrets(options),
+        claim=claim_of(options["claim"]),
+        task=options["task"],
+        max_length=options["max_length"],
+        resize=options["resize"],
+        reference=None if options["reference"] is None else Path(options["reference"]),
+        base=None if options["base"] is None else Path(options["base"]),
+        cache=options["cache"] or (default_root() if options["keep_scores"] else None),
+        device=options["device"],
+        force=force,
+        log=options["log"],
+        leaks=options["leaks"],
+    )
+
+
+def _membership(options: dict[str, Any]) -> MembershipRequest | None:
+    from audits.membership.audit import MembershipRequest
+
+    members, nonmembers = options["members"], options["nonmembers"]
+    if members is None and nonmembers is None:
+        return None
+    if members is None or nonmembers is None:
+        raise CommandError("a membership audit compares two files; give both --members and --nonmembers")
+    return MembershipRequest(
+        members=members,
+        nonmembers=nonmembers,
+        attacks=tuple(dict.fromkeys(options["attacks"])),
+        shadow=options["shadow"],
+        seed=options["seed"],
+        least_auc=options["least_auc"],
+    )
+
+
+def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
+    from audits.canaries.audit import CanaryRequest
+
+    if options["canaries"] is None:
+        return None
+    claim = claim_of(options["claim"])
+    delta = options["delta"] if options["delta"] is not None or claim is None else claim.delta
+    return CanaryRequest(
+        manifest=options["canaries"],
+        references=options["references"],
+        exact=options["exact"],
+        delta=delta,
+        commitment=options["commitment"],
+        planted=options["canary_data"],
+        seed=options["seed"],
+    )
+
+
+def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
+    from audits.extraction.audit import ExtractionRequest
+    from audits.extraction.law import SamplingLaw
+    from audits.extraction.summary import QueryBudget
+
+    if options["train"] is None:
+        return None
+    return ExtractionRequest(
+        train=options["train"],
+        heldout=options["heldout"],
+        prefix_tokens=options["prefix_tokens"],
+        suffix_tokens=options["suffix_tokens"],
+        least_prefix=options["least_prefix"],
+        law=SamplingLaw(temperature=options["temperature"], top_k=options["top_k"], top_p=options["top_p"]),
+        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
+        greedy_only=options["greedy_only"],
+        records=options["records"],
+        seed=options["seed"],
+    )
+
+
+def _secrets(options: dict[str, Any]) -> SecretRequest | None:
+    from audits.extraction.summary import QueryBudget
+    from audits.secrets.audit import SecretRequest
+
+    if options["secrets"] is None:
+        return None
+    if options["data"] is None:
+        raise CommandError("--secrets needs the records that hold the secrets; give --data too")
+    sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
+    return SecretRequest(
+        secrets=options["secrets"],
+        data=options["data"],
+        plan=options["plan"],
+        manifest=options["canaries"],
+        commitment=options["commitment"],
+        queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
+        seed=options["seed"],
+        **{name: value for name, value in sizes.items() if value is not None},
+    )
+
+
+def every_option(options: dict[str, Any]) -> dict[str, Any]:
+    """``options`` of one subcommand with those of the others, which were not given."""
+    return dict.fromkeys((*OF_A_MODEL, "claim", "delta")) | options
+
+
+def flag(name: str) -> str:
+    """The option called ``name`` as it is typed."""
+    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"
+
+
+def claim_of(text: str | None) -> EpsilonClaim | None:
+    """The claim that ``--claim`` states. Raises CommandError where it states none."""
+    from audits.claims import EpsilonClaim
+
+    if text is None:
+        return None
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise CommandError(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
+    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
+        raise CommandError(
+            f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
+        )
+    return EpsilonClaim(epsilon=epsilon, delta=delta)
