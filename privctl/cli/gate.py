@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from privctl.cli.options import MODEL, common, reports_at, verbose
-from privctl.domain.errors import CommandError, ExitCode, FileSystemError
+from privctl.domain.errors import CommandError, ExitCode, FileSystemError, InputError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
 
@@ -105,16 +105,17 @@ def gate(
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
     if not reports:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    models = [path for path in reports if is_model(path)]
+    models = list(dict.fromkeys(path for path in reports if is_model(path)))
     if len(models) > 1:
         raise CommandError(f"{models[0]} and {models[1]} are two models; judge one at a time")
-    if models and model is None:
-        model = str(models[0])
-    reports = reports_at(reports, quiet)
+    at_hand = _model(models[0], quiet, "is neither a report nor a model: ") if models else None
+    reports = _reports_at(reports, at_hand, quiet)
+    if model is not None and models != [Path(model)]:
+        at_hand = _model(Path(model), quiet)
     form = form or ("json" if as_json else "text")
     effective_policy = _policy(policy, settings)
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
-    judgement = judge(reports, effective_policy, None if model is None else _model(model, quiet), datetime.now(UTC))
+    judgement = judge(reports, effective_policy, at_hand, datetime.now(UTC))
     detail = {"quiet": quiet, "verbose": verbose()} if form == "text" else {}
     text = importlib.import_module(FORMATS[form]).render(judgement, **detail)
     if output is None:
@@ -156,13 +157,35 @@ def _policy(path: Path | None, settings: dict[str, str | None]) -> Policy:
     return read_policy(path, given, os.environ, RULES)
 
 
-def _model(model: str, quiet: bool) -> ModelAtHand:
-    from privctl.gate.model_at_hand import model_at, model_bytes
+def _model(path: Path, quiet: bool, refusal: str = "") -> ModelAtHand:
+    """The model with its digests, its weights read once. Raises InputError, with ``refusal`` said of ``path``."""
+    from privctl.gate.model_at_hand import model_at
+    from privctl.reports.of_model import weight_bytes
     from privctl.show.progress import progress
 
-    path = Path(model)
-    with progress("digests", model_bytes(path), quiet=quiet) as advance:
+    try:
+        size = weight_bytes(path)
+    except InputError as error:
+        raise InputError(f"{path} {refusal}{error}" if refusal else str(error)) from None
+    with progress("digests", size, quiet=quiet) as advance:
         return model_at(path, advance)
+
+
+def _reports_at(paths: tuple[Path, ...], model: ModelAtHand | None, quiet: bool) -> tuple[Path, ...]:
+    """``paths`` with the model replaced by its reports; by the one of its name where none fits its weights."""
+    from privctl.reports.of_model import changed_since, report_by_name
+    from privctl.show.progress import note
+
+    if model is None:
+        return paths
+    try:
+        return reports_at(paths, quiet, {model.path: model.digests})
+    except InputError:
+        named = report_by_name(model.path)
+        if named is None:
+            raise
+    note(changed_since(named, model.path), quiet=quiet)
+    return tuple(dict.fromkeys(named if path == model.path else path for path in paths))
 
 
 def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:

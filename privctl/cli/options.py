@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,22 +56,27 @@ def common(command: Command) -> Command:
     return command
 
 
-def reports_at(paths: tuple[Path, ...], quiet: bool) -> tuple[Path, ...]:
+def reports_at(
+    paths: tuple[Path, ...], quiet: bool, known: Mapping[Path, frozenset[str]] | None = None
+) -> tuple[Path, ...]:
     """``paths`` with each model replaced by the reports beside it that fit its weights, its own first.
 
-    Raises InputError where a model has no report of its own, or several.
+    ``known`` are the digests of models whose weights were read already. Raises InputError where a model has no report
+    of its own, or several.
     """
     from privctl.reports.of_model import given_reports, is_model, reports_of, weight_bytes, weight_digests
     from privctl.show.progress import note, progress
 
     found = {}
     for path in dict.fromkeys(filter(is_model, paths)):
-        try:
-            size = weight_bytes(path)
-        except InputError as error:
-            raise InputError(f"{path} is neither a report nor a model: {error}") from None
-        with progress("digests", size, quiet=quiet) as advance:
-            weights = weight_digests(path, advance)
+        weights = (known or {}).get(path)
+        if weights is None:
+            try:
+                size = weight_bytes(path)
+            except InputError as error:
+                raise InputError(f"{path} is neither a report nor a model: {error}") from None
+            with progress("digests", size, quiet=quiet) as advance:
+                weights = weight_digests(path, advance)
         found[path] = reports_of(path, weights)
         note(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}", quiet=quiet)
     return given_reports(paths, found)

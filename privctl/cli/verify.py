@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import click
 
 from privctl.cli.numbers import AMOUNT, SEED32
 from privctl.cli.options import common, force, reports_at, show, to_standard_output, verbose
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -61,7 +62,8 @@ def verify(
 ) -> None:
     """Verify REPORT: its chain and files, its internal consistency, and every guarantee in it.
 
-    A model in place of REPORT stands for its own report: the one beside it that was written with these weights.
+    A model in place of REPORT stands for its own report: the one beside it that was written with these weights, or
+    else the one that names its files, which are then refuted.
 
     Each guarantee is recomputed by code that shares nothing with the code behind the claim, and is PROVED, REFUTED with
     a counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
@@ -83,26 +85,21 @@ def verify(
     """
     from privctl.reports.codec import encode
     from privctl.reports.files import require_spare
-    from privctl.show.progress import note, progress
+    from privctl.show.progress import note
     from privctl.storage.atomic import require_absent
     from privctl.storage.commit import write_together
-    from verify.run import bytes_of, read
-    from verify.run import verify as run
 
     if to_standard_output(output):
         output, as_json = None, True
-    given, report = report, reports_at((report,), quiet=True)[0]
-    if report != given:
-        note(f"verifying {os.path.relpath(report)}, the report of {given}", quiet=quiet)
+    given, report = report, _report_of(report)
     _check(report, output, plot)
     for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
             require_absent(path, force, option=option)
             require_spare(path, but="verify" if path == output else "")
-    claimed = read(report)
-    counted = None if data is None else _counted(data, claimed, report)
-    with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
-        verification = run(report, claimed, advance=advance, data=counted)
+    verification = _verified(report, data, quiet)
+    if report != given:
+        report, verification = _of_its_weights(given, verification, data, quiet)
     if simulate:
         verification = _simulated(verification, seed, seconds, quiet)
     text = encode(
@@ -115,6 +112,58 @@ def verify(
     for path in written:
         note(f"wrote {path}", quiet=quiet)
     ctx.exit(verification.exit_code)
+
+
+def _report_of(given: Path) -> Path:
+    """``given``, or where it is a model the report beside it: by its name, or else by the digests of its weights.
+
+    A report by name is taken though its digests may not fit: the verification reads the weights, and says so.
+    """
+    from privctl.reports.of_model import is_model, report_by_name
+
+    if not is_model(given):
+        return given
+    try:
+        named = report_by_name(given)
+    except InputError as error:
+        raise InputError(f"{given} is neither a report nor a model: {error}") from None
+    return named or reports_at((given,), quiet=True)[0]
+
+
+def _verified(report: Path, data: Path | None, quiet: bool) -> Verification:
+    from privctl.show.progress import progress
+    from verify.run import bytes_of, read
+    from verify.run import verify as run
+
+    claimed = read(report)
+    counted = None if data is None else _counted(data, claimed, report)
+    with progress("files", bytes_of(report, claimed), quiet=quiet) as advance:
+        return run(report, claimed, advance=advance, data=counted)
+
+
+def _of_its_weights(
+    model: Path, verification: Verification, data: Path | None, quiet: bool
+) -> tuple[Path, Verification]:
+    """The report and verification of ``model``: those at hand, or of another report where only that one's digests fit.
+
+    Notes which report was taken, and that it fits by its name alone.
+    """
+    from privctl.domain.errors import ExitCode
+    from privctl.reports.of_model import changed_since, weight_digests
+    from privctl.show.progress import note
+
+    report, fits = verification.path, True
+    if verification.exit_code == ExitCode.REFUTED:
+        written = {each.digest for each in verification.report.outputs if each.role == "model"}
+        fits = weight_digests(model) == written
+    if not fits:
+        with suppress(InputError):
+            report, fits = reports_at((model,), quiet=True)[0], True
+            verification = _verified(report, data, quiet)
+    note(f"verifying {os.path.relpath(report)}, the report of {model}", quiet=quiet)
+    if not fits:
+        note(changed_since(report, model), quiet=quiet)
+    return report, verification
 
 
 def _check(report: Path, output: Path | None, plot: Path | None) -> None:

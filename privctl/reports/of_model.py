@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.chain import ReportFile, ReportFiles, absolute_path
+from privctl.reports.chain import ReportFile, ReportFiles, absolute_path, path_of
 from privctl.reports.files import REPORT_SUFFIX, pointer_of, report_beside
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
@@ -72,6 +73,31 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         about |= {d for d, file in found.items() if file.report is not None and _examines(file.report, weights, about)}
     examining = tuple(file.path for digest, file in found.items() if digest in about and file is not own[0])
     return ReportsOfModel(own=own[0].path, examining=examining)
+
+
+def report_by_name(model: Path) -> Path | None:
+    """The report beside ``model`` that says it wrote these very files, whatever they hold now; no weights are read.
+
+    None where none says so, or several that differ do.
+    """
+    with open_checkpoint(model) as checkpoint:
+        weights = {absolute_path(file.path) for file in checkpoint.files}
+    files = ReportFiles()
+    found: dict[str, Path] = {}
+    for place in _places(model):
+        file = files.at(place)
+        outputs = () if file.report is None else file.report.outputs
+        if file.digest is not None and {path_of(place, each) for each in outputs if each.role == "model"} == weights:
+            found.setdefault(file.digest, file.path)
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def changed_since(report: Path, model: Path) -> str:
+    """What is wrong where ``report`` is that of ``model`` by its name alone."""
+    return (
+        f"{os.path.relpath(report)} names the files of {model}, but the digest of its weights is another: they were "
+        "changed or replaced after it was written"
+    )
 
 
 def _examines(report: PrivacyReport, weights: frozenset[str], about: set[str | None]) -> bool:
