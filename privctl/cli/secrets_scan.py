@@ -19,7 +19,9 @@ _FILE = click.Path(path_type=Path)
 
 @click.argument("data", type=_FILE)
 @click.option("-o", "--output", type=_FILE, required=True, help="The book of secrets to write: .jsonl or .jsonl.gz.")
-@click.option("--kinds", help="Some of card,iban,key,email,phone; none: only what is named below.  [default: all]")
+@click.option(
+    "--kinds", help="Some of card,iban,nhs,ssn,mrn,dob,key,email,phone; none: only what is named below.  [default: all]"
+)
 @click.option("--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Matches are secrets; repeatable.")
 @click.option("--literals", type=_FILE, help="File of texts that are secrets wherever they occur, one per line.")
 @click.option("--by", metavar="FIELD", help="Each value of this field is a secret of the records that have it.")
@@ -49,11 +51,12 @@ def scan(
     """Find the secrets in DATA and the records that hold them.
 
     DATA is JSON lines, CSV or TSV, with "text", or "prompt" and "response", as for training. The scan looks for payment
-    cards and IBANs (with valid check digits), keys, tokens and passwords, e-mail addresses, phone numbers, and whatever
-    --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case of an e-mail address, the
-    separators of a number) count as one. Where matches of several kinds overlap, the longest wins; your own patterns
-    and literals are found everywhere. Names of people, dates of birth, addresses, record numbers and national
-    identity or health numbers (SSN, NHS) have no kind: only --pattern, --literals and --by find them.
+    cards, IBANs and NHS numbers (with valid check digits), US social security numbers (ssn), medical record numbers
+    (mrn) and dates of birth (dob) behind a word that announces them, keys, tokens and passwords, e-mail addresses,
+    phone numbers, and whatever --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case
+    of an e-mail address, the separators of a number) count as one. Where matches of several kinds overlap, the longest
+    wins; your own patterns and literals are found everywhere. Names of people, addresses and other national numbers
+    have no kind: only --pattern, --literals and --by find them.
 
     A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
     whole words and are case-sensitive.

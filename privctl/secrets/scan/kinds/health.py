@@ -17,7 +17,6 @@ from datetime import date
 
 from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence
 
-_NEAR = r"[^0-9\n]{0,24}?"
 _BETWEEN = re.compile(rf"[.{SPACES}{DASHES}]")
 
 _SSN = re.compile(
@@ -25,12 +24,12 @@ _SSN = re.compile(
     rf"(?![0-9A-Za-z]|[.,/{DASHES}]\d)",
     re.ASCII,
 )
-_SSN_WORD = re.compile(rf"(?:\bSSN\b|\bSS#|social\s+security){_NEAR}$", re.IGNORECASE)
+_SSN_WORD = re.compile(r"(?<![A-Za-z])(?:SSN|SS#|social\s+security)(?![A-Za-z]{3})[^0-9\n]{0,24}$", re.IGNORECASE)
 #: A number printed in wallets, one in an advertisement, and the one that stands for any.
 _EXAMPLES = frozenset({"078051120", "219099999", "123456789"})
 
 _NHS = re.compile(
-    rf"\bNHS(?![A-Za-z])[^0-9\n]{{0,24}}?(?<![0-9A-Za-z])(\d{{3}}([{SPACES}{DASHES}]?)\d{{3}}\2\d{{4}})"
+    rf"(?<![A-Za-z])NHS(?![A-Za-z])[^0-9\n]{{0,24}}?(?<![0-9A-Za-z])(\d{{3}}([{SPACES}{DASHES}]?)\d{{3}}\2\d{{4}})"
     rf"(?![0-9A-Za-z]|[.,/{DASHES}]\d)",
     re.IGNORECASE | re.ASCII,
 )
@@ -52,14 +51,16 @@ _MONTHS = {
 _MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
 _BIRTH = re.compile(
     r"(?<![A-Za-z])(?:d\.?o\.?b\.?|(?:date|day|year)[ _]of[ _]birth|birth[ _-]?da(?:te|y)|born|geb\.|geboren|"
-    r"geburtsdatum|née?[ ]le|date[ ]de[ ]naissance|fecha[ ]de[ ]nacimiento)(?![A-Za-z])[^0-9\n]{0,24}?(?<![0-9A-Za-z])",
+    r"geburtsdatum|née?[ ]le|date[ ]de[ ]naissance|fecha[ ]de[ ]nacimiento)(?![A-Za-z])",
     re.IGNORECASE,
 )
+_TO_DIGIT = re.compile(r"[^0-9\n]{0,24}(?<![0-9A-Za-z])(?=[0-9])")
 _DATES = (
     re.compile(r"(?P<y>(?:19|20)\d\d)([-/.])(?P<m>\d\d?)\2(?P<d>\d\d?)(?!\d)", re.ASCII),
     re.compile(r"(?P<a>\d\d?)([-/. ])(?P<b>\d\d?)\2(?P<y>(?:19|20)\d\d|\d\d)(?!\d)", re.ASCII),
     re.compile(
-        rf"(?P<d>\d\d?)(?:st|nd|rd|th)?[ .-]{{1,2}}(?:of )?(?P<month>{_MONTH})[ ,-]{{1,2}}(?P<y>(?:19|20)\d\d|\d\d)(?!\d)",
+        rf"(?P<d>\d\d?)(?:st|nd|rd|th)?[ .-]{{1,2}}(?:of )?(?P<month>{_MONTH})[ ,-]{{1,2}}"
+        r"(?P<y>(?:19|20)\d\d|\d\d)(?!\d)",
         re.IGNORECASE | re.ASCII,
     ),
 )
@@ -77,9 +78,10 @@ def find_ssn(text: str) -> Iterator[Occurrence]:
         given = area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
         if not given or digits in _EXAMPLES:
             continue
-        if not (sign and sign not in " \u00a0\u2007\u2009\u202f"):  # bare, or spaces, as in many tables
-            if _SSN_WORD.search(text, max(0, match.start() - 48), match.start()) is None:
-                continue
+        # Bare digits and groups with spaces stand in many tables.
+        written = bool(sign) and not sign.isspace()
+        if not written and _SSN_WORD.search(text, max(0, match.start() - 48), match.start()) is None:
+            continue
         yield Occurrence(match.start(), match.end(), digits, match[0])
 
 
@@ -113,9 +115,12 @@ def find_births(text: str) -> Iterator[Occurrence]:
     a date stays as it is written.
     """
     for word in _BIRTH.finditer(text):
-        found = next((match for form in _DATES if (match := form.match(text, word.end()))), None)
+        near = _TO_DIGIT.match(text, word.end())
+        if near is None:
+            continue
+        found = next((match for form in _DATES if (match := form.match(text, near.end()))), None)
         if found is None:
-            begins = _MONTH_BEGINS.search(text, word.end(), word.end() + 24)
+            begins = _MONTH_BEGINS.search(text, word.end(), near.end() + 1)
             found = None if begins is None else _BY_MONTH.match(text, begins.start())
         key = None if found is None else _day(found.groupdict())
         if found is not None and key is not None:
