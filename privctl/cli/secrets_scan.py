@@ -31,6 +31,7 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--pattern-seconds", type=AMOUNT, default=1.0, show_default=True, help="Time limit per pattern and record."
 )
+@click.option("--presidio", is_flag=True, help="Presidio's recognizers too (names, places, ...), if installed.")
 @force
 @common
 def scan(
@@ -44,6 +45,7 @@ def scan(
     rare_least: int,
     most_secrets: int,
     pattern_seconds: float,
+    presidio: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -56,7 +58,8 @@ def scan(
     phone numbers, and whatever --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case
     of an e-mail address, the separators of a number) count as one. Where matches of several kinds overlap, the longest
     wins; your own patterns and literals are found everywhere. Names of people, addresses and other national numbers
-    have no kind: only --pattern, --literals and --by find them.
+    have no kind: only --pattern, --literals and --by find them, and the recognizers of Microsoft Presidio, which
+    --presidio adds where presidio-analyzer is installed (English; guesses of its language model, at a score from 0.4).
 
     A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
     whole words and are case-sensitive.
@@ -88,6 +91,7 @@ def scan(
         rare_least=rare_least,
         most_secrets=most_secrets,
         pattern_seconds=pattern_seconds,
+        presidio=presidio,
     )
     scanned = run(request, None if quiet else progress, force=force)
     show(encode(scanned.report) if as_json else _rendered(scanned), as_json=as_json)

@@ -107,7 +107,7 @@ def report_of(
     return PrivacyReport(
         step="secrets-scan",
         created=now(),
-        versions=versions(("numpy", "regex", "blake3")),
+        versions=versions(("numpy", "regex", "blake3", *(("presidio-analyzer",) if request.presidio else ()))),
         inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path is not None),
         outputs=() if book is None else (book,),
         parameters=parameters,

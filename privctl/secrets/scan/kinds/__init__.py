@@ -54,9 +54,14 @@ WITHOUT_KIND = (
 )
 
 
+#: What the recognizer of people is called, where Presidio is used.
+PERSON = "presidio-person"
+
+
 def not_looked_for(names: Sequence[str]) -> tuple[str, ...]:
     """What a scan for the kinds ``names`` does not look for: the kinds left out, then what has no kind."""
-    return (*(f"the kind {name}" for name in KINDS if name not in names), *WITHOUT_KIND)
+    without = WITHOUT_KIND[1:] if PERSON in names else WITHOUT_KIND
+    return (*(f"the kind {name}" for name in KINDS if name not in names), *without)
 
 
 def select_kinds(names: Sequence[str]) -> list[SecretKind]:
