@@ -37,7 +37,7 @@ _MEMBER = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class ScoreColumns:
     """The names of the columns: what identifies a ``record``, ``member``, and one of ``scores`` for each attack."""
 
     record: str = "id"
@@ -58,7 +58,9 @@ class ScoredRecords:
     scores: Mapping[str, NDArray[np.float64]]
 
 
-def run_record_scores(path: Path, report: Path, *, columns: Columns, least_auc: float = LEAST_AUC) -> PrivacyReport:
+def run_record_scores(
+    path: Path, report: Path, *, columns: ScoreColumns, least_auc: float = LEAST_AUC
+) -> PrivacyReport:
     """The report, to be written to ``report``, on the scores in ``path``.
 
     All intervals together are wrong with probability at most ``ALPHA``. Raises InputError for a file that does not hold
@@ -100,7 +102,7 @@ def run_record_scores(path: Path, report: Path, *, columns: Columns, least_auc: 
     )  # fmt: skip
 
 
-def read_record_scores(path: Path, columns: Columns) -> ScoredRecords:
+def read_record_scores(path: Path, columns: ScoreColumns) -> ScoredRecords:
     """The scores of each record in ``path``. Raises InputError where it does not hold them."""
     suffix = path.suffix.lower()
     if suffix not in (*_SEPARATORS, *_LINES):
@@ -138,11 +140,11 @@ def _method(column: str) -> str:
     return f"column {column}"
 
 
-def _wanted(columns: Columns) -> str:
+def _wanted(columns: ScoreColumns) -> str:
     return ", ".join((columns.record, *columns.scores, columns.member))
 
 
-def _table(path: Path, separator: str, columns: Columns) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _table(path: Path, separator: str, columns: ScoreColumns) -> Iterator[tuple[int, Mapping[str, Any]]]:
     lines = csv.reader(read_text(path).removeprefix("\ufeff").splitlines(), delimiter=separator, strict=True)
     try:
         header = [cell.strip() for cell in next(lines, [])]
@@ -159,7 +161,7 @@ def _table(path: Path, separator: str, columns: Columns) -> Iterator[tuple[int, 
         raise InputError(f"{path} is not {_EXPECTED}: {error} at line {lines.line_num}") from None
 
 
-def _flags(columns: Columns) -> Sequence[tuple[str, str]]:
+def _flags(columns: ScoreColumns) -> Sequence[tuple[str, str]]:
     return (
         (columns.record, "--id-column"),
         (columns.member, "--member-column"),

@@ -21,12 +21,14 @@ from audits.scores.rows import CAUSAL_LM
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
+from privctl.data.columns import USUAL, Columns
+from privctl.data.recorded import recorded_files
 from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import Workers
-from privctl.reports.files import POINTER, commit_with_report, file_artifact, now, pending_artifact, versions
+from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
 
 #: An audit in one process.
 ALONE = Workers()
@@ -62,12 +64,18 @@ class AuditRequest:
     task: str | None = None
     max_length: int | None = None
     resize: tuple[int, int] | None = None
+    columns: Columns = USUAL
     device: str | None = None
     force: bool = False
     #: The log that the audit is entered into; None enters it nowhere.
     log: Path | None = None
     #: Where each training record's scores are written, for their owner alone; None writes none.
     leaks: Path | None = None
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """What the audit writes beside its log: the report, the scores, and the leaks where they were asked for."""
+        return (self.report, self.scores, *(() if self.leaks is None else (self.leaks,)))
 
     @property
     def files(self) -> dict[str, Path]:
@@ -147,7 +155,11 @@ def _judge_and_write(
     inputs = (
         *opened.inputs,
         *other_inputs,
-        *(file_artifact(role, path, request.report) for role, path in request.files.items() if path.is_file()),
+        *(
+            digested_artifact(role, file, request.report)
+            for role, path in request.files.items()
+            for file in recorded_files(path)
+        ),
     )
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
     records = leaking_records(arrays, request.files.get("members"), request.files.get("train"))
@@ -210,7 +222,9 @@ def _parts(
     subject = opened.subject
     if request.membership is not None:
         weights = tuple(tensor for item in opened.inputs for tensor in item.tensors)
-        parts.append(MembershipAudit(subject, request.membership, weights=weights, reference=means))
+        parts.append(
+            MembershipAudit(subject, request.membership, weights=weights, reference=means, columns=request.columns)
+        )
     if request.canaries is not None:
         _require_causal(subject, "--canaries")
         claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
@@ -218,10 +232,10 @@ def _parts(
         parts.append(CanaryAudit(subject.model, canaries))
     if request.extraction is not None:
         _require_causal(subject, "--train")
-        parts.append(ExtractionAudit(subject.model, request.extraction, progress))
+        parts.append(ExtractionAudit(subject.model, request.extraction, progress, request.columns))
     if request.secrets is not None:
         secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
-        parts.append(SecretsAudit(subject, secrets, base, progress))
+        parts.append(SecretsAudit(subject, secrets, base, progress, request.columns))
     if not parts:
         raise CommandError(
             "there is nothing to audit; give --members and --nonmembers, --canaries, --train, or --secrets"

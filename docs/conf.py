@@ -17,7 +17,7 @@ html_title = "privctl"
 html_copy_source = False
 
 #: Pages in reading order; any other comes last.
-PAGES = ("tutorial", "cli", "reports", "theory", "audits", "performance", "threat-model", "glossary")
+PAGES = ("tutorial", "data", "cli", "python", "reports", "theory", "audits", "performance", "threat-model", "glossary")
 
 
 def setup(app: Any) -> None:

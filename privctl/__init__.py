@@ -1,3 +1,78 @@
-"""privctl: make trained models safe to hand out, and prove how safe they are."""
+"""privctl: make trained models safe to hand out, and prove how safe they are.
+
+From Python, the commands are functions: ``privctl.noise``, ``retrain``, ``audit``, ``account``, ``verify`` and
+``gate``. ``make_private``, ``from_opacus`` and ``AuditCallback`` serve training loops that are not privctl's. Importing
+privctl loads none of the engines. See docs/python.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import inspect
+
+    from privctl.api import account, audit, gate, noise, retrain, verify
+    from privctl.integrations.from_opacus import from_opacus
+    from privctl.integrations.make_private import make_private
+    from privctl.integrations.trainer_callback import AuditCallback
 
 __version__ = "0.1.0"
+__all__ = [
+    "AuditCallback",
+    "account",
+    "audit",
+    "from_opacus",
+    "gate",
+    "make_private",
+    "noise",
+    "retrain",
+    "verify",
+]
+
+#: Name -> the module that holds it, imported when it is first asked for.
+_HOME = {
+    **dict.fromkeys(("account", "audit", "retrain", "verify"), "privctl.api"),
+    "from_opacus": "privctl.integrations.from_opacus",
+    "make_private": "privctl.integrations.make_private",
+    "AuditCallback": "privctl.integrations.trainer_callback",
+}
+#: Functions that share their name with a package of privctl, which is called in their place.
+_PACKAGES = ("gate", "noise")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"privctl.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'privctl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class CallablePackage(ModuleType):
+    """A package that is called as the function of its name in ``privctl.api``."""
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        import inspect
+
+        return inspect.signature(self._function())
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """See the function in ``privctl.api``."""
+        return self._function()(*arguments, **options)
+
+    def _function(self) -> Any:
+        return getattr(importlib.import_module("privctl.api"), self.__name__.rpartition(".")[2])
+
+
+def make_callable(package: str) -> None:
+    """Let the imported ``package`` be called."""
+    sys.modules[package].__class__ = CallablePackage

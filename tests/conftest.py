@@ -15,6 +15,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+# As on a terminal of 80 columns, as in the documents; a pipe would get every row of a table on one line.
+os.environ["COLUMNS"] = "80"
 
 import numpy as np
 import pytest

@@ -46,8 +46,8 @@ CALLS: tuple[tuple[str, str], ...] = (
     ("help", "--help"),
     (
         "noise",
-        "noise model --epsilon 1 --epsilon 10 --epochs 10 --learning-rate 5e-3 --clip-norm 1 --dataset-size 1000 "
-        "--batch-size 5 --seed 5 --evaluate held-out.jsonl -o noised",
+        "noise model --calibration published --epsilon 1 --epsilon 10 --epochs 10 --learning-rate 5e-3 --clip-norm 1 "
+        "--dataset-size 1000 --batch-size 5 --seed 5 --evaluate held-out.jsonl -o noised",
     ),
     (
         "noise-gaussian",

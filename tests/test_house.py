@@ -24,7 +24,7 @@ _BASE = {"domain", "reports", "storage", "accounting"}
 #: Room -> rooms it may import. A room is a package or module directly under ``privctl``, or one of the other packages;
 #: "privctl" itself is the package's own few constants. A new room needs a row here.
 MAY_IMPORT: dict[str, set[str]] = {
-    "privctl": set(),
+    "privctl": {"api", "integrations"},  # by name, when they are asked for
     "domain": set(),
     "storage": {"domain"},
     "reports": {"domain", "storage"},
@@ -39,6 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": {*_BASE, "randomness", "models", "parallel", "data", "secrets"},
     "audits": {"domain", "storage", "models", "parallel", "data", "reports", "secrets"},
     "shadow": {*_BASE, "models", "parallel", "data", "train", "audits"},
+    # For training loops that are not privctl's: the engine of train, an audit of what they train, a report.
+    "integrations": {*_BASE, "randomness", "train", "models", "data", "audits"},
     "gate": {"domain", "storage", "reports", "verify"},
     # Models and data are read as the training reads them; what they cost is verify's own to say.
     "verify": {"domain", "storage", "reports", "models", "data"},
@@ -46,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 #: Rooms on top, which may import everything but these.
-_ON_TOP = {"cli": {"__main__"}, "demo": {"__main__", "cli"}}
+_ON_TOP = {"cli": {"__main__"}, "demo": {"__main__", "cli"}, "api": {"__main__", "cli", "demo"}}
 
 
 def sources(root: Path, *folders: str) -> list[Path]:

@@ -37,7 +37,7 @@ MODEL = "model"
 _MOST_GUARANTEES = 100
 #: Outcomes, worst first.
 _WORST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
-_MAKERS = ("retrain", "noise", "replay")
+_MAKERS = ("retrain", "noise", "replay", "external-training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

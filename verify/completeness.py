@@ -11,14 +11,14 @@ from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, 
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import BudgetParameters
+from verify import external_training
 from verify.events import row_of
-from verify.method import StatedTraining
 from verify.recompute.mutual_information import unavoidable_delta
-from verify.stated import budget_of, delta_of, training_of
+from verify.stated import EXTERNAL, TRAINING, budget_of, delta_of, training_of
 
 STEPS = frozenset({
-    "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan",
-    "shadow", "verify",
+    "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
+    "secrets-scan", "shadow", "verify",
 })  # fmt: skip
 _RATES = (0.01, 0.001)
 #: Step -> role of an input it must have.
@@ -26,7 +26,7 @@ _READS = {"noise": "model", "retrain": "data"}
 #: Step -> the mechanisms it may state, NoneType if it may have none. Other steps have none and promise nothing.
 _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
-    "secrets-plan": (Ledger,),
+    "secrets-plan": (Ledger,), "external-training": (Ledger, NoneType),
 }  # fmt: skip
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
@@ -76,14 +76,17 @@ def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
     if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
         in_floats = any(row_of(event).in_floats for event in mechanism.events)
-        noised = in_floats and report.step == "retrain" and _rounded(training_of(report))
+        noised = in_floats and _rounded(report)
     stands = guarantee.status in _STANDING and guarantee.epsilon is not None
     if noised and stands and guarantee.arithmetic is None:
         yield f"{guarantee.name!r} does not state what floating-point noise adds to it"
 
 
-def _rounded(parameters: StatedTraining) -> bool:
-    """Whether its noise was added in floating point, and rounded."""
+def _rounded(report: PrivacyReport) -> bool:
+    """Whether it is of a training whose noise was added in floating point, and rounded."""
+    if report.step not in (TRAINING, EXTERNAL):
+        return False
+    parameters = training_of(report) if report.step == TRAINING else external_training.parameters_of(report)
     return "onto a grid" in (parameters.noise_source or "") or bool(parameters.released_numbers)
 
 

@@ -12,23 +12,26 @@ from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import TrainingParameters
 from verify.events import row_of
-from verify.stated import readable
+from verify.stated import EXTERNAL, TRAINING, readable
 
 _SUBJECT = "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataAtHand:
-    """What was counted: ``examples`` records, or units of privacy; ``digest`` is None for a folder."""
+    """What was counted: ``examples`` records, or units of privacy.
+
+    ``digests`` are those of its files; a folder of class folders has one.
+    """
 
     name: str
     examples: int
-    digest: str | None
+    digests: tuple[str, ...]
 
 
 def stated(report: PrivacyReport) -> int | None:
     """How many examples the report says there are; None where it speaks of none."""
-    if report.step == "retrain":
+    if report.step in (TRAINING, EXTERNAL):
         parameters = readable(TrainingParameters, report)
         return None if parameters is None else parameters.examples
     mechanism = report.mechanism
@@ -55,12 +58,18 @@ def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
     else:
         yield _verdict(Outcome.PROVED, f"{data.name} holds {counted(count, 'example')}, as the report says")
     recorded = [artifact.digest for artifact in report.inputs if artifact.role == "data"]
-    if data.digest is not None and recorded:
-        same = data.digest in recorded
-        answer = (
-            "is the file that was trained on" if same else "is not the file that was trained on: its digest differs"
-        )
-        yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {answer}")
+    if data.digests and recorded:
+        same = sorted(data.digests) == sorted(recorded)
+        yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {_told(len(recorded), same)}")
+
+
+def _told(files: int, same: bool) -> str:
+    if files == 1:
+        good, bad = "is what was trained on", "is not what was trained on: its digest differs"
+    else:
+        good, bad = f"is the {files} files that were trained on", f"is not the {files} files that were trained on"
+        bad += ": their digests differ"
+    return good if same else bad
 
 
 def _rates(report: PrivacyReport, data: DataAtHand) -> str:

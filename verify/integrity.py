@@ -22,7 +22,7 @@ from privctl.reports.chain import (
 )
 from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
 from privctl.storage.folder import files_of, never_released, strays_of
-from privctl.storage.reader import open_checkpoint, read_named_bytes
+from privctl.storage.reader import ADAPTER_NAME, open_checkpoint, read_named_bytes
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
@@ -188,11 +188,12 @@ def _check_unlisted(
     if beside is None or not listed:
         return
     known, strays = {file.name for file in weights} | listed, _strays(beside)
+    adapter = {file.name for file in weights} == {ADAPTER_NAME}
     for path in files_of(beside):
         name = path.relative_to(beside).as_posix()
         if name not in known:
             yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
-        elif path in strays or (name in listed and never_released(name)):
+        elif path in strays or (name in listed and never_released(name, adapter=adapter)):
             reason = "the report lists it, but privctl writes no such file beside a model, and a loader may take it"
             yield Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)
 

@@ -20,8 +20,9 @@ from privctl.reports.parameters import (
     TrainingParameters,
     parameters_as,
 )
+from verify import external_training
 from verify.events import row_of
-from verify.stated import check_readable, method_of, noise_source_of, training_of
+from verify.stated import EXTERNAL, check_readable, method_of, noise_source_of, training_of
 
 _TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 #: Conditions that no program can enforce.
@@ -120,6 +121,8 @@ def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         return
     if report.step == "retrain":
         yield from _of_training(report, guarantee)
+    elif report.step == EXTERNAL:
+        yield from external_training.required(report, guarantee)
     elif guarantee.notion is Notion.SECRET_PROTECTION and report.step != "account":
         yield from _OF_PLANNING
         if (name := _PLANNED_FORM.get(_form(report))) is not None:
@@ -222,6 +225,14 @@ def _unborne(
             yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
         return
     word = f"its assumption {name!r} is said to be {state}"
+    if report.step == EXTERNAL and not external_training.may_enforce(name):
+        yield f"{word}, but of a loop that is not privctl's it is at best asserted"
+        return
+    yield from _unsupported(report, name, word, parents)
+
+
+def _unsupported(report: PrivacyReport, name: str, word: str, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """Why an assumption cannot be enforced or checked in such a report; ``word`` says what it is said to be."""
     if report.step in ("account", "secrets-plan"):
         yield f"{word}, but a plan enforces and checks nothing"
     elif (name == "contribution" and report.step == "retrain" and (fault := _untested(report))) or (

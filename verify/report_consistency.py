@@ -10,6 +10,7 @@ from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regi
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import NoiseParameters, parameters_as
 from privctl.storage.header import elements_of
+from verify import external_training
 from verify.account_plan import of_plan
 from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.method import StatedTraining
@@ -202,4 +203,5 @@ _OF_STEP: dict[str, Callable[[PrivacyReport], Iterator[str]]] = {
     "noise": _noise,
     "retrain": _retrain,
     "account": of_plan,
+    external_training.STEP: external_training.disagreements,
 }

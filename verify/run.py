@@ -12,6 +12,7 @@ from pathlib import Path
 from privctl.domain.errors import ExitCode, InputError, PrivctlError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.mechanism import WeightNoise
+from privctl.domain.notebook import Shown
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
@@ -31,7 +32,7 @@ from verify.weights.check import check_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Shown):
     """Everything found. ``integrity`` are the verdicts on bytes and on the report's agreement with itself."""
 
     path: Path

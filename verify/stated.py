@@ -6,6 +6,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import (
     AuditParameters,
     BudgetParameters,
+    ExternalTrainingParameters,
     NoiseParameters,
     Parameters,
     ParametersError,
@@ -18,10 +19,10 @@ from verify.events import planned_kinds
 from verify.method import ExpectedMethod, StatedTraining
 from verify.methods import expected_of
 
-TRAINING = "retrain"
+TRAINING, EXTERNAL = "retrain", "external-training"
 #: Steps whose parameters are a closed list.
 _OF_STEP: dict[str, type] = {
-    "noise": NoiseParameters, "secrets-plan": ProtectionParameters,
+    "noise": NoiseParameters, "secrets-plan": ProtectionParameters, "external-training": ExternalTrainingParameters,
 }  # fmt: skip
 
 
@@ -84,6 +85,8 @@ def delta_of(report: PrivacyReport) -> float | None:
         return training_of(report).delta
     if report.step == "noise":
         return parameters_as(NoiseParameters, report).delta
+    if report.step == EXTERNAL:
+        return parameters_as(ExternalTrainingParameters, report).delta
     if report.step == "secrets-plan":
         return parameters_as(ProtectionParameters, report).delta
     return parameters_as(BudgetParameters, report).delta if report.step == "account" else None
@@ -91,6 +94,8 @@ def delta_of(report: PrivacyReport) -> float | None:
 
 def noise_source_of(report: PrivacyReport) -> str | None:
     """What drew the noise of a training; None for other steps."""
+    if report.step == EXTERNAL:
+        return parameters_as(ExternalTrainingParameters, report).noise_source
     return training_of(report).noise_source if report.step == TRAINING else None
 
 

@@ -128,6 +128,18 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         f"where a record is added, float rounding moves a batch's sum by no more than the {_NUMBER} of the clip norm "
         rf"that clipping leaves for it(: \d+ records at most, which differ by {_NUMBER} of their size)?",
     ),
+    "own loop": (
+        "the loop computed the loss of each row of a batch from that row alone, trained on no other examples, changed "
+        "these weights by the steps of this optimizer only, and computed nothing else from the examples",
+    ),
+    "reported ledger": (
+        "the history of Opacus's accountant holds every step that touched the examples, at the noise and the sampling "
+        "rate that were used, and nothing else was computed from them",
+    ),
+    "other releases": (
+        "nothing else that is released with the weights, such as a tokenizer, class names, statistics or measures, "
+        "depends on the examples",
+    ),
     "initial-statistics": (
         "batch normalisation's statistics that are 0 and 1 were never computed, whatever the data",
     ),
@@ -191,6 +203,8 @@ ACCOUNTANTS: dict[str, str] = {
     r"mutual information \(MI-DP\)": "Cuff and Yu 2016, one bit a fired group and step, in nats",
     r"\(epsilon, .+\)-DP, (Poisson|shuffled) batches.*": "one record that decides the sign of its batch",
     "any one record": TIGHT,
+    # Of trainings in other programs' loops.
+    "own-loop|opacus": TIGHT,
     "secret protection": _FANO,
     "secret protection, mutual information": (
         f"{_FANO}|KL divergence (from the secret's absence|of opposite contributions), certified upper bound; "

@@ -14,7 +14,9 @@ from audits.canaries.formats import DIGITS, CanaryFormat, SecretAlphabet, format
 from audits.canaries.manifest import Canary, Guesses, RecordFields
 from audits.statistics.one_run import ceiling
 from audits.statistics.power import one_run_detectable
-from privctl.data.records import json_objects, read_records, text_of
+from privctl.data.columns import Columns, text_of
+from privctl.data.records import read_records
+from privctl.data.rows import rows_of
 from privctl.domain.errors import CommandError, InputError
 
 #: Most canaries, so that a typing error does not fill a disk.
@@ -147,12 +149,14 @@ def randomness(request: PlantRequest) -> random.Random:
 def shape_of(path: Path) -> RecordFields:
     """The fields of a data set's records; raises InputError where they are not all alike, or are no records."""
     pairs = records = 0
-    for number, data in json_objects(path):
-        text_of(data, f"{path} line {number}")
-        records, pairs = records + 1, pairs + ("text" not in data)
+    for _, where, data in rows_of(path, Columns(), otherwise=".jsonl"):
+        passage = text_of(data, where)
+        if "messages" in data and "text" not in data:
+            raise InputError(f"{where} is a conversation, and canaries are planted among texts; write it as one text")
+        records, pairs = records + 1, pairs + (passage.start > 0)
         if 0 < pairs < records:
             raise InputError(
-                f"{path} line {number} has other fields than the lines before it; a canary must look like the other "
+                f"{where} has other fields than the lines before it; a canary must look like the other "
                 "records, so give data with 'text' alone, or with 'prompt' and 'response' alone"
             )
     return RecordFields.PAIR if pairs else RecordFields.TEXT

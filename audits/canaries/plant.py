@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import json
 import random
 import secrets
 import zlib
@@ -14,12 +15,15 @@ from blake3 import blake3
 
 from audits.canaries.design import PlantRequest, draw, formats_of, randomness, register, shape_of
 from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, commitment_of, encode_manifest
-from privctl.data.records import byte_lines
+from privctl.data.columns import Columns, text_of
+from privctl.data.packed import byte_lines
+from privctl.data.recorded import data_digest
+from privctl.data.rows import is_json_lines, rows_of
 from privctl.domain.errors import CommandError
 from privctl.reports.files import now
 from privctl.storage.atomic import PendingFile, require_absent, require_regular
 from privctl.storage.commit import commit_together
-from privctl.storage.digest import file_digest, tag
+from privctl.storage.digest import tag
 
 _GZIP = 31  # zlib's window bits for a gzip file; it leaves the time in the header at 0
 _UNFILLED = DataFile(name="", digest="", content="", records=0)
@@ -62,9 +66,19 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
 
 
 def record_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a data file, unpacked, each with whether it is a record or blank."""
-    for line in byte_lines(path):
-        yield line, bool(line.strip())
+    """The lines of a data file, unpacked, each with whether it is a record or blank.
+
+    Of what is not JSON lines, a line of JSON is made for each record, with its text or its prompt and response.
+    """
+    if is_json_lines(path):
+        for line in byte_lines(path):
+            yield line, bool(line.strip())
+        return
+    for row in rows_of(path, Columns()):
+        passage = text_of(row.fields, row.where)
+        prompt, response = passage.text[: passage.start].rstrip("\n"), passage.text[passage.start :]
+        fields = {"prompt": prompt, "response": response} if passage.start else {"text": passage.text}
+        yield json.dumps(fields, ensure_ascii=False).encode() + b"\n", True
 
 
 def _check_paths(request: PlantRequest, force: bool) -> None:
@@ -84,7 +98,7 @@ def _source_file(path: Path) -> DataFile:
     for line, is_record in record_lines(path):
         digest.update(line)
         records += is_record
-    return DataFile(name=path.name, digest=file_digest(path), content=tag(digest), records=records)
+    return DataFile(name=path.name, digest=data_digest(path), content=tag(digest), records=records)
 
 
 def _write(

@@ -27,7 +27,9 @@ from audits.extraction.windows import (
 from audits.findings import Findings
 from audits.scores.forward import measure_rows
 from audits.scores.scorer import RowScores
+from audits.scores.subject import with_chat
 from audits.scores.table import FIELDS
+from privctl.data.columns import Columns
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Advance, Progress, unseen
@@ -76,7 +78,13 @@ class _SuffixScores:
 class ExtractionAudit:
     """Can training text be extracted from the model, given its beginning?"""
 
-    def __init__(self, model: LanguageModel, request: ExtractionRequest, progress: Progress = unseen) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        request: ExtractionRequest,
+        progress: Progress = unseen,
+        columns: Columns | None = None,
+    ) -> None:
         """Read and tokenise the files. Raises InputError for data that cannot be used, CommandError for settings."""
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
             raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
@@ -85,11 +93,15 @@ class ExtractionAudit:
         self._progress = progress
         self._shape = shape_of(model, request.prefix_tokens, request.suffix_tokens, request.least_prefix)
         paths = [request.train] + ([] if request.heldout is None else [request.heldout])
-        samples = [sample(model, self._shape, path, limit=request.records, seed=request.seed) for path in paths]
+        columns = with_chat(columns, model)
+        samples = [
+            sample(model, self._shape, path, limit=request.records, seed=request.seed, columns=columns)
+            for path in paths
+        ]
         for windows in samples:
             _require_rows(windows, self._shape)
         with progress("counting copies", sum(windows.records for windows in samples), "records") as advance:
-            self._sides = sides(model, self._shape, samples, advance)
+            self._sides = sides(model, self._shape, samples, advance, columns)
         shared = not request.greedy_only and request.law.plain
         #: With the model's own distribution the shared scores suffice; the others are measured by a pass of their own.
         self.rows: Sequence[NDArray[Any]] = [row for side in self._sides for row in side.sample.rows] if shared else ()

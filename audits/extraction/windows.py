@@ -14,6 +14,7 @@ import numpy as np
 from audits.extraction.copies import CopyCounter
 from audits.scores.rows import begins_with_bos, encode
 from audits.scores.scorer import key
+from privctl.data.columns import Columns
 from privctl.data.records import Record, read_records
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance, silent
@@ -110,7 +111,15 @@ def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int |
     return WindowShape(prefix=prefix, suffix=suffix, least_prefix=least, bos=bos)
 
 
-def sample(model: LanguageModel, shape: WindowShape, path: Path, *, limit: int | None, seed: int) -> WindowSample:
+def sample(
+    model: LanguageModel,
+    shape: WindowShape,
+    path: Path,
+    *,
+    limit: int | None,
+    seed: int,
+    columns: Columns | None = None,
+) -> WindowSample:
     """At most ``limit`` windows of a file, drawn by numpy's PCG64 under ``seed``; all without a limit.
 
     A uniform sample of the distinct windows there are (reservoir sampling, Vitter 1985). Raises CommandError for a
@@ -123,7 +132,7 @@ def sample(model: LanguageModel, shape: WindowShape, path: Path, *, limit: int |
     omitted: list[tuple[int, SkippedReason]] = []
     distinct: set[bytes] = set()
     total = 0
-    for records in _record_batches(path):
+    for records in _record_batches(path, columns):
         total += len(records)
         for record, row in zip(records, encode(model, [record.text for record in records]), strict=True):
             window = shape.window(row)
@@ -148,7 +157,11 @@ def sample(model: LanguageModel, shape: WindowShape, path: Path, *, limit: int |
 
 
 def sides(
-    model: LanguageModel, shape: WindowShape, samples: Sequence[WindowSample], advance: Advance = silent
+    model: LanguageModel,
+    shape: WindowShape,
+    samples: Sequence[WindowSample],
+    advance: Advance = silent,
+    columns: Columns | None = None,
 ) -> list[LabelledWindows]:
     """Label the windows of all samples, the first of which is the training data, by streaming through each file.
 
@@ -159,7 +172,7 @@ def sides(
     shared: set[bytes] = set()
     for i, windows_of_file in enumerate(samples):
         other_keys = set().union(*keys[:i], *keys[i + 1 :])
-        for ids in _tokenise(model, windows_of_file.path):
+        for ids in _tokenise(model, windows_of_file.path, columns):
             if i == 0:
                 counter.add(ids)
             if other_keys:
@@ -182,12 +195,12 @@ def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:
     return np.array([np.isin(row[-suffix:], row[:-suffix]).mean() for row in rows], dtype=np.float32)
 
 
-def _tokenise(model: LanguageModel, path: Path) -> Iterator[list[NDArray[np.int64]]]:
-    for records in _record_batches(path):
+def _tokenise(model: LanguageModel, path: Path, columns: Columns | None) -> Iterator[list[NDArray[np.int64]]]:
+    for records in _record_batches(path, columns):
         yield encode(model, [record.text for record in records])
 
 
-def _record_batches(path: Path) -> Iterator[list[Record]]:
-    records = read_records(path)
+def _record_batches(path: Path, columns: Columns | None) -> Iterator[list[Record]]:
+    records = read_records(path, columns)
     while batch := list(itertools.islice(records, _RECORDS)):
         yield batch

@@ -22,6 +22,7 @@ from audits.scores.scores_file import SCORE, arrays_of
 from audits.scores.subject import AuditedModel, read
 from audits.scores.table import ScoreTable, Skip
 from audits.statistics.metrics import roc
+from privctl.data.columns import Columns
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
@@ -59,6 +60,7 @@ class MembershipAudit:
         *,
         weights: Sequence[TensorDigest] = (),
         reference: Reference | None = None,
+        columns: Columns | None = None,
     ) -> None:
         """Read and encode both files. Raises InputError for data that cannot be scored, CommandError for settings.
 
@@ -68,7 +70,7 @@ class MembershipAudit:
             raise CommandError(
                 f"--members and --nonmembers are the same file, {request.members}; give two sets to compare"
             )
-        members, nonmembers = (read(subject, path) for path in (request.members, request.nonmembers))
+        members, nonmembers = (read(subject, path, columns) for path in (request.members, request.nonmembers))
         self._request = request
         self._subject = subject
         self._work = prepare(subject, members, nonmembers)

@@ -8,6 +8,7 @@ of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,10 +17,12 @@ from audits.scores.classes import ImageSubject, TextClassifierSubject
 from audits.scores.masked import MaskedSubject
 from audits.scores.rows import CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, TEXT_CLASSIFICATION, Rows
 from audits.scores.scorer import Scorer
+from privctl.data.columns import Columns
 from privctl.data.images import read_images
 from privctl.data.records import Record, read_records
 from privctl.data.texts import read_texts
 from privctl.domain.errors import CommandError
+from privctl.models.chat import chat_with
 from privctl.models.language import (
     CAUSAL,
     IMAGE_CLASSIFIER,
@@ -106,18 +109,22 @@ def task_of(path: Path) -> str:
     return str(task_named(path) or CAUSAL_LM)
 
 
-def read(subject: AuditedModel, path: Path) -> list[Record]:
+def read(subject: AuditedModel, path: Path, columns: Columns | None = None) -> list[Record]:
     """The records at ``path``, as the subject takes them.
 
-    Texts are JSON lines, or a ``.csv`` or ``.tsv`` table, with ``label`` for a classifier; images a folder of class
-    folders or an ``.npz`` file. Raises InputError, naming the line, for what is not such a record.
+    Texts are in any format that ``rows_of`` reads, with ``label`` for a classifier; images in one that ``read_images``
+    reads; ``columns`` names other fields. Raises InputError, naming the line, for what is not such a record.
     """
     if isinstance(subject, ImageSubject):
-        images = read_images(path, channels=subject.facts.channels, resize=subject.resize)
+        images = read_images(path, channels=subject.facts.channels, resize=subject.resize, columns=columns)
         pairs = zip(images.labels, images.pixels, strict=True)
         return [Record(i, "", label, pixels) for i, (label, pixels) in enumerate(pairs, start=1)]
-    labelled = subject.task == TEXT_CLASSIFICATION
-    table = Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv")
-    if labelled or table:
-        return [Record(r.line, r.text, r.label) for r in read_texts(path, labelled=labelled)]
-    return list(read_records(path))
+    columns = with_chat(columns, subject.model)
+    if subject.task == TEXT_CLASSIFICATION:
+        return [Record(r.line, r.text, r.label) for r in read_texts(path, labelled=True, columns=columns)]
+    return list(read_records(path, columns))
+
+
+def with_chat(columns: Columns | None, model: LanguageModel) -> Columns:
+    """``columns`` with the chat template of the ``model``'s tokenizer."""
+    return replace(columns or Columns(), chat=chat_with(lambda: model.tokenizer, model.path))

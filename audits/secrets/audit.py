@@ -15,7 +15,7 @@ from audits.canaries.manifest import Manifest, read_manifest
 from audits.extraction.summary import QueryBudget
 from audits.findings import Findings
 from audits.scores.scorer import RowScores
-from audits.scores.subject import AuditedModel
+from audits.scores.subject import AuditedModel, with_chat
 from audits.secrets import evidence as evidences
 from audits.secrets import verdict
 from audits.secrets.attack import ScoredModel, SecretAttackResult, attack
@@ -23,6 +23,8 @@ from audits.secrets.candidates import Problem, Sources, make_problem
 from audits.secrets.rows import Reader, reader_of
 from audits.secrets.targets import choose
 from audits.secrets.trace import trace_tests
+from privctl.data.columns import Columns
+from privctl.data.recorded import data_digest
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission
@@ -82,7 +84,12 @@ class SecretsAudit:
     """Can the secrets of a book be told from other values with a model trained on their records?"""
 
     def __init__(
-        self, subject: AuditedModel, request: SecretRequest, base: BaseModel | None = None, progress: Progress = unseen
+        self,
+        subject: AuditedModel,
+        request: SecretRequest,
+        base: BaseModel | None = None,
+        progress: Progress = unseen,
+        columns: Columns | None = None,
     ) -> None:
         """Read the book, find its secrets in the data, and make candidates.
 
@@ -91,13 +98,19 @@ class SecretsAudit:
         self._subject, self._request, self._base, self._progress = subject, request, base, progress
         limit = min(s.max_length or 0 for s in ([subject] if base is None else [subject, base.subject]))
         self._reader: Reader = reader_of(subject, limit)
-        digest = file_digest(request.data)
+        digest = data_digest(request.data)
         self._plan = None if request.plan is None else _read_plan(request, digest)
         manifest = None if request.manifest is None else read_manifest(request.manifest)
         self._broken = _broken_conditions(request, digest, manifest)
         designed = None if self._broken else manifest
         self._targets = choose(
-            request.secrets, request.data, self._plan, designed, most=request.most, seed=request.seed
+            request.secrets,
+            request.data,
+            self._plan,
+            designed,
+            most=request.most,
+            seed=request.seed,
+            columns=with_chat(columns, subject.model),
         )
         self._problems, self._left = self._make_problems()
         self.rows: Sequence[NDArray[Any]] = self._reader.rows(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +20,8 @@ from audits.canaries.manifest import Canary, Manifest
 from audits.secrets.fresh_values import WordFrequencies, words_of
 from audits.secrets.occurrences import OtherOccurrences, occurrence
 from audits.secrets.planned_bound import PlannedBound
-from privctl.data.records import read_records
-from privctl.data.texts import read_texts
+from privctl.data.columns import Columns
+from privctl.data.records import Record, read_records
 from privctl.domain.errors import InputError
 from privctl.secrets.protection import Protection
 from privctl.secrets.table import Secret, read_secrets
@@ -100,7 +100,14 @@ class _Chosen:
 
 
 def choose(
-    book: Path, data: Path, plan: Protection | None, manifest: Manifest | None, *, most: int, seed: int
+    book: Path,
+    data: Path,
+    plan: Protection | None,
+    manifest: Manifest | None,
+    *,
+    most: int,
+    seed: int,
+    columns: Columns | None = None,
 ) -> SecretTargets:
     """At most ``most`` secrets of each side, drawn by numpy's PCG64 under ``seed``.
 
@@ -118,7 +125,7 @@ def choose(
         else:
             eligible.append(_with_plan(position, secret, plan, places, book))
     chosen = _draw(eligible, most, seed)
-    read = _read(data, chosen, plan, () if manifest is None else manifest.formats)
+    read = _read(read_records(data, columns), chosen, plan, () if manifest is None else manifest.formats)
     _check_records(secrets, read.records, book, data)
     canaries, partial = _canaries(manifest, secrets)
     targets = []
@@ -194,7 +201,7 @@ class _ReadTargets:
 
 
 def _read(
-    data: Path, chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[CanaryFormat]
+    data: Iterable[Record], chosen: Sequence[_Chosen], plan: Protection | None, formats: Sequence[CanaryFormat]
 ) -> _ReadTargets:
     """One pass over the data. Records that a plan never draws are not searched for values of other records."""
     needed_records = {int(number) for chosen_secret in chosen for number in chosen_secret.records[:_LOOKED]}
@@ -209,7 +216,7 @@ def _read(
     words: Counter[str] = Counter()
     windows: set[str] = set()
     total = 0
-    for number, text in enumerate(_texts(data)):
+    for number, text in enumerate(record.text for record in data):
         total += 1
         if number in needed_records:
             texts[number] = text
@@ -237,14 +244,6 @@ def _check_records(secrets: Sequence[Secret], total: int, book: Path, data: Path
                 f"{book} has the secret {shown(secret.id)} in record {secret.records[-1]}, but {data} holds {total} "
                 f"records, 0 to {total - 1}; give the data that the book was made of"
             )
-
-
-def _texts(path: Path) -> Iterator[str]:
-    """The texts of records as the book counts them."""
-    if Path(path.name.removesuffix(".gz")).suffix.lower() in (".csv", ".tsv"):
-        yield from (record.text for record in read_texts(path))
-    else:
-        yield from (record.text for record in read_records(path))
 
 
 def _canaries(

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from privctl.cli import run
-from privctl.domain.progress import Advance
+from privctl.domain.progress import Advance, Detail
 
 #: Exit codes of a command that did its work: 1 says that an audit refuted a claim, which is a result.
 _DONE, _INTERRUPTED = (0, 1), 130
@@ -36,7 +36,9 @@ class Stopwatch:
     wall_seconds: float = 0.0
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: float, unit: str = "bytes", *, quiet: bool = False) -> Iterator[Advance]:
+    def progress(
+        self, label: str, total: float, unit: str = "bytes", detail: Detail | None = None, *, quiet: bool = False
+    ) -> Iterator[Advance]:
         """As ``privctl.show.progress.progress``, silently; times are those to the last advance."""
         began, wall_began = time.process_time(), time.perf_counter()
 

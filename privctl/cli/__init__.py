@@ -74,8 +74,15 @@ class LazyGroup(SuggestingGroup):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, "-V", "--version", prog_name="privctl")
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "auto_envvar_prefix": "PRIVCTL",
+    },
+)
+@click.version_option(__version__, "-V", "--version", prog_name="privctl", allow_from_autoenv=False)
 @click.pass_context
 def root(ctx: click.Context) -> None:
     """Make trained models safe to hand out, and prove how safe they are.
@@ -83,6 +90,8 @@ def root(ctx: click.Context) -> None:
     Every step reads and writes safetensors plus a JSON privacy report. Results go to standard output, progress and
     messages to standard error. Exit codes: 0 success, 1 a claim was refuted or a policy failed, 2 usage error, 3 bad
     input or inconclusive, 4 I/O or internal error, 130 interrupted.
+
+    Any option can be set by a variable (PRIVCTL_NOISE_EPSILON) or in ./privctl.toml ([noise] epsilon = 1).
 
     \b
     Example:

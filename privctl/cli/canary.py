@@ -91,7 +91,7 @@ def plant_command(
 
     A fair coin from the operating system decides for each canary whether it is included, with all its copies. The
     printed hash commits to the coins, the secrets and the numbers of guesses: publish it before training, and keep the
-    manifest away from whoever trains. DATA is JSON lines with "text", or with "prompt" and "response"; canaries have
+    manifest away from whoever trains. DATA is records with "text", or with "prompt" and "response"; canaries have
     these fields and no others. With --prefix-from each canary has a prefix of its own, which the model can be asked to
     complete.
 

@@ -5,19 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from privctl.cli.options import MODEL, common, reports_at, verbose
-from privctl.domain.errors import CommandError, ExitCode, FileSystemError, InputError
+from privctl.cli.configured import own_environment
+from privctl.cli.options import MODEL, common, verbose
+from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
-
-if TYPE_CHECKING:
-    from privctl.gate.model_at_hand import ModelAtHand
-    from privctl.gate.policy import Policy
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -91,10 +89,8 @@ def gate(
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
     """
-    from datetime import UTC, datetime
-
-    from privctl.gate.judge import judge
-    from privctl.reports.of_model import is_model
+    from privctl.api.gating import judged_files, judgement_of
+    from privctl.show.progress import note, progress
     from privctl.show.text.style import plain
     from privctl.storage.atomic import write_bytes
 
@@ -105,17 +101,17 @@ def gate(
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
     if not reports:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    models = list(dict.fromkeys(path for path in reports if is_model(path)))
-    if len(models) > 1:
-        raise CommandError(f"{models[0]} and {models[1]} are two models; judge one at a time")
-    at_hand = _model(models[0], quiet, "is neither a report nor a model: ") if models else None
-    reports = _reports_at(reports, at_hand, quiet)
-    if model is not None and models != [Path(model)]:
-        at_hand = _model(Path(model), quiet)
+    shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
+    reports, at_hand = judged_files(reports, None if model is None else Path(model), shown, told)
     form = form or ("json" if as_json else "text")
-    effective_policy = _policy(policy, settings)
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
-    judgement = judge(reports, effective_policy, at_hand, datetime.now(UTC))
+    judgement = judgement_of(
+        reports,
+        model=at_hand,
+        policy=policy,
+        settings={name: text for name, text in settings.items() if text is not None},
+        environment=os.environ,
+    )
     detail = {"quiet": quiet, "verbose": verbose()} if form == "text" else {}
     text = importlib.import_module(FORMATS[form]).render(judgement, **detail)
     if output is None:
@@ -125,7 +121,6 @@ def gate(
     if form == "github":
         _summarize(judgement)
     if output is not None:
-        from privctl.show.progress import note
         from privctl.show.text.gate import summary
 
         note(f"{summary(judgement)}; wrote {output}", quiet=quiet)
@@ -147,45 +142,6 @@ def _begin_policy(reports: tuple[Path, ...], output: Path | None, quiet: bool) -
         raise CommandError(f"{output} exists, and --init replaces no policy; move it away or choose another --output")
     write_bytes(output, STARTER.encode(), replace=False, public=True)
     note(f"wrote {output}", quiet=quiet)
-
-
-def _policy(path: Path | None, settings: dict[str, str | None]) -> Policy:
-    from privctl.gate.checks import RULES
-    from privctl.gate.policy import read_policy
-
-    given = {name: text for name, text in settings.items() if text is not None}
-    return read_policy(path, given, os.environ, RULES)
-
-
-def _model(path: Path, quiet: bool, refusal: str = "") -> ModelAtHand:
-    """The model with its digests, its weights read once. Raises InputError, with ``refusal`` said of ``path``."""
-    from privctl.gate.model_at_hand import model_at
-    from privctl.reports.of_model import weight_bytes
-    from privctl.show.progress import progress
-
-    try:
-        size = weight_bytes(path)
-    except InputError as error:
-        raise InputError(f"{path} {refusal}{error}" if refusal else str(error)) from None
-    with progress("digests", size, quiet=quiet) as advance:
-        return model_at(path, advance)
-
-
-def _reports_at(paths: tuple[Path, ...], model: ModelAtHand | None, quiet: bool) -> tuple[Path, ...]:
-    """``paths`` with the model replaced by its reports; by the one of its name where none fits its weights."""
-    from privctl.reports.of_model import changed_since, report_by_name
-    from privctl.show.progress import note
-
-    if model is None:
-        return paths
-    try:
-        return reports_at(paths, quiet, {model.path: model.digests})
-    except InputError:
-        named = report_by_name(model.path)
-        if named is None:
-            raise
-    note(changed_since(named, model.path), quiet=quiet)
-    return tuple(dict.fromkeys(named if path == model.path else path for path in paths))
 
 
 def _check_distinct(output: Path | None, inputs: tuple[Path, ...]) -> None:
@@ -214,3 +170,7 @@ def _summarize(judgement: GateJudgement) -> None:
             stream.write(render(judgement) + "\n")
     except OSError as error:
         raise FileSystemError(f"{path}, which {_SUMMARY} names, cannot be written: {error.strerror}") from None
+
+
+# Its variables, such as PRIVCTL_GATE_MAX_EPSILON, are read with the policy, which refuses those that it does not know.
+own_environment(gate)

@@ -10,6 +10,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from privctl.cli.configured import apply_settings
+
 
 class SuggestingGroup(click.Group):
     """A group whose error on an unknown command names those that are spelled much like it."""
@@ -25,7 +27,10 @@ class SuggestingGroup(click.Group):
                 f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(self.list_commands(ctx))}"
             )
             ctx.fail(f"{ctx.command_path} has no command {name!r}; {advice}")
-        return super().resolve_command(ctx, args)
+        found, command, rest = super().resolve_command(ctx, args)
+        if found is not None and command is not None and not ctx.resilient_parsing:
+            apply_settings(ctx, found, command.called(rest) if isinstance(command, GroupWithCommand) else command)
+        return found, command, rest
 
 
 class CommandAlone(click.Command):
@@ -70,6 +75,10 @@ class GroupWithCommand(SuggestingGroup):
         super().__init__(alone.name, commands=dict(commands), help=alone.help)
         self.alone = alone
         alone.subcommands = self.commands
+
+    def called(self, words: list[str]) -> click.Command:
+        """What ``words`` call: the group where they begin with a subcommand, else the command ``alone``."""
+        return self if words and words[0] in self.commands else self.alone
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

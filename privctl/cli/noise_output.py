@@ -12,6 +12,9 @@ from privctl.domain.shown import counted
 if TYPE_CHECKING:
     from privctl.noise.candidates import Candidate, NoiseRelease
 
+#: Noise of more than so many times the weights' root mean square leaves little of a model.
+_MUCH = 2.0
+
 
 def print_json(reports: Any) -> None:
     """One report, or a list of several."""
@@ -39,6 +42,7 @@ def print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
         {
             **_target_of(candidate),
             "noise_stddev": candidate.stddev,
+            "published_noise_stddev": candidate.published_stddev,
             "would_write": str(candidate.path),
             "shortfall": None if candidate.shortfall is None else candidate.shortfall.reason,
             "guarantees": [encode_value(guarantee) for guarantee in candidate.guarantees],
@@ -65,6 +69,7 @@ def print_table(
         NoiseRow(
             epsilon=candidate.target.epsilon if candidate.target else None,
             stddev=candidate.stddev,
+            published_stddev=candidate.published_stddev,
             adjacency=candidate.target.adjacency if candidate.target else None,
             guarantees=candidate.guarantees,
             perplexity=perplexity,
@@ -84,6 +89,7 @@ def notes_on(
     release: NoiseRelease, candidates: Sequence[Candidate], coarse: Sequence[str], *, quiet: bool = False
 ) -> list[str]:
     """What a reader should know beside the table; when ``quiet`` only what voids or undoes the noise."""
+    from privctl.noise.grain import typical_weight
     from privctl.noise.selection import untouched_counts
 
     violated = [a for a in release.premises.assumptions if a.state is AssumptionState.VIOLATED]
@@ -98,5 +104,11 @@ def notes_on(
         if each.left_out
     ]
     notes += [line for line in coarse if line]
+    size, most = typical_weight(release.checkpoint, release.selection.streams.keys()), max(c.stddev for c in candidates)
+    if most > _MUCH * size:
+        notes.append(
+            f"the noise (standard deviation {most:.3g}) drowns the weights (root mean square {size:.3g}): expect a "
+            "model of no use; for the same epsilon, privctl retrain dp-sgd usually leaves a useful one"
+        )
     counts = untouched_counts(release.selection)
     return notes + [f"{counted(count, 'tensor')} without noise: {why}" for why, count in counts.items()]

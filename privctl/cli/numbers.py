@@ -15,12 +15,12 @@ class Number(click.types.FloatParamType):
     """A number within a range."""
 
     def __init__(self, within: Range) -> None:
-        self._within = within
+        self.within = within
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """``value`` as a float. Raises CommandError where it is out of range."""
         number = float(super().convert(value, param, ctx))
-        _require(self._within, param, number)
+        _require(self.within, param, number)
         return number
 
 
@@ -28,12 +28,12 @@ class Whole(click.types.IntParamType):
     """A whole number within a range."""
 
     def __init__(self, within: Range) -> None:
-        self._within = within
+        self.within = within
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """``value`` as an int. Raises CommandError where it is out of range."""
         number = int(super().convert(value, param, ctx))
-        _require(self._within, param, number)
+        _require(self.within, param, number)
         return number
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from privctl.domain.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -56,30 +55,18 @@ def common(command: Command) -> Command:
     return command
 
 
-def reports_at(
-    paths: tuple[Path, ...], quiet: bool, known: Mapping[Path, frozenset[str]] | None = None
-) -> tuple[Path, ...]:
-    """``paths`` with each model replaced by the reports beside it that fit its weights, its own first.
-
-    ``known`` are the digests of models whose weights were read already. Raises InputError where a model has no report
-    of its own, or several.
-    """
-    from privctl.reports.of_model import given_reports, is_model, reports_of, weight_bytes, weight_digests
+def reports_at(paths: tuple[Path, ...], quiet: bool) -> tuple[Path, ...]:
+    """As ``privctl.reports.of_model.reports_at``, and says on standard error which reports it found."""
+    from privctl.reports.of_model import reports_at as found
     from privctl.show.progress import note, progress
 
-    found = {}
-    for path in dict.fromkeys(filter(is_model, paths)):
-        weights = (known or {}).get(path)
-        if weights is None:
-            try:
-                size = weight_bytes(path)
-            except InputError as error:
-                raise InputError(f"{path} is neither a report nor a model: {error}") from None
-            with progress("digests", size, quiet=quiet) as advance:
-                weights = weight_digests(path, advance)
-        found[path] = reports_of(path, weights)
-        note(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}", quiet=quiet)
-    return given_reports(paths, found)
+    return found(paths, partial(progress, quiet=quiet), partial(note, quiet=quiet))
+
+
+def given(options: Mapping[str, Any]) -> set[str]:
+    """Those of the options that the user stated, whatever their values."""
+    context, default = click.get_current_context(), click.core.ParameterSource.DEFAULT
+    return {name for name in options if context.get_parameter_source(name) is not default}
 
 
 def show(text: str, *, as_json: bool = False) -> None:
@@ -87,6 +74,12 @@ def show(text: str, *, as_json: bool = False) -> None:
     from privctl.show.plain import json_text
 
     click.echo(json_text(text) if as_json else text, nl=False)
+
+
+#: ``--text-column`` and ``--label-column``, and both.
+TEXT_COLUMN = click.option("--text-column", help="Field of the data that holds the text.  [default: text]")
+LABEL_COLUMN = click.option("--label-column", help="Field of the data that holds the label.  [default: label]")
+COLUMNS = (TEXT_COLUMN, LABEL_COLUMN)
 
 
 def force(command: Command) -> Command:

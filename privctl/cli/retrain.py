@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.groups import SuggestingGroup
-from privctl.cli.method_options import own_options, own_settings
-from privctl.cli.options import common, force, show
-from privctl.cli.running import STOPPING, on_epoch, rendered, request_of
+from privctl.cli.method_options import own_options
+from privctl.cli.options import common, force, given, show
+from privctl.cli.running import STOPPING, on_epoch, rendered
 from privctl.cli.training_options import data, shared, training, unprotected
 from privctl.domain.errors import CommandError
 from privctl.train.methods import METHODS, method_named
@@ -19,6 +19,7 @@ from privctl.train.methods import METHODS, method_named
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.train.method import Method
+    from privctl.train.request import RetrainRequest
 
 #: Options that ``--replay`` allows; any other would change what it repeats.
 _REPLAYED = {"model", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
@@ -48,6 +49,7 @@ def retrain() -> None:
       privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 -o private/
       privctl retrain clipped model/ --data train.jsonl --epochs 1 -o clipped/
       privctl retrain plain model/ --data train.jsonl --epochs 3 -o plain/
+      privctl retrain dp-sgd model/ --data reviews/train --text-column body --epsilon 8 -o private/
     """
 
 
@@ -69,6 +71,11 @@ def _command(method: Method) -> click.Command:
         *own_options(method.settings),
         *([replay] if method.replay is not None else []),
         *private_options,
+        click.option(
+            "--dry-run",
+            is_flag=True,
+            help="Show noise, steps, time, memory and what budgets buy, from made-up records; train and write nothing.",
+        ),
         force,
         common,
     ]
@@ -78,45 +85,55 @@ def _command(method: Method) -> click.Command:
 
 
 def _train(method: Method, options: dict[str, Any]) -> None:
-    from privctl.models.language import choose_device
-    from privctl.parallel import start_workers
+    from privctl.api.training import run
     from privctl.show.progress import note, progress
     from privctl.train.interrupts import deferred_interrupts
-    from privctl.train.prepare import prepare
-    from privctl.train.run import run_training
-    from privctl.train.session import Session
+    from privctl.train.options import request_of
 
-    settings = own_settings(method.settings, options)
-    if options["data"] is None:
-        raise CommandError(
-            f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
-        )
-    request = request_of(method.name, options, settings=settings)
-    job = prepare(request)
-    with start_workers(choose_device(request.device)) as workers:
-        quiet = options["quiet"] or not workers.is_main
-        session = Session(
-            workers=workers,
-            progress=partial(progress, quiet=quiet),
-            on_epoch=partial(on_epoch, quiet=quiet),
-            interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
-            notify=partial(note, quiet=quiet),
-        )
-        report = run_training(job, session)
+    quiet = options["quiet"]
+    told = partial(note, quiet=quiet)
+    if options["dry_run"]:
+        _plan(request_of(method, options, given(options), told), options)
+        return
+    report = run(
+        method,
+        options,
+        given(options),
+        progress=partial(progress, quiet=quiet),
+        detailed=partial(progress, quiet=quiet),
+        notify=told,
+        on_epoch=partial(on_epoch, quiet=quiet),
+        interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
+    )
     if report is not None:
-        _finish(
-            method, report, options, [f"{request.output}{suffix}" for suffix in ("", ".report.json", *method.files)]
-        )
+        output = options["output"]
+        _finish(method, report, options, [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)])
+
+
+def _plan(request: RetrainRequest, options: dict[str, Any]) -> None:
+    import json
+    from dataclasses import asdict
+
+    from privctl.show.text.training_plan import plan_text
+    from privctl.train.prepare import prepare
+
+    if request.resume:
+        raise CommandError("--dry-run plans a run from its first step; remove --resume, or --dry-run")
+    plan = request.method.plan(prepare(request))
+    if options["as_json"]:
+        text = json.dumps({"dry_run": True, **asdict(plan)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    else:
+        text = plan_text(plan)
+    show(text, as_json=options["as_json"])
 
 
 def _replay(method: Method, options: dict[str, Any]) -> None:
     from privctl.show.progress import progress
     from privctl.train.request import ReplayRequest
 
-    context = click.get_current_context()
+    stated = given(options)
     for name in options:
-        source = context.get_parameter_source(name)
-        if name not in _REPLAYED and source is not click.core.ParameterSource.DEFAULT:
+        if name not in _REPLAYED and name in stated:
             flag = "--" + name.replace("_", "-")
             raise CommandError(f"{flag} does not apply to --replay, which repeats the recorded updates; remove it")
     request = ReplayRequest(

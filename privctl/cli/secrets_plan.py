@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import COUNT, FRACTION
-from privctl.cli.options import common, force, show, verbose
+from privctl.cli.options import TEXT_COLUMN, common, force, show, verbose
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -68,10 +68,12 @@ _SWEEP = "sweep"
 )
 @click.option("--delta", type=FRACTION, help="Delta of the record-level guarantee.  [default: below 1 / records]")
 @click.option("-o", "--output", type=_FILE, help="Plan to write (.safetensors); its report is written beside it.")
+@TEXT_COLUMN
 @force
 @common
 def plan(
     data: Path,
+    text_column: str | None,
     secrets: Path,
     steps: int,
     batch_size: int,
@@ -111,6 +113,7 @@ def plan(
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """
     from privctl.accounting.guarantees import delta_warning
+    from privctl.data.columns import Columns
     from privctl.reports.codec import encode
     from privctl.reports.files import commit_with_report, report_beside
     from privctl.secrets.plan.report import report_of
@@ -126,6 +129,7 @@ def plan(
     _check(output, single_cap=single_cap)
     request = PlanRequest(
         data=data,
+        columns=Columns(text=text_column),
         secrets=secrets,
         steps=steps,
         batch_size=batch_size,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import AMOUNT, COUNT
-from privctl.cli.options import common, force, show
+from privctl.cli.options import TEXT_COLUMN, common, force, show
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -32,10 +32,12 @@ _FILE = click.Path(path_type=Path)
     "--pattern-seconds", type=AMOUNT, default=1.0, show_default=True, help="Time limit per pattern and record."
 )
 @click.option("--presidio", is_flag=True, help="Presidio's recognizers too (names, places, ...), if installed.")
+@TEXT_COLUMN
 @force
 @common
 def scan(
     data: Path,
+    text_column: str | None,
     output: Path,
     kinds: str | None,
     patterns: tuple[str, ...],
@@ -52,14 +54,15 @@ def scan(
 ) -> None:
     """Find the secrets in DATA and the records that hold them.
 
-    DATA is JSON lines, CSV or TSV, with "text", or "prompt" and "response", as for training. The scan looks for payment
-    cards, IBANs and NHS numbers (with valid check digits), US social security numbers (ssn), medical record numbers
-    (mrn) and dates of birth (dob) behind a word that announces them, keys, tokens and passwords, e-mail addresses,
-    phone numbers, and whatever --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case
-    of an e-mail address, the separators of a number) count as one. Where matches of several kinds overlap, the longest
-    wins; your own patterns and literals are found everywhere. Names of people, addresses and other national numbers
-    have no kind: only --pattern, --literals and --by find them, and the recognizers of Microsoft Presidio, which
-    --presidio adds where presidio-analyzer is installed (English; guesses of its language model, at a score from 0.4).
+    DATA is what a training reads: JSON lines, parquet, a datasets folder, CSV, text and more (see docs/data.md), with
+    "text", or "prompt" and "response", or the field that --text-column names. The scan looks for payment cards, IBANs
+    and NHS numbers (with valid check digits), US social security numbers (ssn), medical record numbers (mrn) and dates
+    of birth (dob) behind a word that announces them, keys, tokens and passwords, e-mail addresses, phone numbers, and
+    whatever --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case of an e-mail
+    address, the separators of a number) count as one. Where matches of several kinds overlap, the longest wins; your
+    own patterns and literals are found everywhere. Names of people, addresses and other national numbers have no kind:
+    only --pattern, --literals and --by find them, and the recognizers of Microsoft Presidio, which --presidio adds
+    where presidio-analyzer is installed (English; guesses of its language model, at a score from 0.4).
 
     A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
     whole words and are case-sensitive.
@@ -72,9 +75,11 @@ def scan(
       privctl secrets scan train.jsonl -o secrets.jsonl
       privctl secrets scan train.jsonl -o secrets.jsonl --kinds email,phone \\
           --pattern 'ticket=\\bT-\\d{6}\\b' --literals names.txt
+      privctl secrets scan 'notes/*.parquet' --text-column body -o secrets.jsonl
       privctl secrets scan abstracts.jsonl -o rare.jsonl --kinds none --rare-words 100 --rare-least 50
       privctl secrets scan posts.jsonl -o authors.jsonl --kinds none --by author
     """
+    from privctl.data.columns import Columns
     from privctl.reports.codec import encode
     from privctl.secrets.scan.request import ScanRequest
     from privctl.secrets.scan.run import scan as run
@@ -82,6 +87,7 @@ def scan(
 
     request = ScanRequest(
         data=data,
+        columns=Columns(text=text_column),
         output=output,
         kinds=_names(kinds),
         patterns=patterns,

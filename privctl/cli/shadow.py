@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
-from privctl.cli.options import MODEL, common, show
-from privctl.cli.running import data_of, model_of, task_of
+from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, show
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.shown import counted
@@ -31,6 +30,8 @@ _SAME = (
 @click.command()
 @click.argument("model", type=MODEL)
 @click.option("--data", type=_FILE, multiple=True, required=True, help="Records of the pool (repeatable).")
+@TEXT_COLUMN
+@LABEL_COLUMN
 @click.option("--count", type=COUNT, default=16, show_default=True, help="Number of models.")
 @click.option("--task", type=click.Choice(_TASKS), help="As for privctl retrain.")
 @click.option("--epochs", type=AMOUNT, help="Passes over a model's half of the pool.  [default: 3]")
@@ -67,9 +68,7 @@ _SAME = (
 @click.option(
     "--long",
     type=click.Choice(["refuse", "truncate"]),
-    default="refuse",
-    show_default=True,
-    help="What to do with texts longer than the model's context.",
+    help="What to do with texts longer than the model's context.  [default: truncate]",
 )
 @click.option("--max-length", type=COUNT, help="Most tokens of a text; give the audit the same.")
 @click.option("--response-only", is_flag=True, help="Train only on the response's tokens.")
@@ -115,7 +114,9 @@ def shadow(**options: Any) -> None:
 
 def _request(options: dict[str, Any]) -> ShadowRequest:
     from privctl.shadow.pool import ShadowRequest
+    from privctl.show.progress import note
     from privctl.train.choices import Schedule
+    from privctl.train.options import data_of, model_of, task_of
     from privctl.train.request import RetrainRequest
 
     try:
@@ -123,7 +124,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
             method_name="plain",
             model=model_of(options),
             data=data_of(options, options["data"][0]),
-            task=task_of(options, options["data"][0]),
+            task=task_of(options, options["data"][0], partial(note, quiet=options["quiet"])),
             output=options["output"],
             schedule=Schedule(options["schedule"]),
             optimizer=Optimizer(options["optimizer"]),

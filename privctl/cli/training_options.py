@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION, POSITIVE, SEED
-from privctl.cli.options import MODEL, Command
+from privctl.cli.options import COLUMNS, MODEL, Command
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.choices import ClippingStyle, Schedule
+from privctl.train.choices import ClippingStyle, LogName, Schedule
+from privctl.train.method import GROUPS
 
 _TASKS = tuple(str(task) for task in TaskName)
 _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
@@ -21,7 +22,9 @@ _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 def data(*, required: bool = True) -> Callable[[Command], Command]:
     """``--data``."""
-    help_text = "Private examples; see --task." if required else "Private examples; see --task. Not with --replay."
+    help_text = "Private examples: a file, a folder, a pattern or -; see docs/data.md."
+    if not required:
+        help_text += " Not with --replay."
     return click.option("--data", type=click.Path(), required=required, help=help_text)
 
 
@@ -34,9 +37,9 @@ def training(command: Command) -> Command:
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),
-                help="What to train; read from MODEL's config.json by default. Texts: JSONL, CSV, TSV (text, or prompt "
-                "and response; label). Images: class folders, .npz.",
+                help="What to train; read from MODEL's config.json by default.",
             ),
+            *COLUMNS,
             click.option("--epochs", type=AMOUNT, help="Passes over the data.  [default: 3]"),
             click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs."),
             click.option(
@@ -78,9 +81,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--long",
                 type=click.Choice([str(choice) for choice in LongTextPolicy]),
-                default="refuse",
-                show_default=True,
-                help="What to do with texts longer than the model's context.",
+                help="What to do with texts longer than the model's context.  [default: truncate]",
             ),
             click.option("--max-length", type=COUNT, help="Most tokens of a text, if fewer than the model's context."),
             click.option(
@@ -106,8 +107,14 @@ def training(command: Command) -> Command:
             click.option(
                 "--resume",
                 is_flag=True,
-                help="Continue an interrupted run with the same settings; only --held-out, --show-unprotected, "
+                help="Continue an interrupted run with the same settings; only --held-out, --show-unprotected, --log, "
                 "--device and what changes speed or memory may differ.",
+            ),
+            click.option(
+                "--log",
+                multiple=True,
+                type=click.Choice([str(name) for name in LogName]),
+                help="Log the training: OUTPUT.log.csv, OUTPUT.tensorboard, or to a service (repeatable).",
             ),
             click.option("-o", "--output", type=click.Path(), required=True, help="Directory to write."),
         )
@@ -177,19 +184,12 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-_GROUPS = {
-    "clipping": ("clip_norm", "clipping"),
-    "clip-norm": ("clip_norm",),
-    "schedule": ("schedule", "warmup_steps"),
-    "budget": ("epsilon", "noise_multiplier", "delta"),
-    "secrets": ("secrets",),
-}
 
 
 def shared(group: str, helps: Mapping[str, str] = MappingProxyType({})) -> list[Callable[[Any], Any]]:
     """The options of a shared ``group``; ``helps`` replaces the help text of some of them."""
     options = []
-    for name in _GROUPS[group]:
+    for name in GROUPS[group]:
         flag, settings = _SHARED[name]
         options.append(click.option(flag, name, **{**settings, "help": helps.get(name, settings["help"])}))
     return options

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
+from privctl.data.columns import USUAL, Columns
+from privctl.data.decoding import array_of, open_image, other_size
 from privctl.data.npz import read_npz
+from privctl.data.packed import suffix_of
+from privctl.data.places import ARROW, IMAGES, PARQUET, data_files, found, holds_classes
+from privctl.data.table_images import count_table_images, read_table_images
 from privctl.domain.errors import CommandError, InputError
 from privctl.storage.reader import unreadable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm")
+SUFFIXES = IMAGES
 #: Images of one file; ImageNet-21k has 14,197,122.
 MOST_IMAGES = 1 << 24
-#: The only decoders that Pillow may try.
-_FORMATS = ("JPEG", "PNG", "PPM")
-
-#: Pixels of more than 8 bits are refused: Pillow would truncate them silently.
-_DEEP = ("I", "F")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +56,15 @@ class ImageSet:
         return int(self.pixels.shape[3 if self.pixels.dtype == np.uint8 else 1])
 
 
-def read_images(path: Path, *, channels: int = 3, resize: tuple[int, int] | None = None) -> ImageSet:
+def read_images(
+    path: Path, *, channels: int = 3, resize: tuple[int, int] | None = None, columns: Columns | None = None
+) -> ImageSet:
     """The images at ``path``, in memory, with ``channels`` (1 or 3), each brought to ``resize`` (height, width).
 
     A folder has one subfolder a class, of JPEG, PNG or PPM files; other files in it are ignored. An ``.npz`` holds
-    ``images``, (n, h, w[, c]) uint8 or (n, c, h, w) floats, and ``labels``. Nothing in either is unpickled.
+    ``images``, (n, h, w[, c]) uint8 or (n, c, h, w) floats, and ``labels``. Nothing in either is unpickled. Parquet and
+    Arrow files, also as folders (see ``data_files``), have one column of encoded images and one of labels, which is
+    ``label`` unless ``columns`` names it.
 
     Raises InputError, naming the file or position, for what is not an image, for sizes that differ without ``resize``,
     for NaN or infinity, for a class without images and for a set without any; CommandError for a path that is neither;
@@ -70,15 +72,28 @@ def read_images(path: Path, *, channels: int = 3, resize: tuple[int, int] | None
     """
     if channels not in (1, 3):
         raise CommandError(f"the model takes images of {channels} channels; only 1 (grey) and 3 (colour) are read")
-    if path.is_dir():
+    if holds_classes(path):
         return _read_folder(path, channels, resize)
     if path.suffix.lower() == ".npz":
         return _read_arrays(path, channels, resize)
-    raise CommandError(f"{path} is neither a folder of class folders nor an .npz file; images are read from these")
+    if holds_tables(path):
+        label = (columns or USUAL).label_name
+        pixels, labels, places = read_table_images(path, label, channels=channels, resize=resize)
+        return ImageSet(pixels=pixels, labels=labels, places=places)
+    raise CommandError(
+        f"{path} is neither a folder of class folders nor an .npz, parquet or Arrow file; images are read from these"
+    )
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether ``path`` is parquet or Arrow files that are there."""
+    return not holds_classes(path) and found(path) and suffix_of(data_files(path)[0]) in (PARQUET, ARROW)
 
 
 def count_images(path: Path) -> int:
     """How many images ``read_images`` would return for ``path``, without decoding them; raises as it does."""
+    if holds_tables(path):
+        return count_table_images(path)
     if path.is_dir():
         files, _ = _list_folder(path)
         if not files:
@@ -87,16 +102,21 @@ def count_images(path: Path) -> int:
     return len(read_npz(path, ("images", "labels"))[0])
 
 
+def class_images(path: Path) -> list[tuple[str, Path]]:
+    """The images of a folder of class folders, each with its class, by class and name; raises as ``read_images``."""
+    return _list_folder(path)[0]
+
+
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
     files, ignored = _list_folder(path)
     pixels: NDArray[np.uint8] | None = None
     for i, (_, file) in enumerate(files):
-        with _open_image(file) as image:
-            array = _array(image, channels, resize)
+        with open_image(file, str(file)) as image:
+            array = array_of(image, channels, resize)
         if pixels is None:
             pixels = np.empty((len(files), *array.shape), np.uint8)
         if array.shape != pixels.shape[1:]:
-            raise _other_size(str(file), array.shape[:2], files[0][1].name, pixels.shape[1:3])
+            raise other_size(str(file), array.shape[:2], files[0][1].name, pixels.shape[1:3])
         pixels[i] = array
     if pixels is None:
         raise InputError(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
@@ -129,44 +149,6 @@ def _list_folder(path: Path) -> tuple[list[tuple[str, Path]], int]:
 
 def _visible(folder: Path) -> Iterator[Path]:
     return (entry for entry in sorted(folder.iterdir()) if not entry.name.startswith("."))
-
-
-def _open_image(file: Path) -> Image.Image:
-    """The decoded image; raises for one above Pillow's limit on pixels."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(file, formats=_FORMATS)
-            image.load()
-    except UnidentifiedImageError:
-        raise InputError(f"{file} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise InputError(f"{file} exceeds the limit of {Image.MAX_IMAGE_PIXELS} pixels; make it smaller") from None
-    except OSError as error:
-        if error.errno is not None:
-            raise unreadable(file, error) from None
-        raise InputError(f"{file} cannot be decoded ({error}); repair or remove it") from None
-    except (ValueError, SyntaxError, EOFError, IndexError, zlib.error) as error:
-        raise InputError(f"{file} cannot be decoded ({error}); repair or remove it") from None
-    if image.mode.startswith(_DEEP):
-        raise InputError(f"{file} has more than 8 bits per channel; save it with 8")
-    return image
-
-
-def _array(image: Image.Image, channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
-    """(height, width, channels), rotated upright as its metadata says."""
-    upright = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
-    if resize is not None:
-        upright = upright.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
-    array = np.asarray(upright, np.uint8)
-    return array if array.ndim == 3 else array[:, :, None]
-
-
-def _other_size(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:
-    return InputError(
-        f"{place} is {size[0]}x{size[1]} pixels but {first_place} is {expected[0]}x{expected[1]}; give --resize to "
-        "bring all images to one size"
-    )
 
 
 class _Numbered(Sequence[str]):
@@ -219,7 +201,7 @@ def _bytes(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, i
         raise InputError(f"{path} has uint8 images of shape {images.shape}; expected (n, h, w) or (n, h, w, 1 or 3)")
     if shaped.shape[3] == channels and resize in (None, shaped.shape[1:3]):
         return shaped
-    return np.stack([_array(Image.fromarray(i if i.shape[2] == 3 else i[:, :, 0]), channels, resize) for i in shaped])
+    return np.stack([array_of(Image.fromarray(i if i.shape[2] == 3 else i[:, :, 0]), channels, resize) for i in shaped])
 
 
 def _floats(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, int] | None) -> NDArray[np.float32]:

@@ -36,9 +36,11 @@ class LabelSet:
             return self._numbers[name]
         except KeyError:
             listed = ", ".join(map(repr, self.names[:4])) + (", ..." if len(self.names) > 4 else "")
-            raise InputError(
-                f"{where} has the label {name!r}, which is not one of {listed}; name it in --labels"
-            ) from None
+            advice = "name it in --labels"
+            if name.isdecimal() and int(name) < len(self.names):
+                numbers = ",".join(map(str, range(min(4, len(self.names))))) + (",..." if len(self.names) > 4 else "")
+                advice = f"if the numbers are those of the model's classes, give --labels {numbers}"
+            raise InputError(f"{where} has the label {name!r}, which is not one of {listed}; {advice}") from None
 
 
 def labels_named(option: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.lib import format as npy
 
-from privctl.data.records import MOST_RATIO, MOST_UNPACKED
+from privctl.data.packed import MOST_RATIO, MOST_UNPACKED
 from privctl.domain.errors import InputError
 from privctl.storage.reader import unreadable
 

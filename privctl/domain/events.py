@@ -177,7 +177,7 @@ class SampledGaussian(Event):
     def caption(self) -> str:
         """See ``Event``."""
         return (
-            f"{self.steps:,} steps, {self.batches} batches at rate {self.sample_rate:.6g}, "
+            f"{self.steps:,} step{'s' * (self.steps != 1)}, {self.batches} batches at rate {self.sample_rate:.6g}, "
             f"noise multiplier {self.noise_multiplier:.6g}"
         )
 

@@ -15,6 +15,10 @@ class Bound(StrEnum):
     NONE = "none"
 
 
+#: The detail of an accuracy that says what always answering the most frequent label would reach.
+MOST_FREQUENT = "most frequent label"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """One measured quantity.

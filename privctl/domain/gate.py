@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from privctl.domain.notebook import Shown
+
 
 class GateOutcome(StrEnum):
     """``INCONCLUSIVE`` is neither: a report or a step is missing, or an audit could not have seen what it had to."""
@@ -66,7 +68,7 @@ class PolicySetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateJudgement:
+class GateJudgement(Shown):
     """All that was found; ``notes`` are what nobody judged but a reader should know."""
 
     findings: tuple[Finding, ...]

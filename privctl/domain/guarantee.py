@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from privctl.domain.checks import at_least, fraction, positive, probability
+from privctl.domain.notebook import Shown
 
 
 class Notion(StrEnum):
@@ -128,7 +129,7 @@ class Arithmetic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guarantee:
+class Guarantee(Shown):
     """A privacy bound with everything needed to weigh it.
 
     ``epsilon`` is that of (epsilon, delta)-DP, or nats of information under the other notions; None means that no

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 #: Called with the amount of work just done; may be called from any thread.
 Advance = Callable[[float], None]
 #: (label, total, unit) -> a block that yields the function which advances it.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
+#: The latest measures of what is under way, by name; called seldom, by the thread that advances.
+Detail = Callable[[], Mapping[str, float]]
+#: As ``Progress``, showing measures beside the bar.
+DetailedProgress = Callable[[str, float, str, Detail], AbstractContextManager[Advance]]
 #: Called with a sentence that the user should read.
 Notify = Callable[[str], None]
 

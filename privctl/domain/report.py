@@ -12,6 +12,7 @@ from typing import Any
 from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
+from privctl.domain.notebook import Shown
 from privctl.domain.verdict import Verdict
 
 SCHEMA_VERSION = 1
@@ -64,7 +65,7 @@ class Omission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivacyReport:
+class PrivacyReport(Shown):
     """What one step did, to which bytes, and what may be said of the result.
 
     ``created`` is UTC, ISO 8601. ``parameters`` holds the step's settings under the names of its flags. ``log`` is
@@ -86,3 +87,9 @@ class PrivacyReport:
     warnings: tuple[str, ...] = ()
     parents: tuple[ParentReport, ...] = ()
     log: LogPosition | None = None
+
+
+class Reports(tuple[PrivacyReport, ...], Shown):
+    """Several reports of one run, in order."""
+
+    __slots__ = ()

@@ -11,6 +11,7 @@ from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.model_at_hand import ModelAtHand
 from privctl.storage.folder import holds_weights, never_released
+from privctl.storage.reader import ADAPTER_NAME
 
 _COMPANION = "companion"
 #: Roles under which an audit names the other files that it read with the weights.
@@ -76,9 +77,10 @@ def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelA
 def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:
     if model.path.is_file() and not written:
         return  # a file by itself, wherever it lies
+    adapter = [path.name for path in model.weights] == [ADAPTER_NAME]
     for name in model.others:
         listed = name in written
-        if listed and not never_released(name):
+        if listed and not never_released(name, adapter=adapter):
             continue
         known = bool(written) or holds_weights(name)
         yield Finding(

@@ -13,7 +13,7 @@ from privctl.domain.guarantee import Adjacency, Notion, PrivacyUnit, Scope, Stat
 from privctl.domain.verdict import Outcome
 
 #: Steps that a model's history can be asked to hold.
-STEPS = ("retrain", "noise", "replay", "audit", "verify", "inspect")
+STEPS = ("retrain", "external-training", "noise", "replay", "audit", "verify", "inspect")
 #: What ``min_power`` is given for, with the range of each.
 POWERS = {"auc": (0.5, 1.0), "extraction": (0.0, 1.0), "epsilon": (0.0, 1e4)}
 #: A larger epsilon is no useful bound.
@@ -165,7 +165,8 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="accepted_assumptions",
-            about="The only unchecked assumptions a guarantee may rest on; all but those about the loss.",
+            about="The only unchecked assumptions a guarantee may rest on; all but those about the loss or another "
+            "program's loop.",
             read=strings,
             text=_as_list,
             metavar="NAME,...",

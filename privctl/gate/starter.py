@@ -16,8 +16,9 @@ require = ["proved", "conditional"]
 # What is guaranteed is computed again from what the reports say was done.
 recompute = true
 
-# A conditional guarantee is worth what its assumptions are. Those about the loss (convex-loss, smooth-loss, ...) count
-# only where they are listed. List the ones you stand behind, and no others count.
+# A conditional guarantee is worth what its assumptions are. Those about the loss (convex-loss, smooth-loss, ...), and
+# that another program's loop trained as it says (own loop, reported ledger), count only where they are listed. List the
+# ones you stand behind, and no others count.
 # accepted_assumptions = ["starting weights", "vocabulary"]
 
 # Whose presence is protected, and against which neighbours.
@@ -31,7 +32,7 @@ require_model = true          # --model must be given, and be the one the report
 # require_signer = ["ci.pub"] # each report must be signed by one of these keys (privctl sign)
 # require_audit_log = ["model.audits.jsonl"]  # every audit in it must be among the reports, and it must be whole
 # audit_log_head = ["blake3:..."]             # what this gate printed last time: the log must go on from there
-required_steps = ["audit"]    # of retrain, noise, replay, audit, verify, inspect
+required_steps = ["audit"]    # of retrain, external-training, noise, replay, audit, ...
 max_age_days = 90
 
 # What attacks may find. Judged by the upper bound of the interval: an audit too small to tell is inconclusive.

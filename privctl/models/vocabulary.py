@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from privctl.data.records import byte_lines
+from privctl.data.packed import byte_lines
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputError
 

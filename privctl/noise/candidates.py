@@ -8,9 +8,9 @@ from pathlib import Path
 
 from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
-from privctl.domain.mechanism import ClippedTraining
+from privctl.domain.mechanism import Calibration, ClippedTraining
 from privctl.domain.report import Omission
-from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev
+from privctl.noise.dp_weights import Premises, PrivacyTarget, guarantees, noise_stddev, published_stddev
 from privctl.noise.placement import Companion, output_path, report_path
 from privctl.noise.selection import Selection
 from privctl.noise.shortfall import NOTHING_CLAIMED, Shortfall, shortfall
@@ -42,8 +42,9 @@ class NoiseRelease:
 class Candidate:
     """One noise level with what follows from it; ``path`` is where its model goes.
 
-    ``target`` is None where the standard deviation was given. ``shortfall`` says why nothing useful follows; None where
-    something does.
+    ``target`` is None where the standard deviation was given; ``published_stddev`` is what the published formula gives
+    for it, where another calibration was asked for. ``shortfall`` says why nothing useful follows; None where something
+    does.
     """
 
     target: PrivacyTarget | None
@@ -52,6 +53,7 @@ class Candidate:
     guarantees: tuple[Guarantee, ...]
     omissions: tuple[Omission, ...]
     shortfall: Shortfall | None = None
+    published_stddev: float | None = None
 
     @property
     def report_path(self) -> Path:
@@ -130,4 +132,15 @@ def _candidate(
     )
     lacking = shortfall(training, target, rows)
     path = output_path(release.checkpoint, output, mark, private=lacking is None)
-    return Candidate(target=target, stddev=stddev, path=path, guarantees=rows, omissions=omitted, shortfall=lacking)
+    calibrated = target.calibration is not Calibration.DP_WEIGHTS
+    return Candidate(
+        target=target,
+        stddev=stddev,
+        path=path,
+        guarantees=rows,
+        omissions=omitted,
+        shortfall=lacking,
+        published_stddev=published_stddev(training, target.epsilon, target.delta, target.formula)
+        if calibrated
+        else None,
+    )

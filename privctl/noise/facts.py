@@ -43,6 +43,23 @@ class FactSource:
     enforced: bool = False
 
 
+class MissingFactsError(CommandError):
+    """Facts without which no sensitivity follows are missing; ``known`` are those given, each with its source."""
+
+    def __init__(
+        self, missing: Sequence[str], known: Mapping[str, tuple[Any, FactSource]], delta: float | None, model: str
+    ) -> None:
+        self.missing, self.known, self.delta = tuple(missing), dict(known), delta
+        flags = " ".join(f"--{name.replace('_', '-')} {_EXAMPLES[name]}" for name in missing)
+        self.example = f"privctl noise {shlex.quote(model)} {flags}"
+        super().__init__(
+            f"how much noise {model} needs depends on how it was trained, and these facts are not known: "
+            f"{', '.join(missing)}; each example's gradient must have been clipped, or else only --noise-stddev is "
+            "left, which guarantees nothing; --dry-run shows what usual values would give; state the training's own "
+            f"numbers, all in a --facts file or as flags, such as: {self.example}"
+        )
+
+
 def from_flags(values: Mapping[str, Any]) -> FactSource:
     """The facts among ``values`` that were given (None: not given)."""
     return FactSource(FLAGS, {k: v for k, v in values.items() if k in _FIELDS and v is not None})
@@ -116,7 +133,7 @@ def training_facts(sources: Sequence[FactSource], model: str = "MODEL") -> tuple
 
     ``model`` is named in the command that errors give as an example.
 
-    Raises CommandError where facts are missing (all are listed), InputError where two sources disagree or a value
+    Raises MissingFactsError where facts are missing (all are listed), InputError where two sources disagree or a value
     describes no training.
     """
     facts: dict[str, tuple[Any, FactSource]] = {}
@@ -130,7 +147,8 @@ def training_facts(sources: Sequence[FactSource], model: str = "MODEL") -> tuple
                 )
             facts.setdefault(name, (value, source))
     if missing := [name for name in REQUIRED if name not in facts]:
-        raise CommandError(_how_to_state(missing, model))
+        stated = (source.values["delta"] for source in sources if "delta" in source.values)
+        raise MissingFactsError(missing, facts, next(stated, None), model)
     values = {name: value for name, (value, _) in facts.items()}
     values["optimizer"] = Optimizer(values.get("optimizer", Optimizer.SGD))
     try:
@@ -140,17 +158,6 @@ def training_facts(sources: Sequence[FactSource], model: str = "MODEL") -> tuple
             raise CommandError(flagged(str(error), _FIELDS)) from None
         raise InputError(f"the training facts do not hold together: {error}") from None
     return training, _facts_assumption(facts)
-
-
-def _how_to_state(missing: Sequence[str], model: str) -> str:
-    """What to type for the ``missing`` facts, all at once."""
-    example = " ".join(f"--{name.replace('_', '-')} {_EXAMPLES[name]}" for name in missing)
-    return (
-        f"how much noise {model} needs depends on how it was trained, and these facts are not known: "
-        f"{', '.join(missing)}; each example's gradient must have been clipped, or else only --noise-stddev is left, "
-        "which guarantees nothing; state the training's own numbers, all in a --facts file or as flags, such as: "
-        f"privctl noise {shlex.quote(model)} {example}"
-    )
 
 
 def _facts_assumption(facts: Mapping[str, tuple[Any, FactSource]]) -> Assumption:

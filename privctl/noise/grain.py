@@ -99,6 +99,18 @@ def grains_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[s
     }
 
 
+def typical_weight(checkpoint: Checkpoint, noised: Collection[str]) -> float:
+    """Root mean square of the weights that get noise, before it, at up to ``_PLACES`` places."""
+    squares, count = 0.0, 0
+    for file, piece in set(_places(_chosen(checkpoint, noised))):
+        buffer = memoryview(bytearray(piece.size))
+        file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffer)
+        weights = _numbers(np.frombuffer(buffer, FLOAT_VIEWS[piece.tensor.dtype]), piece.tensor).astype(np.float64)
+        squares += float(np.square(weights).sum())
+        count += weights.size
+    return math.sqrt(squares / count) if count else math.inf
+
+
 def _chosen(checkpoint: Checkpoint, noised: Collection[str]) -> list[tuple[SafetensorsFile, TensorInfo]]:
     return [(file, tensor) for file, tensor in checkpoint.tensors() if tensor.name in noised and tensor.elements]
 
@@ -129,11 +141,14 @@ def _block(tensor: TensorInfo, element: int) -> Piece:
     return Piece(0, tensor, start, min(block, tensor.size - start))
 
 
+def _numbers(stored: NDArray[np.generic], tensor: TensorInfo) -> NDArray[np.generic]:
+    """The weights (n,) that the ``stored`` words of ``tensor`` stand for."""
+    return (stored.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else stored
+
+
 def _spacings(stored: NDArray[np.generic], tensor: TensorInfo) -> Iterator[tuple[int, int]]:
     """Log2 of the spacings of ``stored`` (n,), each with how many weights have it."""
-    if tensor.dtype == "BF16":
-        stored = (stored.astype(np.uint32) << 16).view(np.float32)
-    fraction, exponent = np.frexp(stored)
+    fraction, exponent = np.frexp(_numbers(stored, tensor))
     least = _LEAST[tensor.dtype]
     log_spacings = np.where(fraction == 0, least, np.maximum(exponent - 1 - _MANTISSA[tensor.dtype], least))
     yield from zip(*(part.tolist() for part in np.unique(log_spacings, return_counts=True)), strict=True)

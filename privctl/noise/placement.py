@@ -10,11 +10,12 @@ from pathlib import Path
 
 from privctl.domain.errors import CommandError
 from privctl.domain.report import Omission
+from privctl.models.guard.adapters import adapter_config
 from privctl.models.guard.keys import check_keys, read_object, without_code
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.storage.atomic import PendingFile, PendingFolder, require_regular, write_bytes
 from privctl.storage.folder import check_links
-from privctl.storage.reader import INDEX_NAME, Checkpoint
+from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, Checkpoint
 
 #: Files of a Hugging Face directory that describe the model without holding weights or traces of its training.
 COMPANIONS = (
@@ -61,14 +62,17 @@ def companions(checkpoint: Checkpoint) -> tuple[Companion, ...]:
     if not checkpoint.is_directory:
         return ()
     check_links(checkpoint.root)
-    paths = (checkpoint.root / name for name in COMPANIONS)
-    return tuple(_companion(path) for path in paths if path.is_file())
+    names = (ADAPTER_CONFIG, *COMPANIONS) if checkpoint.is_adapter else COMPANIONS
+    return tuple(_companion(path) for path in (checkpoint.root / name for name in names) if path.is_file())
 
 
 def _companion(path: Path) -> Companion:
-    if path.name in _CONFIGURE:
-        data = read_object(path)
-        check_keys(data, path)
+    if path.name in _CONFIGURE or path.name == ADAPTER_CONFIG:
+        if path.name == ADAPTER_CONFIG:
+            data = adapter_config(path)
+        else:
+            data = read_object(path)
+            check_keys(data, path)
         content_kept, left_out = without_code(data)
         if left_out:
             content = json.dumps(content_kept, indent=2, ensure_ascii=False).encode() + b"\n"
@@ -174,7 +178,8 @@ def omissions_of(checkpoint: Checkpoint, copied_companions: tuple[Companion, ...
             yield Omission(
                 what=f"{key} of {companion.name}", reason="it names code that a loader would import or download"
             )
-    copied = {*COMPANIONS, *(file.path.name for file in checkpoint.files)}
+    copied = {ADAPTER_CONFIG} if checkpoint.is_adapter else set()
+    copied |= {*COMPANIONS, *(file.path.name for file in checkpoint.files)}
     for path in sorted(checkpoint.root.iterdir()):
         if path.name not in copied and not path.name.startswith("."):
             yield Omission(

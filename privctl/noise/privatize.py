@@ -15,6 +15,7 @@ from privctl.domain.mechanism import Calibration, WeightNoise
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
+from privctl.models.guard.adapters import stated_base
 from privctl.noise.candidates import Candidate, NoiseRelease
 from privctl.noise.grain import LEAST_CHANGED, MOST_KEPT, Grain, grain_of, grains_of
 from privctl.noise.placement import CandidateOutput, omissions_of
@@ -293,6 +294,14 @@ def _of_shortfall(candidate: Candidate) -> Iterator[str]:
 def _warnings(release: NoiseRelease) -> Iterator[str]:
     if release.training is not None:
         yield from _NOT_COVERED
+    if release.checkpoint.is_adapter:
+        base = stated_base(release.checkpoint.root) or "a model that it does not name"
+        known = any(role.startswith("base-") for role in release.inputs)
+        where = "among the inputs" if known else "not known here"
+        yield (
+            f"the weights are an adapter of {base}, whose digests are {where}; "
+            "the guarantees are for the adapter, and its base must have been made without the data"
+        )
     if release.seed is not None:
         yield "the noise was drawn from a seed given by the user: anyone who knows it can remove the noise"
     yield from (f"assumed, and often false: {a.statement}" for a in release.premises.assumptions if a.name == ROUNDING)

@@ -14,10 +14,13 @@ from privctl.noise.dp_weights import PUBLISHED, PrivacyTarget
 #: How the warning begins, in reports and in the terminal.
 USELESS = "NO USEFUL GUARANTEE"
 _NOT_PRIVATE = "Do not call this model private"
-_MORE_NOISE = (
-    f"{_NOT_PRIVATE}. For noise that meets an epsilon, name what is known of the loss by --regime (nonconvex: any); "
-    "for a neural network, train again with privctl retrain dp-sgd"
-)
+_RETRAIN = "for a neural network, train again with privctl retrain dp-sgd"
+_MORE_NOISE = {
+    Calibration.DP_WEIGHTS: f"{_NOT_PRIVATE}. For noise that meets an epsilon, remove --calibration published, "
+    f"and name what is known of the loss by --regime (nonconvex: any); {_RETRAIN}",
+    Calibration.GAUSSIAN: f"{_NOT_PRIVATE}. Ask for a smaller --epsilon, and name what is known of the loss by "
+    f"--regime; {_RETRAIN}",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,4 +69,4 @@ def shortfall(training: ClippedTraining, target: PrivacyTarget, guarantees: Sequ
     claims = any(guarantee.name == PUBLISHED for guarantee in guarantees)
     if claims:
         text += f"; the published epsilon {target.epsilon:g} does not follow"
-    return Shortfall(reason=text, advice=_MORE_NOISE)
+    return Shortfall(reason=text, advice=_MORE_NOISE[target.calibration])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import InputError
-from privctl.domain.progress import Advance, silent
+from privctl.domain.progress import Advance, Notify, Progress, silent
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFile, ReportFiles, absolute_path, path_of
 from privctl.reports.files import REPORT_SUFFIX, pointer_of, report_beside
@@ -139,7 +139,41 @@ def _advice(model: Path, read: dict[Path, ReportFile]) -> str:
     return f"{expected.path.name} is about other weights, so restore the model or give the report that fits"
 
 
-def given_reports(paths: tuple[Path, ...], found: dict[Path, ReportsOfModel]) -> tuple[Path, ...]:
-    """``paths`` with each model replaced by its reports, each once."""
+def _size_of(path: Path) -> int:
+    try:
+        return weight_bytes(path)
+    except InputError as error:
+        raise InputError(f"{path} is neither a report nor a model: {error}") from None
+
+
+def reports_at(
+    paths: Sequence[Path],
+    progress: Progress,
+    notify: Notify = lambda _: None,
+    *,
+    known: Mapping[Path, frozenset[str]] | None = None,
+    by_name: bool = False,
+) -> tuple[Path, ...]:
+    """``paths`` with each model replaced by the reports beside it that fit its weights, its own first; each once.
+
+    ``known`` are the digests of models whose weights were read already. With ``by_name``, a model that no report fits
+    is replaced by the one that names its files. Raises InputError where a model has no report of its own, or several.
+    """
+    found: dict[Path, ReportsOfModel] = {}
+    for path in dict.fromkeys(filter(is_model, paths)):
+        weights = (known or {}).get(path)
+        if weights is None:
+            with progress("digests", _size_of(path), "bytes") as advance:
+                weights = weight_digests(path, advance)
+        try:
+            found[path] = reports_of(path, weights)
+        except InputError:
+            named = report_by_name(path) if by_name else None
+            if named is None:
+                raise
+            found[path] = ReportsOfModel(own=named)
+            notify(changed_since(named, path))
+            continue
+        notify(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}")
     every = (each for path in paths for each in (found[path].all if path in found else (path,)))
     return tuple({absolute_path(path): path for path in every}.values())

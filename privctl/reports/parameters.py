@@ -155,6 +155,34 @@ class TrainingParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalTrainingParameters:
+    """Of a training in a loop that privctl did not write; ``program`` says what wrote the report.
+
+    ``batch_size`` is the expected one. ``steps_begun`` count as spent; ``updates`` were made.
+    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry.
+    """
+
+    program: str
+    examples: int | None = None
+    batch_size: float | None = None
+    sample_rate: float | None = None
+    noise_multiplier: float | None = None
+    clip_norm: float | None = None
+    clipping: str | None = None
+    delta: float | None = None
+    epochs: float | None = None
+    learning_rate: float | None = None
+    optimizer: str | None = None
+    steps_begun: int | None = None
+    updates: int | None = None
+    released_numbers: int | None = None
+    noise_source: str | None = None
+    accountant_history: tuple[tuple[float, ...], ...] = ()
+    measured_members: int | None = None
+    measured_nonmembers: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseParameters:
     """Of ``privctl noise``; ``tensors_untouched`` gives the reason why each of them got none."""
 

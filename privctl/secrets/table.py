@@ -17,7 +17,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from privctl.data.records import json_objects, kind_of
+from privctl.data.columns import kind_of
+from privctl.data.rows import json_objects
 from privctl.domain.errors import InputError
 from privctl.storage.json_text import shown
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,15 @@ from privctl.data.labels import labels_of
 from privctl.data.records import Record
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
+from privctl.models.chat import chat_of
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.models.encoding import TextOptions
 from privctl.models.language import quiet_transformers, read_config
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
 from privctl.train.budget import recipe_for
-from privctl.train.prepare import choose_trained
+from privctl.train.prepare import choose_trained, text_options
 from privctl.train.request import RetrainRequest
 from privctl.train.settings import TrainingSettings
 
@@ -117,8 +117,10 @@ def _check(request: ShadowRequest) -> None:
     if data.long is LongTextPolicy.SPLIT:
         raise CommandError("--long split trains on pieces of a record, which is scored whole; choose truncate")
     unused = {
-        "--long": images and data.long is not LongTextPolicy.REFUSE,
+        "--long": images and data.long is not None,
         "--max-length": images and data.max_length is not None,
+        "--text-column": images and data.columns.text is not None,
+        "--label-column": training.task not in CLASSIFICATION and data.columns.label is not None,
         "--vocabulary": images and training.model.vocabulary is not None,
         "--resize": not images and data.resize is not None,
         "--labels": training.task not in CLASSIFICATION and bool(data.labels),
@@ -152,12 +154,11 @@ _Read = tuple[list[Record], Callable[[TrainingModel], Task], int]
 def _texts(request: ShadowRequest) -> _Read:
     training = request.training
     labelled = training.task in CLASSIFICATION
-    pooled = [record for path in request.data for record in read_texts(path, labelled=labelled)]
+    columns = replace(training.data.columns, chat=chat_of(training.model.path))
+    pooled = [record for path in request.data for record in read_texts(path, labelled=labelled, columns=columns)]
     first_places = _first_places([(record.text, record.label) for record in pooled])
     distinct: list[TextRecord] = [pooled[i] for i in first_places]
-    options = TextOptions(
-        long=training.data.long, max_length=training.data.max_length, response_only=training.data.response_only
-    )
+    options = text_options(training.data)
     records = [Record(record.line, record.text, record.label) for record in distinct]
     return records, lambda model: text_task(model, distinct, options, seed=training.seed), len(pooled) - len(distinct)
 
@@ -165,7 +166,13 @@ def _texts(request: ShadowRequest) -> _Read:
 def _images(request: ShadowRequest) -> _Read:
     training = request.training
     sets = [
-        read_images(path, channels=_channels(training.model.path), resize=training.data.resize) for path in request.data
+        read_images(
+            path,
+            channels=_channels(training.model.path),
+            resize=training.data.resize,
+            columns=training.data.columns,
+        )
+        for path in request.data
     ]
     if len({(one.pixels.dtype, one.size) for one in sets}) > 1:
         raise InputError("the --data sets hold images of different sizes or number formats; bring them to one")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from privctl.domain.errors import InputError
-from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, Checkpoint
+from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, SINGLE_NAME, Checkpoint
 
 #: Endings of files that hold weights, in any framework's format.
 _WEIGHTS = (
@@ -47,8 +47,9 @@ def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if checkpoint.is_directory:
         weights = {file.path.name for file in checkpoint.files}
         for path in files_of(checkpoint.root):
+            own = checkpoint.is_adapter and path == checkpoint.root / ADAPTER_CONFIG
             read = path.name.lower().endswith(_READ) and path.is_file()
-            if read and path.name not in weights and not holds_weights(path.name):
+            if read and path.name not in weights and (own or not holds_weights(path.name)):
                 yield path
 
 
@@ -57,6 +58,8 @@ def strays_of(checkpoint: Checkpoint) -> Iterator[Path]:
     if not checkpoint.is_directory:
         return
     listed = {checkpoint.root / INDEX_NAME, *(file.path for file in checkpoint.files)}
+    if checkpoint.is_adapter:
+        listed.add(checkpoint.root / ADAPTER_CONFIG)
     for path in files_of(checkpoint.root):
         if path not in listed and holds_weights(path.relative_to(checkpoint.root).as_posix()):
             yield path
@@ -86,8 +89,13 @@ def holds_weights(name: str) -> bool:
     return name not in (SINGLE_NAME, INDEX_NAME) and (last.endswith(_WEIGHTS) or last.startswith(_ADAPTERS))
 
 
-def never_released(name: str) -> bool:
-    """Whether no step writes the file called ``name`` beside a model: other weights, adapters and code."""
+def never_released(name: str, *, adapter: bool) -> bool:
+    """Whether no step writes the file called ``name`` beside a model: other weights, adapters and code.
+
+    ``adapter``: the model is itself one, whose configuration is written with it.
+    """
+    if adapter and name == ADAPTER_CONFIG:
+        return False
     return holds_weights(name) or name.lower().endswith(".py")
 
 

@@ -17,6 +17,8 @@ from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 
 INDEX_NAME = "model.safetensors.index.json"
+#: What peft writes of an adapter: its weights and, beside them, what they are added to and how.
+ADAPTER_NAME, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 SINGLE_NAME = "model.safetensors"
 #: A report of a million tensors is smaller.
 LARGEST_TEXT = 256 << 20
@@ -101,6 +103,11 @@ class Checkpoint:
         return self.root.is_dir()
 
     @property
+    def is_adapter(self) -> bool:
+        """Whether it is a directory with an adapter alone, whose base is elsewhere."""
+        return self.is_directory and [file.path.name for file in self.files] == [ADAPTER_NAME]
+
+    @property
     def folder(self) -> Path:
         """Where configuration and tokenizer would lie."""
         return self.root if self.is_directory else self.root.parent
@@ -122,6 +129,8 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open ``path``: a ``.safetensors`` file, or a directory holding ``model.safetensors`` or shards with an index.
 
+    A directory that holds an adapter, and no weights of a whole model, is opened as that adapter.
+
     Raises InputError for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
     only pickles; FileSystemError where the system refuses.
     """
@@ -140,16 +149,29 @@ def open_checkpoint(path: Path) -> Checkpoint:
         return _open_sharded(path, index)
     if (path / SINGLE_NAME).is_file():
         return Checkpoint(path, (SafetensorsFile(path / SINGLE_NAME),))
+    if (path / ADAPTER_NAME).is_file() and not any(path.glob("pytorch_model*.bin")):
+        return _open_adapter(path)
+    raise _no_weights(path)
+
+
+def _open_adapter(path: Path) -> Checkpoint:
+    if not (path / ADAPTER_CONFIG).is_file():
+        raise InputError(f"{path} holds {ADAPTER_NAME} without {ADAPTER_CONFIG}; give the folder that peft wrote")
+    return Checkpoint(path, (SafetensorsFile(path / ADAPTER_NAME),))
+
+
+def _no_weights(path: Path) -> InputError:
+    """The error for a directory without safetensors, with what to do about what it holds instead."""
     pickles = sorted(p.name for suffix in ("*.bin", "*.pt", "*.pth") for p in path.glob(suffix))
     if pickles:
-        raise InputError(
+        return InputError(
             f"{path} holds pickles ({pickles[0]}), which can run code when loaded; convert them with "
             "AutoModel.from_pretrained(...).save_pretrained(..., safe_serialization=True)"
         )
     gguf = sorted(p.name for p in path.glob("*.gguf"))
     if gguf:
-        raise InputError(f"{path} holds GGUF weights ({gguf[0]}) and no safetensors; {GGUF_ADVICE}")
-    raise InputError(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
+        return InputError(f"{path} holds GGUF weights ({gguf[0]}) and no safetensors; {GGUF_ADVICE}")
+    return InputError(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
 
 
 #: What a model on the Hugging Face hub may be called: NAME or OWNER/NAME.

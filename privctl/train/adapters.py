@@ -21,7 +21,7 @@ def adapted(network: nn.Module, request: ModelRequest) -> nn.Module:
     try:
         peft: Any = importlib.import_module("peft")
     except ImportError:
-        raise CommandError("--lora-rank needs peft, which is not installed; pip install peft") from None
+        raise CommandError("--lora-rank needs peft, which is not installed; pip install 'privctl[peft]'") from None
     settings = peft.LoraConfig(r=request.lora_rank, lora_alpha=2 * request.lora_rank, target_modules="all-linear")
     wrapped: nn.Module = peft.get_peft_model(network, settings)
     return wrapped

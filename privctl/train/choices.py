@@ -35,6 +35,15 @@ class DerivativeMethod(StrEnum):
     DIFFERENCE = "difference"
 
 
+class LogName(StrEnum):
+    """Where the measures of a training are logged."""
+
+    CSV = "csv"
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+    MLFLOW = "mlflow"
+
+
 class FormatName(StrEnum):
     """The formats there are."""
 

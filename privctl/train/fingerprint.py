@@ -8,7 +8,7 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from privctl.storage.digest import file_digest
+from privctl.data.recorded import data_digest
 from privctl.train.method import OPTION, MethodSettings, flag_of
 from privctl.train.methods import METHODS, method_named
 from privctl.train.prepare import TrainingJob
@@ -16,7 +16,7 @@ from privctl.train.prepare import TrainingJob
 #: Settings that may change when a run is resumed, as the help of --resume says: the device, how much it processes at
 #: once, what it shows, what it is evaluated on.
 _MAY_CHANGE = {
-    "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out",
+    "output", "resume", "force", "show_unprotected", "device", "compiled", "checkpointing", "held_out", "logs",
     "micro_examples", "micro_tokens",
 }  # fmt: skip
 #: What follows from the options and the data, in words.
@@ -26,7 +26,8 @@ _LAST = ("steps", *_DERIVED)
 #: What the digest of a file begins with.
 _DIGEST = "blake3:"
 #: Settings whose option has another name.
-_NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data"}
+_NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data",
+    "data.columns.text": "--text-column", "data.columns.label": "--label-column"}  # fmt: skip
 
 
 def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "examples": len(job.task),
         "data": {
             **_settings_of(request.data),
-            "train": file_digest(train) if train.is_file() else str(train),
+            "train": data_digest(train),
         },
         "delta": job.delta,
         "secrets": None if job.plan is None else job.plan.digest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -24,7 +24,9 @@ from privctl.train.contribution.training_job import (
     run_quantized_test,
 )
 from privctl.train.gradient_noise import GradientNoise, noise_for
+from privctl.train.live import steps_ledger
 from privctl.train.loop import FinishedRun, Trainer
+from privctl.train.observed import observed
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_model import save_network
@@ -32,7 +34,16 @@ from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
 from privctl.train.sampling import BatchSource, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
-from privctl.train.session import Session, measured, mention_saved_state, open_folder, prepared, shared_source, try_out
+from privctl.train.session import (
+    Session,
+    measured,
+    mention_saved_state,
+    open_folder,
+    prepared,
+    shared_source,
+    try_out,
+)
+from privctl.train.signal_to_noise import SignalToNoise, too_little
 from privctl.train.withheld import staged_private
 
 #: Builds a run's precision from its job and its network, once the network is on its device.
@@ -68,6 +79,8 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model).to(device)
     network = prepared(network, job)
+    for warning in _too_noisy(job, network):
+        session.notify(warning)
     # Before the folder is made, because these tests may refuse the run.
     if request.method.clips:
         job = run_contribution_test(job, network, device, gradient_stages(job, network, device), session.notify)
@@ -91,13 +104,17 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         precision=precision,
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
+        first_look=lambda untrained: measured(job, untrained, device),
     )
-    completed = start.updates if start else 0
+    # With noise the steps begun are the position in the schedule, as in the loop.
+    done = 0 if start is None else start.steps_begun if request.method.noised else start.updates
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    spent = steps_ledger(job)
     with (
         folder or nullcontext(),
-        session.progress(f"training ({request.method_name})", recipe.steps - completed, "steps") as advance,
+        observed(job, session, device=device, spent=spent, done=done, folder=folder, trained=trained) as observers,
     ):
-        trainer.advance = advance
+        trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
             finished = trainer.run(start, stop)
         if not workers.is_main:
@@ -107,6 +124,18 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     if folder is not None:
         folder.remove()
     return report
+
+
+def _too_noisy(job: TrainingJob, network: nn.Module) -> Iterator[str]:
+    """A warning where the noise is so large that nothing, or little, can be learned."""
+    if job.request.method.noised:
+        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        recipe = job.recipe
+        yield from too_little(
+            SignalToNoise(
+                steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=trained
+            )
+        )
 
 
 def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:

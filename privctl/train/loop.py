@@ -30,6 +30,7 @@ from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import BatchSource
 from privctl.train.settings import TrainingSettings
 from privctl.train.tensors import load_tensors, named_tensors, require_finite
+from privctl.train.watch import Unwatched, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class FinishedRun:
     """A completed run: the number of ``updates`` and of ``steps_begun``, and one entry of ``history`` per epoch.
 
     ``side_releases_begun`` counts side releases. ``released`` counts all numbers that were released, with noise if the
-    method adds any.
+    method adds any. ``before`` are the held-out measures of the starting weights.
     """
 
     updates: int
@@ -45,13 +46,15 @@ class FinishedRun:
     history: tuple[Mapping[str, float], ...]
     side_releases_begun: int = 0
     released: int = 0
+    before: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
     """One run of ``recipe`` on ``network``, whose parameters that require a gradient are trained; call ``run`` once.
 
-    ``noise`` is None where the recipe has none. ``evaluate`` measures the network on held-out data after each epoch.
+    ``noise`` is None where the recipe has none. ``evaluate`` measures the network on held-out data after each epoch,
+    ``first_look`` its starting weights.
     ``precision`` says how the network computes. ``folder`` None keeps no state. ``save_every`` is in seconds.
     """
 
@@ -66,7 +69,9 @@ class Trainer:
     precision: Precision = field(default_factory=FullPrecision)
     folder: RunFolder | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
+    first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
+    watch: Watch = field(default_factory=Unwatched)
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
 
@@ -79,6 +84,7 @@ class Trainer:
         it.
         """
         updates, steps_begun, history = 0, 0, list(start.history) if start else []
+        before = finite_of(self.first_look(self.network)) if self.workers.is_main else {}
         optimizer = _optimizer(self._trainable(), self.recipe)
         if start is not None:
             updates, steps_begun = start.updates, start.steps_begun
@@ -92,7 +98,9 @@ class Trainer:
                 self.precision.begin(updates, position, self._mark_side_releases)
                 if self.folder is not None and self.workers.is_main:
                     self.folder.mark(steps_begun + 1)
-                self._step(engine, optimizer, updates, steps_begun, tally)
+                earlier = len(tally.losses)
+                examples = self._step(engine, optimizer, updates, steps_begun, tally)
+                self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[earlier:])
                 updates, steps_begun = updates + 1, steps_begun + 1
                 ended = (
                     updates % self.recipe.steps_per_epoch == 0
@@ -100,6 +108,7 @@ class Trainer:
                 )
                 if ended:
                     history.append(self._epoch_measures(updates, tally))
+                    self.watch.epoch(self._position(updates, steps_begun), history[-1])
                 # The main process's clock decides for all; a signal counts even if only one process received it.
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
                 stopping, due = self.workers.any_of(stop(), due)
@@ -117,6 +126,7 @@ class Trainer:
             history=tuple(history),
             side_releases_begun=side_releases,
             released=released,
+            before=before,
         )
 
     def _state(self, updates: int, steps_begun: int, history: Sequence[Mapping[str, float]]) -> SavedState:
@@ -152,8 +162,12 @@ class Trainer:
         updates: int,
         steps_begun: int,
         tally: EpochStats,
-    ) -> None:
-        """One update from one batch; ``steps_begun`` indexes the noise, which is never reused."""
+    ) -> list[int]:
+        """One update from one batch, whose examples in this process are returned.
+
+        ``steps_begun`` indexes the noise, which is never reused.
+        """
+        seen: list[int] = []
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter in parameters:
             parameter.grad = None  # then the first gradient is written, not added to zeros, which saves a pass
@@ -162,6 +176,7 @@ class Trainer:
         chosen = self.workers.share(self.batches.batch(position)).tolist()
         for micro in self.task.micro_batches(chosen, position, self.recipe.micro_examples, self.recipe.micro_tokens):
             self._accumulate(engine, micro, position, tally)
+            seen += micro
         gradients = [_gradient(p) for p in parameters]
         if self.noise is None:
             self.workers.all_reduce(gradients)
@@ -175,6 +190,7 @@ class Trainer:
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(updates)
         optimizer.step()
+        return seen
 
     def _accumulate(self, engine: PerExample | None, examples: Sequence[int], position: int, tally: EpochStats) -> None:
         """Add the examples' share of the step's gradient: their sum, divided by the expected batch size."""
@@ -227,7 +243,7 @@ class Trainer:
         tally.gather(self.workers)
         measured = self.evaluate(self.network) if self.workers.is_main else {}
         numbers = {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
-        return {name: number for name, number in numbers.items() if math.isfinite(number)}
+        return finite_of(numbers)
 
     def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
         """Write ``state``, after collecting its tensors."""
@@ -242,6 +258,11 @@ class Trainer:
         if self.folder is None:
             return sentence
         return f"{sentence}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
+
+
+def finite_of(measures: Mapping[str, float]) -> dict[str, float]:
+    """The finite ones of ``measures``."""
+    return {name: number for name, number in measures.items() if math.isfinite(number)}
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

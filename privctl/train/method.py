@@ -15,12 +15,21 @@ if TYPE_CHECKING:
     from privctl.domain.events import SampledGaussian
     from privctl.domain.progress import Progress
     from privctl.domain.report import PrivacyReport
+    from privctl.domain.training_plan import TrainingPlan
     from privctl.train.prepare import TrainingJob
     from privctl.train.request import ReplayRequest, RetrainRequest
     from privctl.train.session import Session
 
 #: Key of a field's metadata that marks it as an option.
 OPTION = "option"
+#: Group of options that several methods share -> their names.
+GROUPS = {
+    "clipping": ("clip_norm", "clipping"),
+    "clip-norm": ("clip_norm",),
+    "schedule": ("schedule", "warmup_steps"),
+    "budget": ("epsilon", "noise_multiplier", "delta"),
+    "secrets": ("secrets",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +107,13 @@ class SideReleases(Protocol):
         ...
 
 
+def plan_gradients(job: TrainingJob) -> TrainingPlan:
+    """The plan of a training by gradients in full precision."""
+    from privctl.train import dry_run
+
+    return dry_run.plan_gradients(job)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
     """A training method, run by ``privctl retrain NAME``.
@@ -111,7 +127,8 @@ class Method:
 
     ``sampled`` tells whether a request's batches are Poisson samples. Otherwise they are passes over the data; then
     ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one. ``run``
-    trains and saves, ``replay`` repeats a recorded run without data, ``files`` are suffixes of files beside the output.
+    trains and saves, ``plan`` says what a run would do without training, ``replay`` repeats a recorded run without
+    data, ``files`` are suffixes of files beside the output.
     """
 
     name: str
@@ -131,5 +148,6 @@ class Method:
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     run: Callable[[TrainingJob, Session], PrivacyReport | None]
+    plan: Callable[[TrainingJob], TrainingPlan] = plan_gradients
     replay: Callable[[ReplayRequest, Progress], PrivacyReport] | None = None
     files: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from privctl.data.images import read_images
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
+from privctl.models.chat import chat_of
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextOptions
 from privctl.models.language import quiet_transformers, read_config
@@ -21,8 +22,9 @@ from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
 from privctl.train.budget import recipe_for
 from privctl.train.contribution import IndependenceTest
+from privctl.train.log_places import require_logs
 from privctl.train.released_model import require_places
-from privctl.train.request import ModelRequest, RetrainRequest
+from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
 from privctl.train.settings import TrainingSettings
 from privctl.train.withheld import require_room
@@ -62,7 +64,8 @@ def prepare(request: RetrainRequest) -> TrainingJob:
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request)
     classify = request.task in CLASSIFICATION
-    records = read_texts(request.data.train, labelled=classify, unit=request.data.unit)
+    columns = replace(request.data.columns, chat=chat_of(request.model.path))
+    records = read_texts(request.data.train, labelled=classify, unit=request.data.unit, columns=columns)
     if classify:
         labels, collected = _labels(request, [record.label or "" for record in records])
     model = load_for_training(
@@ -75,18 +78,25 @@ def prepare(request: RetrainRequest) -> TrainingJob:
         norm=request.model.norm,
         dropout=request.model.dropout,
     )
-    options = TextOptions(
-        long=request.data.long, max_length=request.data.max_length, response_only=request.data.response_only
-    )
+    options = text_options(request.data)
     task = text_task(model, records, options, seed=request.seed)
     held_out = None
     if request.data.held_out is not None:
-        held_out = text_task(model, read_texts(request.data.held_out, labelled=classify), options, seed=request.seed)
+        others = read_texts(request.data.held_out, labelled=classify, columns=columns)
+        held_out = text_task(model, others, options, seed=request.seed)
     return _job(request, model, task, held_out, collected, plan)
 
 
+def text_options(data: DataRequest) -> TextOptions:
+    """How the texts of ``data`` become examples: long ones are truncated where nothing else was asked for."""
+    return TextOptions(
+        long=data.long or LongTextPolicy.TRUNCATE, max_length=data.max_length, response_only=data.response_only
+    )
+
+
 def _prepare_images(request: RetrainRequest) -> TrainingJob:
-    images = read_images(request.data.train, channels=_channels(request.model.path), resize=request.data.resize)
+    resize, columns = request.data.resize, request.data.columns
+    images = read_images(request.data.train, channels=_channels(request.model.path), resize=resize, columns=columns)
     labels, collected = _labels(request, images.labels)
     model = load_for_training(
         request.model.path,
@@ -101,7 +111,7 @@ def _prepare_images(request: RetrainRequest) -> TrainingJob:
     if request.data.held_out is not None:
         held_out = image_task(
             model,
-            read_images(request.data.held_out, channels=images.channels, resize=request.data.resize),
+            read_images(request.data.held_out, channels=images.channels, resize=resize, columns=columns),
         )
     return _job(request, model, image_task(model, images), held_out, collected)
 
@@ -116,6 +126,7 @@ def _check_places(request: RetrainRequest) -> None:
         inputs=[path for path in inputs if path is not None],
     )
     require_room(request)
+    require_logs(request)
 
 
 def _check_task(request: RetrainRequest) -> None:
@@ -124,8 +135,10 @@ def _check_task(request: RetrainRequest) -> None:
     causal = request.task is TaskName.CAUSAL_LM
     unused = {
         "--unit": images and data.unit is not None,
-        "--long": images and data.long is not LongTextPolicy.REFUSE,
+        "--long": images and data.long is not None,
         "--max-length": images and data.max_length is not None,
+        "--text-column": images and data.columns.text is not None,
+        "--label-column": request.task not in CLASSIFICATION and data.columns.label is not None,
         "--vocabulary": images and request.model.vocabulary is not None,
         "--response-only": not causal and data.response_only,
         "--resize": not images and data.resize is not None,

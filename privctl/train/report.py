@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from privctl.accounting.gridded import NOTE, Released, guarantee_of_floats_in_nats
 from privctl.accounting.guarantees import guarantee_of
+from privctl.data.recorded import recorded_files
 from privctl.domain.events import Ledger
-from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.evidence import MOST_FREQUENT, Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
-from privctl.reports.files import file_artifact, now, versions
+from privctl.models.tasks.classification import ImageClassification, TextClassification
+from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train import withheld
@@ -68,7 +71,12 @@ def report_for(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=tuple(file_artifact(role, path, place) for role, path in inputs.items() if path and path.is_file()),
+        inputs=tuple(
+            digested_artifact(role, file, place)
+            for role, path in inputs.items()
+            if path
+            for file in recorded_files(path)
+        ),
         outputs=outputs,
         parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},
         mechanism=_mechanism(job, finished),
@@ -275,7 +283,11 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
 
 
 def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
-    """The last epoch's measures, with those of every epoch in the details, except withheld ones."""
+    """The last epoch's measures, except withheld ones.
+
+    The details hold those of every epoch, held-out measures ``before`` the training, and of an accuracy what always
+    answering the most frequent label would reach.
+    """
     history = withheld.released(job.request, finished.history)
     last: Mapping[str, float] = history[-1] if history else {}
     for key, quantity in _QUANTITIES.items():
@@ -289,5 +301,16 @@ def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
             estimate=last[key],
             bound=Bound.NONE,
             samples={"examples": count},
-            details={f"epoch {i}": e[key] for i, e in enumerate(history, start=1) if key in e},
+            details={
+                **({"before": finished.before[key]} if key in finished.before else {}),
+                **{f"epoch {i}": e[key] for i, e in enumerate(history, start=1) if key in e},
+                **(_most_frequent(job) if key == "held_out_accuracy" else {}),
+            },
         )
+
+
+def _most_frequent(job: TrainingJob) -> dict[str, float]:
+    """The share of the most frequent label among the held-out examples; nothing for a task without labels."""
+    if not isinstance(job.held_out, TextClassification | ImageClassification):
+        return {}
+    return {MOST_FREQUENT: max(Counter(job.held_out.labels).values()) / len(job.held_out.labels)}

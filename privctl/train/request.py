@@ -5,22 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from privctl.data.columns import USUAL, Columns
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.choices import ClippingStyle, Schedule
+from privctl.train.choices import ClippingStyle, LogName, Schedule
 from privctl.train.method import Method, MethodSettings, Settings
 from privctl.train.methods import method_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
-    """Where the examples come from and how they are read; see the tasks for what each setting means."""
+    """Where the examples come from and how they are read; see the tasks for what each setting means.
+
+    ``long`` None truncates, as ``truncate`` does.
+    """
 
     train: Path
     held_out: Path | None = None
     unit: str | None = None
     labels: tuple[str, ...] = ()
-    long: LongTextPolicy = LongTextPolicy.REFUSE
+    columns: Columns = USUAL
+    long: LongTextPolicy | None = None
     max_length: int | None = None
     response_only: bool = False
     resize: tuple[int, int] | None = None
@@ -81,8 +86,8 @@ class RetrainRequest:
     """The options of ``privctl retrain METHOD``. Give ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
     ``settings`` are the method's own. With ``secrets`` the plan sets the batch size, and ``batch_size`` is not used.
-    ``show_unprotected`` requests a private file of the measures that the report of a private run withholds. Raises
-    ValueError for settings of another method, and for a seed out of range.
+    ``show_unprotected`` requests a private file of the measures that the report of a private run withholds. ``logs``
+    are written while it runs. Raises ValueError for settings of another method, and for a seed out of range.
     """
 
     method_name: str
@@ -94,6 +99,7 @@ class RetrainRequest:
     secrets: SecretsRequest | None = None
     output: Path
     show_unprotected: bool = False
+    logs: tuple[LogName, ...] = ()
     epochs: float | None = None
     steps: int | None = None
     batch_size: int = 64

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from privctl.accounting.guarantees import delta_warning
 from privctl.domain.report import PrivacyReport
+from privctl.train.dry_run import known_beforehand
 from privctl.train.prepare import TrainingJob
-from privctl.train.released_names import voiding
 from privctl.train.session import Session
 
 
@@ -15,8 +14,6 @@ def run_training(job: TrainingJob, session: Session) -> PrivacyReport | None:
     Returns None except in the main process. Warns beforehand about what voids the guarantee, while it can still be
     changed. Raises PrivctlError, in one sentence, where the run cannot continue; saved state is kept.
     """
-    for sentence in voiding(job):
+    for sentence in known_beforehand(job):
         session.notify(sentence)
-    if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
-        session.notify(near)
     return job.request.method.run(job, session)

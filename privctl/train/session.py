@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import InputError
-from privctl.domain.progress import Notify, Progress, unseen
+from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.fingerprint import fingerprint_of
@@ -34,12 +34,13 @@ NO_INTERRUPT_HANDLING: Interrupts = nullcontext(lambda: False)
 class Session:
     """The processes that train, and the callbacks that observe and stop them.
 
-    ``interrupts`` is entered for the training loop only; ``notify`` receives what the user should know before training
-    starts.
+    ``detailed`` shows the training itself, where it is more than ``progress``. ``interrupts`` is entered for the
+    training loop only; ``notify`` receives what the user should know before training starts.
     """
 
     workers: Workers = field(default_factory=Workers)
     progress: Progress = unseen
+    detailed: DetailedProgress | None = None
     on_epoch: EpochCallback = lambda _: None
     interrupts: Interrupts = NO_INTERRUPT_HANDLING
     notify: Notify = lambda _: None
@@ -104,7 +105,7 @@ def prepared(network: nn.Module, job: TrainingJob) -> nn.Module:
 
 
 def measured(
-    job: TrainingJob, network: nn.Module, device: torch.device, on_epoch: EpochCallback
+    job: TrainingJob, network: nn.Module, device: torch.device, on_epoch: EpochCallback = lambda _: None
 ) -> Mapping[str, float]:
     """The network's measures on held-out examples, also passed to ``on_epoch``; empty without such examples."""
     scores = {} if job.held_out is None else job.held_out.evaluate(network, device)

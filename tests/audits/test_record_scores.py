@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from audits.record_scores import Columns, read_record_scores, run_record_scores
+from audits.record_scores import ScoreColumns, read_record_scores, run_record_scores
 from privctl.cli import run
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import Artifact, PrivacyReport
@@ -32,8 +32,8 @@ def table(path: Path, member: Sequence[int] | np.ndarray, *scores: np.ndarray, n
     return path
 
 
-def report_on(path: Path, columns: Columns | None = None) -> PrivacyReport:
-    return run_record_scores(path, path.with_name("r.json"), columns=columns or Columns())
+def report_on(path: Path, columns: ScoreColumns | None = None) -> PrivacyReport:
+    return run_record_scores(path, path.with_name("r.json"), columns=columns or ScoreColumns())
 
 
 def test_the_area_is_that_of_another_library(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_several_columns_hold_together(tmp_path: Path) -> None:
     member, weak = drawn(300, 0.0)
     _, strong = drawn(300, 2.0, seed=1)
     path = table(tmp_path / "s.csv", member, weak, strong, names="loss,rmia")
-    report = report_on(path, Columns(scores=("loss", "rmia")))
+    report = report_on(path, ScoreColumns(scores=("loss", "rmia")))
     assert report.parameters["attack"] == ["column loss", "column rmia"]
     assert {item.method for item in report.evidence} == {"column loss", "column rmia"}
     assert {item.confidence for item in report.evidence} == {1 - 0.05 / 6}
@@ -84,13 +84,13 @@ def test_no_more_is_found_by_chance_than_is_allowed(tmp_path: Path) -> None:
 
 def test_json_lines_and_tabs_are_read_alike(tmp_path: Path) -> None:
     member, scores = drawn(5, 1.0)
-    ours = read_record_scores(table(tmp_path / "s.csv", member, scores), Columns())
+    ours = read_record_scores(table(tmp_path / "s.csv", member, scores), ScoreColumns())
     lines = [{"name": f"r{i}", "p": s, "in": bool(m)} for i, (m, s) in enumerate(zip(member, scores, strict=True))]
     (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    named = read_record_scores(tmp_path / "s.jsonl", Columns(record="name", member="in", scores=("p",)))
+    named = read_record_scores(tmp_path / "s.jsonl", ScoreColumns(record="name", member="in", scores=("p",)))
     text = (tmp_path / "s.csv").read_text()
     (tmp_path / "s.tsv").write_text("\ufeff" + text.replace(",", "\t").replace("\t1\t", "\tTRUE\t"))
-    tabs = read_record_scores(tmp_path / "s.tsv", Columns())
+    tabs = read_record_scores(tmp_path / "s.tsv", ScoreColumns())
     for other, name in ((named, "p"), (tabs, "score")):
         assert (other.member == ours.member).all()
         assert (other.scores[name] == ours.scores["score"]).all()
@@ -127,7 +127,7 @@ def test_a_file_that_says_something_else_is_refused(
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        read_record_scores(path, Columns())
+        read_record_scores(path, ScoreColumns())
     assert says in str(caught.value)
     assert run(["audit", "scores", str(path)]) == 3
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -136,7 +136,7 @@ def test_a_file_that_says_something_else_is_refused(
 
 def test_one_column_has_one_use() -> None:
     with pytest.raises(CommandError, match="not all different"):
-        Columns(scores=("member",))
+        ScoreColumns(scores=("member",))
 
 
 def test_the_command_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

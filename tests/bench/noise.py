@@ -46,7 +46,8 @@ save_file(noised, sys.argv[2], metadata={"format": "pt"})
 """
 
 PRIVCTL = (
-    "--epsilon 1 --delta 1e-6 --epochs 10 --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5 --quiet"
+    "--epsilon 1 --delta 1e-6 --epochs 10 --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5 "
+    "--calibration published --quiet"
 )
 
 

@@ -8,6 +8,8 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.codec import decode
 
 FACTS = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1", "--dataset-size", "1000", "--batch-size", "5"]
+#: The paper's noise for these facts.
+PUBLISHED = [*FACTS, "--calibration", "published"]
 RNG = np.random.default_rng(1)
 WEIGHTS = {
     "embed": RNG.standard_normal((300, 70)).astype(np.float32),

@@ -58,7 +58,7 @@ def test_a_report_named_by_the_user_must_be_one(
 
 @pytest.fixture
 def two(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
-    """Two models with noise and their reports, m.noised and n.noised."""
+    """Two models with noise and their reports, m.private and n.private."""
     facts = ["--epochs", "1", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "10", "--batch-size", "5"]
     rng = np.random.default_rng(0)
     for name in "mn":
@@ -69,27 +69,27 @@ def two(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 
 def test_a_report_of_other_weights_in_place_of_its_own(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report = (two / "n.noised.report.json").read_text()
+    report = (two / "n.private.report.json").read_text()
     for text, told in (
         (report, "the report describes other weights: none of its outputs is this file"),
         (
-            report.replace("n.noised.safetensors", "m.noised.safetensors"),
+            report.replace("n.private.safetensors", "m.private.safetensors"),
             "its digest is not the one recorded, and no tensor's is: the report describes other weights",
         ),
     ):
-        (two / "m.noised.report.json").write_text(text)
+        (two / "m.private.report.json").write_text(text)
         capsys.readouterr()
-        assert run(["inspect", str(two / "m.noised.safetensors"), "-q"]) == 1
-        assert f"REFUTED: m.noised.safetensors: {told}" in " ".join(capsys.readouterr().out.split())
+        assert run(["inspect", str(two / "m.private.safetensors"), "-q"]) == 1
+        assert f"REFUTED: m.private.safetensors: {told}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_report_of_other_weights_beside_the_model(
     two: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = two / "m.noised.safetensors"
+    model = two / "m.private.safetensors"
     told = "describes other weights: it says nothing of this model"
     shutil.copy(model, two / "n.safetensors")
-    shutil.copy(two / "n.noised.report.json", two / "n.report.json")
+    shutil.copy(two / "n.private.report.json", two / "n.report.json")
     (two / "m.report.json").write_text("{}")  # another program's
     capsys.readouterr()
     # The header leads to the right report; the name to another one.
@@ -105,7 +105,7 @@ def test_a_report_of_other_weights_beside_the_model(
     assert run(["inspect", str(model), "-q"]) == 1
     assert told in " ".join(capsys.readouterr().out.split())
     # Neither the right report nor one of something else is in the way.
-    for name in ("m", "n.noised"):
+    for name in ("m", "n.private"):
         assert run(["inspect", str(two / f"{name}.safetensors"), "-q"]) == 0
         assert told not in " ".join(capsys.readouterr().out.split())
 

@@ -56,10 +56,10 @@ def account_elsewhere(folder: Path) -> list[str]:
 
 
 def verify(folder: Path) -> list[str]:
-    if not (folder / "m.noised.report.json").exists():
+    if not (folder / "m.private.report.json").exists():
         assert run(["noise", str(folder / "m.safetensors"), "-q", "--epsilon", "1", *FACTS]) == 0
     place = ["--plot", str(folder / "v.svg"), "-o", str(folder / "v.json")]
-    return ["verify", str(folder / "m.noised.report.json"), "-q", "-f", *place]
+    return ["verify", str(folder / "m.private.report.json"), "-q", "-f", *place]
 
 
 def claims(folder: Path) -> list[str]:

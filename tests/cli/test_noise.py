@@ -15,7 +15,7 @@ from privctl.domain.guarantee import Status
 from privctl.domain.mechanism import Calibration, Regime, WeightNoise
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import file_artifact
-from tests.cli.noised import FACTS, WEIGHTS, report_at, snapshot
+from tests.cli.noised import FACTS, PUBLISHED, WEIGHTS, report_at, snapshot
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 
 def test_one_candidate(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = model.read_bytes()
-    assert run(["noise", str(model), "--epsilon", "1", *FACTS]) == 0
+    assert run(["noise", str(model), "--epsilon", "1", *PUBLISHED]) == 0
     table = capsys.readouterr().out
     assert all(text in table for text in ("0.00976053", "0.0728299", "306.23", "claimed", "conditional"))
     assert model.read_bytes() == before
@@ -68,7 +68,7 @@ def _as_written(path: Path, report: PrivacyReport) -> Artifact:
 
 
 def test_several_candidates_are_nested_and_named(model: Path) -> None:
-    assert run(["noise", str(model), "--epsilon", "0.01", "--epsilon", "100", "-q", *FACTS]) == 0
+    assert run(["noise", str(model), "--epsilon", "0.01", "--epsilon", "100", "-q", *PUBLISHED]) == 0
     quiet, loud = (load_file(model.with_name(f"m.noised-eps{e}.safetensors"))["embed"] for e in ("100", "0.01"))
     first, step = (quiet - WEIGHTS["embed"]).ravel(), (loud - quiet).ravel()
     assert first.std() == pytest.approx(0.0068145, rel=0.03)
@@ -109,7 +109,7 @@ def test_dry_run_writes_nothing(model: Path, tmp_path: Path, capsys: pytest.Capt
 def test_json_is_the_report(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["noise", str(model), "--json", *FACTS]) == 0
     printed = capsys.readouterr().out
-    assert printed == model.with_name("m.noised.report.json").read_text()
+    assert printed == model.with_name("m.private.report.json").read_text()
     assert run(["noise", str(model), "--json", "--epsilon", "2", "--epsilon", "3", *FACTS]) == 0
     assert [r["parameters"]["epsilon"] for r in json.loads(capsys.readouterr().out)] == [2, 3]
 
@@ -134,7 +134,7 @@ def test_gaussian_calibration_for_a_regime(model: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "calibration", "regime"),
     [
-        ([], Calibration.DP_WEIGHTS, None),
+        ([], Calibration.GAUSSIAN, Regime.NONCONVEX),
         (["--calibration", "published"], Calibration.DP_WEIGHTS, None),
         (["--calibration", "dp-weights"], Calibration.DP_WEIGHTS, None),
         (["--regime", "convex"], Calibration.GAUSSIAN, Regime.CONVEX),
@@ -142,7 +142,7 @@ def test_gaussian_calibration_for_a_regime(model: Path) -> None:
         (["--calibration", "gaussian"], Calibration.GAUSSIAN, Regime.NONCONVEX),
     ],
 )
-def test_a_regime_alone_asks_for_noise_that_follows(
+def test_noise_follows_unless_the_published_formula_is_asked_for_by_name(
     model: Path, arguments: list[str], calibration: Calibration, regime: Regime | None
 ) -> None:
     output = model.with_name("out.safetensors")
@@ -152,13 +152,35 @@ def test_a_regime_alone_asks_for_noise_that_follows(
     assert (mechanism.calibration, mechanism.regime) == (calibration, regime)
 
 
+def test_the_published_noise_is_shown_beside_the_noise_that_follows(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["noise", str(model), "--dry-run", "--epsilon", "1", *FACTS]) == 0
+    shown = capsys.readouterr().out
+    row = next(cells for line in shown.splitlines() if (cells := line.split())[:1] == ["1"])
+    assert float(row[1]) == pytest.approx(0.8446, rel=1e-3)  # 2 lr C steps = 0.2, times 4.223
+    assert row[2] == "0.00976053"
+    said = " ".join(shown.split())
+    assert "published stddev: what the DP-Weights paper's formula would add" in said
+    assert "drowns" not in said
+    assert run(["noise", str(model), "--dry-run", "--epsilon", "0.1", *FACTS]) == 0
+    assert "drowns the weights (root mean square" in " ".join(capsys.readouterr().out.split())
+    assert run(["noise", str(model), "--dry-run", "--json", *FACTS]) == 0
+    plan = json.loads(capsys.readouterr().out)["candidates"][0]
+    assert plan["published_noise_stddev"] == pytest.approx(0.00976052988, rel=1e-9)
+    assert run(["noise", str(model), "--dry-run", *PUBLISHED]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "published stddev" not in said
+    assert "drowns" not in said
+
+
 def test_base_tensors_stay_identical(model: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
     base = write_model(tmp_path / "base.safetensors", {"half": WEIGHTS["half"], "embed": WEIGHTS["embed"] * 2})
     assert run(["noise", str(model), "-q", "--base", str(base), *FACTS]) == 0
-    noisy = load_file(model.with_name("m.noised.safetensors"))
+    noisy = load_file(model.with_name("m.private.safetensors"))
     assert np.array_equal(noisy["half"], WEIGHTS["half"])
     assert not np.array_equal(noisy["embed"], WEIGHTS["embed"])
-    report = report_at(model.with_name("m.noised.report.json"))
+    report = report_at(model.with_name("m.private.report.json"))
     assert report.parameters["tensors_untouched"]["half"] == "equal to the public base"
 
 
@@ -176,7 +198,7 @@ def _sharded(folder: Path, write_model: Callable[..., Path]) -> Path:
 def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> None:
     folder = _sharded(tmp_path / "model", write_model)
     assert run(["noise", str(folder), "-q", *FACTS]) == 0
-    private = tmp_path / "model.noised"
+    private = tmp_path / "model.private"
     assert sorted(p.name for p in private.iterdir()) == [
         "a.safetensors",
         "b.safetensors",
@@ -185,7 +207,7 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
     ]
     noisy = load_file(private / "a.safetensors"), load_file(private / "b.safetensors")
     assert np.array_equal(noisy[0]["embed"], noisy[1]["head"])  # tied across shards
-    report = report_at(tmp_path / "model.noised.report.json")
+    report = report_at(tmp_path / "model.private.report.json")
     assert any("optimizer.pt" in o.what for o in report.omissions)
     assert run(["inspect", str(private), "-q"]) == 0
 
@@ -213,7 +235,8 @@ def test_a_sharded_folder(tmp_path: Path, write_model: Callable[..., Path]) -> N
         (["--base", "absent.safetensors", *FACTS], 3, "absent.safetensors"),
         (["--evaluate", "absent.jsonl", *FACTS], 3, "absent.jsonl"),
         (["--dry-run", "--evaluate", "absent.jsonl", *FACTS], 2, "--dry-run"),
-        (["--adjacency", "zero-out", *FACTS], 2, "--adjacency applies to"),
+        (["--adjacency", "zero-out", *PUBLISHED], 2, "--adjacency applies to"),
+        (["--formula", "eq1", *FACTS], 2, "--formula applies to --calibration published only; add that or remove"),
         (["--calibration", "gaussian", "--regime", "convex", "--formula", "eq1", *FACTS], 2, "--formula applies to"),
         (["-o", "/proc/none/x.safetensors", *FACTS], 2, "is not a folder to write x.safetensors into"),
     ],
@@ -233,7 +256,7 @@ def test_a_folder_named_by_a_dot(tmp_path: Path, write_model: Callable[..., Path
     folder = _sharded(tmp_path / "model", write_model)
     monkeypatch.chdir(folder)
     assert run(["noise", ".", "-q", *FACTS]) == 0
-    assert (tmp_path / "model.noised" / "a.safetensors").is_file()
+    assert (tmp_path / "model.private" / "a.safetensors").is_file()
     assert run(["noise", ".", "-q", "-o", "inside", *FACTS]) == 2
     assert not (folder / "inside").exists()
 
@@ -251,7 +274,7 @@ def test_a_file_in_the_way_of_a_folder_is_kept_and_no_report_appears(
 def test_a_moved_folder_is_checked_where_it_lies(tmp_path: Path, write_model: Callable[..., Path], capsys: Any) -> None:
     folder = _sharded(tmp_path / "model", write_model)
     assert run(["noise", str(folder), "-q", *FACTS]) == 0
-    moved = (tmp_path / "model.noised").rename(tmp_path / "release")
+    moved = (tmp_path / "model.private").rename(tmp_path / "release")
     assert run(["inspect", str(moved), "-q"]) == 0
     (moved / "config.json").write_text("{}")
     assert run(["inspect", str(moved), "-q"]) == 1

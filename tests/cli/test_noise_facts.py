@@ -1,5 +1,6 @@
 """The facts of ``privctl noise`` from the model's own report, and what is said where none are known."""
 
+import json
 import os
 import shlex
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def with_report(path: Path, mechanism: ClippedTraining | Ledger | None) -> Path:
 
 
 def test_a_model_with_a_training_report_needs_no_flags(trained: Path) -> None:
-    assert run(["noise", str(trained), "-q"]) == 0
+    assert run(["noise", str(trained), "-q", "--calibration", "published"]) == 0
     report = report_at(trained.with_name("t.noised.report.json"))
     statuses = {g.name: g.status for g in report.guarantees}
     assert statuses == {"published": Status.CLAIMED, "convex": Status.CONDITIONAL, "nonconvex": Status.CONDITIONAL}
@@ -62,7 +63,7 @@ def test_a_report_beside_the_model_gives_the_facts_without_a_pointer(
     """Other tools leave out what they do not know of a header."""
     path = with_report(write_model(tmp_path / "t.safetensors", {"w": WEIGHTS["embed"]}), TRAINING)
     assert run(["noise", str(path), "-q"]) == 0
-    assert [p.path for p in report_at(tmp_path / "t.noised.report.json").parents] == ["t.report.json"]
+    assert [p.path for p in report_at(tmp_path / "t.private.report.json").parents] == ["t.report.json"]
 
 
 @pytest.mark.parametrize("change", ["other bytes", "other size", "no report"])
@@ -109,6 +110,46 @@ def test_the_example_for_missing_facts_is_a_command_that_runs(model: Path, capsy
     example = shlex.split(capsys.readouterr().err.split("such as: ")[1])
     assert example[:3] == ["privctl", "noise", str(model)]
     assert run([*example[1:], "-q"]) == 0
+
+
+def test_a_dry_run_without_facts_shows_what_each_would_give(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(tmp_path)
+    assert run(["noise", str(model), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert snapshot(tmp_path) == before
+    assert len(shown.splitlines()) <= 40
+    assert shown.count("missing  nothing; --") == 5
+    assert run(["noise", str(model), "--dry-run", "--epochs", "3", "--batch-size", "2000", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["known"] == {"epochs": 3, "batch_size": 2000}
+    assert told["missing"] == ["learning_rate", "clip_norm", "dataset_size"]
+    rows = {(row["fact"], row["value"]): row for row in told["typical"]}
+    assert ("dataset_size", 1000) not in rows, "smaller than its batches"
+    row = rows["learning_rate", 1e-3]
+    stated = ["--epochs", "3", "--batch-size", "2000", "--learning-rate", "1e-3", "--clip-norm", "1"]
+    assert run(["noise", str(model), "--dry-run", "--json", *stated, "--dataset-size", "10000"]) == 0
+    plan = json.loads(capsys.readouterr().out)["candidates"][0]
+    assert row["noise_stddev"] == pytest.approx(plan["noise_stddev"], rel=1e-12)
+    assert row["published_noise_stddev"] == pytest.approx(plan["published_noise_stddev"], rel=1e-12)
+    assert row["delta"] == plan["delta"]
+
+
+def test_a_dry_run_names_the_report_and_the_file_that_state_facts(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = tmp_path / "facts.json"
+    facts.write_text('{"epochs": 10, "delta": 1e-5, "optimizer": "adam"}')
+    call = ["noise", str(model), "--dry-run", "--facts", str(facts), "--epsilon", "4"]
+    assert run(call) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"epochs 10 {facts}" in said
+    assert f"optimizer adam {facts}" in said
+    assert "epsilon 4 and any loss, delta 1e-05" in said
+    assert run([*call, "--regime", "convex"]) == 0  # which says nothing of adam: no noise is shown
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("learning_rate ")]
+    assert [row[-3:-1] for row in rows[1:]] == [["-", "-"]] * 3
 
 
 def test_facts_of_another_files_report_are_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:

@@ -14,7 +14,7 @@ from privctl.cli import run
 from tests.forked import Command, Forked
 
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
-NAMES = [f"m.noised-eps{e}" for e in ("1", "2")]
+NAMES = [f"m.private-eps{e}" for e in ("1", "2")]
 
 
 def _noise(model: Path, forked: Forked) -> Command:
@@ -24,7 +24,7 @@ def _noise(model: Path, forked: Forked) -> Command:
 
 
 def _clear(folder: Path) -> None:
-    for path in folder.glob("m.noised*"):
+    for path in folder.glob("m.private*"):
         path.unlink()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
-from tests.cli.noised import FACTS, WEIGHTS, report_at
+from tests.cli.noised import FACTS, PUBLISHED, WEIGHTS, report_at
 
 
 @pytest.fixture
@@ -17,10 +17,14 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "follows"),
     [
-        ([], "for any loss, epsilon is 306.23 at delta 1e-06, by which an attacker may find 100 %"),
-        (["--smoothness", "1"], None),
-        (["--smoothness", "1e5"], "for a smooth loss, epsilon is 306.23 at"),
-        (["--strong-convexity", "0.1"], None),
+        ([], None),
+        (
+            ["--calibration", "published"],
+            "for any loss, epsilon is 306.23 at delta 1e-06, by which an attacker may find 100 %",
+        ),
+        (["--smoothness", "1", "--calibration", "published"], None),
+        (["--smoothness", "1e5", "--calibration", "published"], "for a smooth loss, epsilon is 306.23 at"),
+        (["--strong-convexity", "0.1", "--calibration", "published"], None),
         (["--calibration", "gaussian", "--regime", "convex"], None),
         (["--calibration", "gaussian", "--regime", "convex", "--epsilon", "60"], "for a convex loss, epsilon is 60 at"),
         (["--calibration", "gaussian", "--regime", "nonconvex"], None),
@@ -54,10 +58,30 @@ def test_each_candidate_is_named_by_what_follows_for_it(model: Path, capsys: pyt
 
 
 def test_a_card_leads_with_what_follows_not_with_a_convexity_nobody_stated(model: Path) -> None:
-    assert run(["noise", str(model), "-q", *FACTS]) == 0
+    assert run(["noise", str(model), "-q", *PUBLISHED]) == 0
     card = model.with_name("README.md")
     report = str(model.with_name("m.noised.report.json"))
     assert run(["report", report, "--format", "model-card", "-o", str(card), "-q"]) == 0
     text = card.read_text()
     assert "epsilon: 306.2" in text
+    assert "tags:" not in text
     assert "It rules out little: an attacker may still find 100 % of the records" in text
+
+
+def test_a_card_is_tagged_only_while_a_guarantee_holds(model: Path) -> None:
+    card = model.with_name("README.md")
+    reports = {}
+    for name, arguments in (("private", FACTS), ("noised", PUBLISHED), ("void", [*FACTS, "--seed", "1"])):
+        output = model.with_name(f"{name}.safetensors")
+        assert run(["noise", str(model), "-q", "-o", str(output), *arguments]) == 0
+        reports[name] = str(model.with_name(f"{name}.report.json"))
+    for name, tagged in (("private", True), ("noised", False), ("private", False), ("void", False)):
+        assert run(["report", reports[name], "--format", "model-card", "-o", str(card), "-q", "-f"]) == 0
+        text = card.read_text()
+        assert ("- differential-privacy" in text) is tagged, name
+        assert ("tags:" in text) is tagged
+    for tags, kept in (("- differential-privacy\n- text\n", "tags:\n- text\n"), ("- differential-privacy\n", "---\n#")):
+        card.write_text(f"---\ntags:\n{tags}---\n# A model\n")
+        assert run(["report", reports["noised"], "--format", "model-card", "-o", str(card), "-q", "-f"]) == 0
+        assert "- differential-privacy" not in card.read_text()
+        assert kept in card.read_text()

@@ -23,7 +23,7 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 @pytest.fixture
 def report(model: Path) -> Path:
     assert run(["noise", str(model), "-q", "--epsilon", "1", *FACTS]) == 0
-    return model.with_name("m.noised.report.json")
+    return model.with_name("m.private.report.json")
 
 
 def commands(report: Path) -> dict[str, list[str]]:
@@ -127,7 +127,7 @@ def test_only_the_released_model_may_be_read_by_others(tmp_path: Path, write_mod
     finally:
         os.umask(old)
     modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "f").iterdir()}
-    released = {name for name in modes if name.startswith("m.noised") and name.endswith(".safetensors")}
+    released = {name for name in modes if name.startswith("m.private") and name.endswith(".safetensors")}
     assert {modes.pop(name) for name in released} == {0o644}
     for name in ("m.safetensors", "d.jsonl", "bare.jsonl"):
         modes.pop(name)

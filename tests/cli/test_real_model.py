@@ -26,7 +26,7 @@ def stories(tmp_path: Path, shared_data: Path) -> Path:
 def test_noise_inspect_generate_audit(
     stories: Path, tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["noise", str(stories), "--epsilon", "1", "-q", *FACTS]) == 0
+    assert run(["noise", str(stories), "--epsilon", "1", "--calibration", "published", "-q", *FACTS]) == 0
     private = tmp_path / "stories260k.noised"
     report = read_report(tmp_path / "stories260k.noised.report.json")
     assert isinstance(report.mechanism, WeightNoise)
@@ -60,21 +60,28 @@ def test_noise_inspect_generate_audit(
     assert audited.parents[0].path == "stories260k.noised.report.json"
 
 
+@pytest.mark.parametrize(("marker", "rows"), [("--epsilon 1 --epsilon 8", 2), ("--calibration published", 1)])
 def test_the_readmes_table_of_noise_is_what_comes_out(
-    tmp_path: Path, root: Path, shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    marker: str,
+    rows: int,
+    tmp_path: Path,
+    root: Path,
+    shared_data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The README's own command but for ``--evaluate``, on the model that it names."""
-    text = (root / "README.md").read_text(encoding="utf-8")
-    call = text[text.index("privctl noise model/") :].partition("```")[0].replace("\\\n", " ").split()
+    """The README's own commands but for ``--evaluate``, on the model that it names."""
+    below = (root / "README.md").read_text(encoding="utf-8").partition(f"privctl noise model/ {marker}")[2]
+    call = f"noise model/ {marker} {below}".partition("```")[0].replace("\\\n", " ").split()
     at = call.index("--evaluate")
     shutil.copytree(shared_data / "stories260k", tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    assert run([*call[1:at], *call[at + 2 :]]) == 0
-    made = [
-        line.split()
-        for line in capsys.readouterr().out.splitlines()
-        if "  model.noised" in line and "NO USEFUL" not in line
-    ]
-    told = [line.split() for line in text.splitlines() if line.startswith("    ") and "  model.noised-eps" in line]
-    assert len(made) == 2
-    assert [[*row[:-2], row[-1]] for row in told] == made
+    assert run([*call[:at], *call[at + 2 :]]) == 0
+    made = table(capsys.readouterr().out)
+    assert len(made) == rows
+    assert [[*row[:-2], row[-1]] for row in table(below)[:rows]] == made
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of candidates."""
+    return [row for line in text.splitlines() if len(row := line.split()) > 4 and row[-1].startswith("model.")]

@@ -76,7 +76,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_noise_run_makes_a_page_beside_its_report(released: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    report = next(released.glob("m.noised*.report.json"))
+    report = next(released.glob("m.private*.report.json"))
     assert run(["report", str(report), str(released / "plan.report.json")]) == 0
     page = report.with_name(report.name.replace(".report.json", ".html"))
     assert capfd.readouterr().err == f"privctl: wrote {page}\n"
@@ -97,7 +97,7 @@ def _again(report: Path, page: Path) -> str:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_goes_to_standard_output(released: Path, kind: str, capfd: pytest.CaptureFixture[str]) -> None:
-    report = next(released.glob("m.noised*.report.json"))
+    report = next(released.glob("m.private*.report.json"))
     assert run(["report", str(report), "--format", kind, "-o", "-"]) == 0
     done = capfd.readouterr()
     assert done.err == ""
@@ -109,7 +109,7 @@ def test_every_format_goes_to_standard_output(released: Path, kind: str, capfd: 
 
 
 def test_a_model_card_is_put_into_the_readme_and_leaves_the_rest(released: Path, tmp_path: Path) -> None:
-    report = next(released.glob("m.noised*.report.json"))
+    report = next(released.glob("m.private*.report.json"))
     readme = tmp_path / "README.md"
     readme.write_bytes(b"---\nlicense: mit\n---\n# Mine\n")
     for _ in range(2):
@@ -124,8 +124,8 @@ def test_a_model_card_is_never_put_outside_the_report_s_folder(released: Path, t
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
     outside.mkdir()
-    text = next(released.glob("m.noised*.report.json")).read_text()
-    (inside / "r.report.json").write_text(re.sub(r'"path": "m.noised[^"]*"', '"path": "../out/m.safetensors"', text))
+    text = next(released.glob("m.private*.report.json")).read_text()
+    (inside / "r.report.json").write_text(re.sub(r'"path": "m.private[^"]*"', '"path": "../out/m.safetensors"', text))
     assert run(["report", str(inside / "r.report.json"), "--format", "model-card", "-q"]) == 0
     assert (inside / "README.md").is_file()
     assert not (outside / "README.md").exists()
@@ -247,7 +247,8 @@ def test_a_page_of_an_audit_is_its_owner_s(released: Path, large: Path, tmp_path
     """It holds what the audit's report holds, which is not for release; that of the release is public."""
     old = os.umask(0)
     try:
-        for name, report in (("audit", large.parent / "a.report.json"), ("release", released / "m.noised.report.json")):
+        made = {"audit": large.parent / "a.report.json", "release": released / "m.private.report.json"}
+        for name, report in made.items():
             assert run(["report", str(report), "--format", kind, "-o", str(tmp_path / name), "-q"]) == 0
     finally:
         os.umask(old)

@@ -98,7 +98,7 @@ def test_a_run_may_be_evaluated_on_other_examples_when_it_is_resumed(interrupted
 
 def test_the_help_says_what_may_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", "dp-sgd", "--help"]) == 0
-    told = "only --held-out, --show-unprotected, --device and what changes speed or memory may differ"
+    told = "only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"
     assert told.replace(" ", "") in "".join(capsys.readouterr().out.split())
 
 

@@ -115,7 +115,7 @@ def test_bad_tables_are_named(tmp_path: Path, name: str, content: bytes, fault: 
 
 def test_places_that_are_no_texts(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"ends neither in \.jsonl nor"):
-        read_texts(tmp_path / "a.parquet")
+        read_texts(tmp_path / "a.docx")
     with pytest.raises(InputError, match="is not a file"):
         read_texts(tmp_path / "a.csv")
 
@@ -126,6 +126,13 @@ def test_labels_get_numbers() -> None:
     assert labels_of(["-1", "1"], "x").names == ("-1", "1")
     assert labels_of(["01", "1"], "x").names == ("01", "1")
     assert numbers_of(["b", "a"], ["line 1", "line 2"], LabelSet(("b", "a"))) == [0, 1]
+
+
+def test_numbers_where_labels_have_names() -> None:
+    with pytest.raises(InputError, match="'1', which is not one of 'neg', 'pos'; if the numbers .* give --labels 0,1$"):
+        LabelSet(("neg", "pos")).number("1", "row 1")
+    with pytest.raises(InputError, match="'2', which is not one of 'neg', 'pos'; name it in --labels"):
+        LabelSet(("neg", "pos")).number("2", "row 1")
 
 
 def test_labels_that_do_not_work() -> None:
@@ -215,7 +222,7 @@ def test_folders_that_do_not_work(tmp_path: Path) -> None:
     picture(tmp_path / "stray.png")
     with pytest.raises(InputError, match=r"stray\.png is outside the class folders"):
         read_images(tmp_path)
-    with pytest.raises(CommandError, match="is neither a folder of class folders nor an .npz file"):
+    with pytest.raises(CommandError, match="is neither a folder of class folders nor an .npz, parquet or Arrow file"):
         read_images(tmp_path / "none")
     with pytest.raises(CommandError, match="takes images of 4 channels"):
         read_images(tmp_path, channels=4)

@@ -21,6 +21,21 @@ _INTRODUCTION = """\
 
 Every command takes `--help` and ends with one of these [exit codes](reports.md#exit-codes). Results go to standard
 output, progress and messages to standard error. `--json` prints the [report](reports.md) itself.
+
+Every option can be set without typing it: by a variable named after command and option
+(`PRIVCTL_RETRAIN_DP_SGD_BATCH_SIZE=512`), or in one file in the current folder, `privctl.toml` or `[tool.privctl...]`
+in `pyproject.toml`, with a table for each command:
+
+```toml
+[retrain.dp-sgd]
+batch-size = 512
+clip-norm = 0.5
+```
+
+The command line wins over the environment, and that over the file. Unknown tables and keys are refused, and the names
+of the settings taken from a file are always shown. `gate`, `verify` and `sign` take nothing from it, and no file sets
+`--force`, `--show-unprotected`, `--quiet`, `--debug`, the log of audits or the seed of noise
+([why](threat-model.md#whoever-supplies-a-file)). The gate reads variables of its own together with its policy.
 """
 
 

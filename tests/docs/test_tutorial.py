@@ -75,7 +75,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_tutorial_in_small(here: Path) -> None:
     (here / "demo").mkdir()
     prepare(here / "demo", silent, notes=80)  # type: ignore[arg-type]
-    assert run(["noise", "demo/model", "--epsilon", "1", "-o", "demo/model.noised-eps1", "-q"]) == 0
+    assert (
+        run(
+            [
+                "noise",
+                "demo/model",
+                "--epsilon",
+                "1",
+                "--calibration",
+                "published",
+                "-o",
+                "demo/model.noised-eps1",
+                "-q",
+            ]
+        )
+        == 0
+    )
     members = len((here / "demo" / "members.jsonl").read_text().splitlines())
     small = [(smaller(words, members), target) for words, target in CALLS if words[0] not in ("demo", "--version")]
     follow(small)

@@ -47,7 +47,8 @@ def _make(folder: Path) -> None:
             _done("retrain", "dp-sgd", start, *common, "--epochs", "1", "--epsilon", "3", "-o", release / "model")
         _done("retrain", "clipped", start, *common, "--epochs", "8", "--learning-rate", "0.02",
               "--clip-norm", "10", "-o", release / "clipped")  # fmt: skip
-        _done("noise", release / "clipped", "--epsilon", "1", "-o", release / "noised", "-q")
+        _done("noise", release / "clipped", "--epsilon", "1", "--calibration", "published", "-q",
+              "-o", release / "noised")  # fmt: skip
         looked = ["--members", train, "--nonmembers", held_out, "--attack", "loss", "--no-cache", "--device", "cpu"]
         _done("audit", release / "model", *looked, "--train", train, "--heldout", held_out, "--prefix-tokens", "2",
               "--suffix-tokens", "2", "-q", "-o", release / "model.audit.report.json")  # fmt: skip

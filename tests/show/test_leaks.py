@@ -25,7 +25,7 @@ from privctl.show.html.page import page
 from privctl.show.leaks import exit_sentence, found_leaks, leaks
 from privctl.show.markdown.report import markdown, plain
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
-from privctl.show.text.audit import audit_text
+from privctl.show.text.audit import _estimate, audit_text
 
 RNG = np.random.default_rng(7)
 
@@ -238,8 +238,8 @@ def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
     assert told.details["detectable"] < 0.65
     for item in (same, earlier):
         text = audit_text(report(item, told), verbose=True)
-        rows = {line[:15].strip(): line.split()[-4:] for line in text.splitlines()}
-        assert rows["length baseline"] == ["0.5", "-", "0.5", "-"]
+        rows = {line[:15].strip(): line.split()[-3:] for line in text.splitlines()}
+        assert rows["length baseline"] == ["0.50", "0.5", "-"]
         assert rows["loss"][-1] == f"{told.details['detectable']:.3g}"
         assert "length baseline" not in audit_text(report(item, told))
     differing = auc_evidence("length baseline", np.arange(400) % 7, member, Settings())
@@ -258,3 +258,22 @@ def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
     said = " ".join(audit_text(claim).split())
     assert 'VIOLATED\x1b[0m: "(1, 1e-05)-DP' in said
     assert "REJECTED" not in said
+
+
+@pytest.mark.parametrize(
+    ("estimate", "lower", "upper", "bound", "shown"),
+    [
+        (0.8612, 0.8204, 0.9041, Bound.TWO_SIDED, "0.86 (0.82-0.90)"),
+        (0.00123, 0.000304, 0.0042, Bound.TWO_SIDED, "0.0012 (0.0003-0.0042)"),
+        (1.2e-7, 1e-7, 2e-7, Bound.TWO_SIDED, "1.2e-07 (1e-07 to 2e-07)"),
+        (0.9, 0.3129, None, Bound.LOWER, "0.90 (at least 0.312)"),
+        (0.5189, 0.5189, None, Bound.LOWER, "at least 0.518"),
+        (-0.2, -0.31, 0.1, Bound.TWO_SIDED, "-0.20 (-0.31 to 0.10)"),
+        (12.345, None, None, Bound.NONE, "12.3"),
+    ],
+)
+def test_estimates_are_short(
+    estimate: float, lower: float | None, upper: float | None, bound: Bound, shown: str
+) -> None:
+    item = Evidence(method="m", quantity="q", estimate=estimate, lower=lower, upper=upper, bound=bound)
+    assert _estimate(item) == shown

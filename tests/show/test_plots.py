@@ -14,6 +14,7 @@ from PIL import Image
 from privctl.show.plots.losses import LossPicture, draw
 from privctl.show.plots.picture import COLOURS, marker, picture_bytes
 from privctl.show.svg.axes import Scale, frame, tick_label
+from privctl.show.svg.dots import DotRow, ReferenceLine, dots
 from privctl.show.svg.shapes import el
 
 WIDTH, HEIGHT = 90.0, 72.0
@@ -133,3 +134,40 @@ def test_a_loss_of_one_value_and_an_endless_curve_are_drawn(kind: str) -> None:
     drawn = draw(picture, kind)  # type: ignore[arg-type]
     assert b"nan" not in drawn or kind == "png"
     assert b'"inf' not in drawn
+
+
+def test_no_mark_strikes_out_a_name() -> None:
+    """The line that marks the noise is drawn beside the dots, below the names of the rows."""
+    rows = [DotRow(name=f"a tensor of some name {i}", value=0.1 * (i + 1), text="10 % noise") for i in range(4)]
+    marks = [ReferenceLine(value=0.2, name="noise")]
+    shapes = [dict(node.attributes) for node in dots(rows, "root mean square", marks=marks)]
+    drawn = [each for each in shapes if each.get("class") == "mark"]
+    assert len(drawn) == 4
+    for index, each in enumerate(drawn):
+        name = 8.0 + 14.0 + 34.0 * index + 13  # the foot of the row's name
+        assert name < float(each["y1"]) < float(each["y2"]) < name + 34 - 8
+
+
+def test_the_plot_s_axis_name_stands_clear_of_its_numbers_and_the_title_fits() -> None:
+    deltas = np.array([0.02, 1e-3, 1e-5, 1e-8, 1e-22])
+    picture = LossPicture(
+        name="a guarantee of a very long name that no title has room for",
+        losses=np.linspace(-1, 1, 9),
+        density=np.ones(9),
+        epsilons=np.linspace(0, 2, 5),
+        deltas=deltas,
+        epsilon=1.0,
+        delta=1e-5,
+    )
+    nodes = [node for node in ElementTree.fromstring(draw(picture, "svg")).iter() if node.tag.endswith("text")]
+    (title,) = [node.text or "" for node in nodes if node.get("font-size") == "14"]
+    assert len(title) * 9 < 756
+    assert "10⁻²²" not in {node.text for node in nodes}, "what is far below the claim is not drawn"
+    # A turned name is 10 points wide about its line; a letter of a number takes 5.6.
+    places = [float(node.get("transform", "").split("(")[1].split()[0]) for node in nodes if node.get("transform")]
+    numbers = [(float(node.get("x", "")), node.text or "") for node in nodes if node.get("text-anchor") == "end"]
+    assert len(places) == 2
+    assert len(numbers) > 6
+    for end, label in numbers:
+        nearest = max(place for place in places if place < end)
+        assert nearest + 5 < end - 5.6 * len(label), label

@@ -1,5 +1,7 @@
 """Tables and paragraphs: at most 80 columns, nothing lost, colour that takes no room."""
 
+import os
+
 import pytest
 
 from privctl.domain.guarantee import Assumption, AssumptionState
@@ -25,6 +27,24 @@ def test_a_wide_table_folds_its_widest_text() -> None:
     assert first.rstrip().endswith("1.5")
     assert all(line.startswith("   ") for line in rest)
     assert sum(line.count("fox") for line in shown.splitlines()) == WORDS.count("fox")
+
+
+def test_a_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between 60 and 120 columns the text fills what there is; what fits is not folded."""
+    for columns in (60, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        found = widths(table(["method", "reason", "epsilon"], [["a", WORDS, "1.5"]]))
+        assert columns - 9 <= max(found) <= columns
+        assert max(widths(paragraph(WORDS))) <= min(columns, 80)
+
+
+def test_a_pipe_gets_a_line_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output is no terminal under pytest."""
+    monkeypatch.delenv("COLUMNS")
+    assert len(table(["method", "reason"], [["a", WORDS], ["b", "short"]]).splitlines()) == 4
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((70, 20)))
+    assert max(widths(table(["method", "reason"], [["a", WORDS], ["b", "short"]]))) <= 70
 
 
 def test_numbers_and_long_words_are_never_broken() -> None:

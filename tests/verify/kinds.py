@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
+import privctl
 from privctl.cli import run
 from privctl.domain.errors import ExitCode, PrivctlError
 from privctl.domain.gate import GateJudgement
@@ -17,6 +19,7 @@ from privctl.gate.checks import RULES
 from privctl.gate.judge import judge
 from privctl.gate.model_at_hand import ModelAtHand, model_at
 from privctl.gate.policy import read_policy
+from tests.integrations.loops import Loop
 from tests.verify import reports
 from verify.run import Verification, read, verify
 
@@ -67,10 +70,32 @@ def quick(folder: Path, write_model: Callable[..., Path]) -> dict[str, Kind]:
         place = folder / f"{name}.report.json"
         assert run(["account", "--delta", "1e-5", *asked, "--json", "-q", "-o", str(place)]) == 0
         found[name] = Kind(path=place)
+    found |= outside(folder)
     verified, noise = folder / "verified.report.json", found["noise"]
     assert run(["verify", str(noise.path), "-q", "-o", str(verified)]) == 0
     policy = {"required_steps": "verify", **(noise.policy or {})}
     found["verify"] = Kind(path=verified, policy=policy, beside=(noise.path,), model=noise.model)
+    return found
+
+
+def outside(folder: Path) -> dict[str, Kind]:
+    """Kinds of trainings in loops that are not privctl's."""
+    found = {}
+    for name in ("own loop", "opacus"):
+        place = folder / name.replace(" ", "-")
+        place.mkdir()
+        loop = Loop()
+        loop.train(epochs=2)
+        model = loop.save(place / "model.safetensors")
+        if name == "opacus":
+            engine = SimpleNamespace(accountant=SimpleNamespace(history=[(1.0, 0.1, 12), (1.2, 0.1, 8)]))
+            report = privctl.from_opacus(engine, model, examples=60)
+        else:
+            report = loop.private.report(model)
+        (guarantee,) = report.guarantees
+        asserted = [a.name for a in guarantee.assumptions if a.state == "asserted"]
+        policy = {"accepted_assumptions": ",".join(asserted), "max_epsilon": "100", "at_delta": "1e-3"}
+        found[name] = Kind(path=place / "model.report.json", policy=_USUAL | policy, model=model)
     return found
 
 

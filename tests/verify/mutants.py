@@ -77,6 +77,9 @@ HARMLESS_OF: dict[str, dict[tuple[str, ...], str]] = {
         ("parameters", "plan", "secrets_checked"): "a step without these numbers computed them again; verify does too",
         ("parameters", "plan", "records_never_drawn"): "how much is learned, and not what is given away",
     },
+    "external-training": {
+        ("evidence",): "measurements, which no gate counts in such a report",
+    },
     "account": {
         ("parameters", "found"): "what was looked for; the mechanism holds it, and the bounds are on that",
         ("evidence",): "a plan has measured nothing",
@@ -149,6 +152,11 @@ BEARING = frozenset({
     "bit_epsilon", "release", "measure_rate", "measure_noise", "measurements_begun", "initial_weights", "noise_source",
     "plan", "collected_from_data", "task",
 })  # fmt: skip
+#: The same of a training in a loop that is not privctl's.
+_BEARING_OUTSIDE = frozenset({
+    "program", "examples", "batch_size", "sample_rate", "noise_multiplier", "delta", "steps_begun", "noise_source",
+    "released_numbers", "accountant_history",
+})  # fmt: skip
 #: What else they rest on where signs are published as they are, and where they are not.
 _OF_NOISE = {"sample_rate", "noise_multiplier", "delta", "noise_source"}
 _OF_SIGNS, _OF_LEDGER = {"number_of_groups", "fire_probability", "steps"}, {"fired_steps"}
@@ -177,6 +185,9 @@ def harmless(place: Path_, report: Report, *, gate: bool = False, left_out: bool
     if report["parameters"].get("method") == "clipped":
         bearing -= _OF_NOISE
     if report["step"] == "retrain" and place[0] == "parameters" and len(place) > 1 and place[1] not in bearing:
+        return "how the training went; its mechanism and guarantees say what it released"
+    outside = report["step"] == "external-training" and place[0] == "parameters" and len(place) > 1
+    if outside and place[1] not in _BEARING_OUTSIDE:
         return "how the training went; its mechanism and guarantees say what it released"
     if place[0] == "inputs" and report["step"] == "retrain" and (len(place) == 1 or place[-1] == "role"):
         return "which data were read decides nothing that is promised"

@@ -91,7 +91,7 @@ def test_verify_refutes_a_model_whose_weights_left_the_grid(
     model = write_model(tmp_path / "m.safetensors", {"w": weights("F32").numpy()})
     facts = "--epochs 10 --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5"
     assert run(["noise", str(model), "-q", *facts.split()]) == 0
-    report = tmp_path / "m.noised.report.json"
+    report = tmp_path / "m.private.report.json"
     assert run(["verify", str(report), "-q"]) == 0
     capsys.readouterr()
     told = json.loads(report.read_text())
@@ -99,4 +99,4 @@ def test_verify_refutes_a_model_whose_weights_left_the_grid(
     report.write_text(json.dumps(told))
     assert run(["verify", str(report), "-q"]) == 1
     assert "no points of the grid" in " ".join(capsys.readouterr().out.split())
-    assert load_file(tmp_path / "m.noised.safetensors")["w"].shape == (COUNT,)
+    assert load_file(tmp_path / "m.private.safetensors")["w"].shape == (COUNT,)

@@ -24,8 +24,8 @@ def chain(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
     weights = {name: RNG.standard_normal((20, 3)).astype(np.float32) for name in ("first", "second", "third")}
     model = write_model(tmp_path / "m.safetensors", weights)
     assert run(["noise", str(model), "-q", *FACTS]) == 0
-    assert run(["noise", str(tmp_path / "m.noised.safetensors"), "-q"]) == 0
-    return tmp_path / "m.noised.noised.safetensors"
+    assert run(["noise", str(tmp_path / "m.private.safetensors"), "-q"]) == 0
+    return tmp_path / "m.private.private.safetensors"
 
 
 def check(model: Path) -> tuple[ChainLink, ...]:
@@ -73,24 +73,24 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_an_edited_parent_report_is_found(chain: Path) -> None:
-    parent = chain.with_name("m.noised.report.json")
+    parent = chain.with_name("m.private.report.json")
     edit(parent, lambda report: report["guarantees"][0].update(epsilon=0.1))
-    assert any(line.startswith("m.noised.report.json") for line in refuted(check(chain)))
+    assert any(line.startswith("m.private.report.json") for line in refuted(check(chain)))
 
 
 def test_a_report_of_other_weights_is_found(chain: Path) -> None:
-    own = chain.with_name("m.noised.noised.report.json")
+    own = chain.with_name("m.private.private.report.json")
     edit(own, lambda report: report["inputs"][0].update(digest="blake3:" + "0" * 64))
     assert any("parent report did not write it" in line for line in refuted(check(chain)))
 
 
 def test_an_unreadable_parent_is_found(chain: Path) -> None:
-    chain.with_name("m.noised.report.json").write_text("{")
+    chain.with_name("m.private.report.json").write_text("{")
     assert any("not valid JSON" in line for line in refuted(check(chain)))
 
 
 def test_a_missing_parent_is_not_taken_for_proof(chain: Path) -> None:
-    chain.with_name("m.noised.report.json").unlink()
+    chain.with_name("m.private.report.json").unlink()
     links = check(chain)
     assert not refuted(links)
     assert links[1].report is None
@@ -98,13 +98,13 @@ def test_a_missing_parent_is_not_taken_for_proof(chain: Path) -> None:
 
 
 def test_a_chain_that_loops_ends(chain: Path) -> None:
-    own = chain.with_name("m.noised.noised.report.json")
+    own = chain.with_name("m.private.private.report.json")
     edit(own, lambda report: report["parents"][0].update(path=own.name))
     assert any("loops" in line for line in refuted(check(chain)))
 
 
 def test_two_steps_may_share_a_parent(chain: Path) -> None:
-    own, shared = chain.with_name("m.noised.noised.report.json"), chain.with_name("m.noised.report.json")
+    own, shared = chain.with_name("m.private.private.report.json"), chain.with_name("m.private.report.json")
     aunt = chain.with_name("aunt.report.json")
     report = json.loads(own.read_text())
     aunt.write_text(json.dumps({**report, "step": "audit", "outputs": []}))
@@ -123,7 +123,7 @@ def test_a_moved_model_is_known_by_its_digest(chain: Path) -> None:
     chain.rename(moved)
     with open_checkpoint(moved) as checkpoint:
         hashed = {file.path: hash_tensors(file) for file in checkpoint.files}
-    links = check_chain(chain.with_name("m.noised.noised.report.json"), hashed)
+    links = check_chain(chain.with_name("m.private.private.report.json"), hashed)
     assert {v.outcome for v in links[0].verdicts} == {Outcome.PROVED}
 
 
@@ -155,7 +155,7 @@ def of_folder(model: Path) -> list[str]:
     ],
 )
 def test_a_file_that_no_report_lists_is_named(folder: Path, name: str) -> None:
-    released = folder / "m.noised"
+    released = folder / "m.private"
     (released / "README.md").write_text("A model.")
     assert of_folder(released) == []
     (released / name).parent.mkdir(exist_ok=True)
@@ -169,23 +169,23 @@ def test_a_file_that_no_report_lists_is_named(folder: Path, name: str) -> None:
 def test_weights_and_code_are_refuted_though_the_report_lists_them(
     folder: Path, write_model: Callable[..., Path], name: str, role: str
 ) -> None:
-    released = folder / "m.noised"
+    released = folder / "m.private"
     write_model(released / name, {"x": np.ones(3, np.float32)})
-    listed = {"role": role, "path": f"m.noised/{name}", "digest": file_digest(released / name),
+    listed = {"role": role, "path": f"m.private/{name}", "digest": file_digest(released / name),
               "bytes": (released / name).stat().st_size, "tensors": []}  # fmt: skip
-    edit(released.with_name("m.noised.report.json"), lambda report: report["outputs"].append(listed))
+    edit(released.with_name("m.private.report.json"), lambda report: report["outputs"].append(listed))
     with open_checkpoint(released) as checkpoint:
         hashed = {file.path: hash_tensors(file) for file in checkpoint.files}
     if role == "model" and name.endswith(".safetensors"):
         with open_checkpoint(released / name) as checkpoint:
             hashed |= {file.path: hash_tensors(file) for file in checkpoint.files}
-    found = refuted(check_chain(released.with_name("m.noised.report.json"), hashed))
+    found = refuted(check_chain(released.with_name("m.private.report.json"), hashed))
     assert any(line.startswith(f"{name}: ") for line in found)
 
 
 @pytest.mark.forged("the configuration is edited between two steps")
 def test_a_configuration_that_changed_between_two_steps_is_named(folder: Path) -> None:
-    (folder / "m.noised" / "config.json").write_text('{"rms_norm_eps": 0.1}')
-    assert run(["noise", str(folder / "m.noised"), "-q"]) == 0
-    found = of_folder(folder / "m.noised.noised")
-    assert "m.noised/config.json: the noise step read it, but its parent report wrote another" in found
+    (folder / "m.private" / "config.json").write_text('{"rms_norm_eps": 0.1}')
+    assert run(["noise", str(folder / "m.private"), "-q"]) == 0
+    found = of_folder(folder / "m.private.private")
+    assert "m.private/config.json: the noise step read it, but its parent report wrote another" in found

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from privctl.domain.guarantee import Arithmetic, Guarantee, RiskMeasure, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
-from verify.stated import method_of, training_of
+from verify import external_training
+from verify.stated import EXTERNAL, method_of, training_of
 
 #: This program's noise: the largest distance of a deviate from a Gaussian's, and the most grid steps a deviation.
 _ACCURACY, _STEPS = 2.0**-48, 64.0
@@ -102,6 +103,8 @@ def _coordinates(report: PrivacyReport) -> int | None:
     mechanism = report.mechanism
     if isinstance(mechanism, WeightNoise):
         return mechanism.dimension
+    if report.step == EXTERNAL:
+        return external_training.parameters_of(report).released_numbers
     method = method_of(report)
     return None if method is None else method.released(training_of(report))
 

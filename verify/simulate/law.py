@@ -11,6 +11,7 @@ from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.strength import rests_on_unstated_loss
 from verify.recompute import gaussian, ledger
 from verify.simulate.losses import Floats
 
@@ -31,9 +32,19 @@ class LossLaw:
 
 
 def law_of(report: PrivacyReport) -> LossLaw | None:
-    """The loss of the guarantee with the least established epsilon, or else claimed; None where none can be drawn."""
+    """The loss of the guarantee with the least established epsilon, or else claimed; None where none can be drawn.
+
+    A bound on weight noise for a kind of loss that nobody stated comes after all that are established.
+    """
     known = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.epsilon is not None and g.delta]
-    known.sort(key=lambda g: (g.status not in (Status.PROVED, Status.CONDITIONAL), g.epsilon))
+    noise = report.mechanism if isinstance(report.mechanism, WeightNoise) else None
+    known.sort(
+        key=lambda g: (
+            g.status not in (Status.PROVED, Status.CONDITIONAL),
+            noise is not None and rests_on_unstated_loss(g, noise),
+            g.epsilon,
+        )
+    )
     for guarantee in known:
         mechanism = report.mechanism
         if isinstance(mechanism, WeightNoise) and guarantee.noise_multiplier:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.audit import options as given
-from privctl.cli.audit.requests import OF_A_MODEL, audit_of_model, claim_of, every_option, flag
 from privctl.cli.groups import CommandAlone, Subcommand
 from privctl.cli.options import show, verbose
 from privctl.domain.errors import CommandError, ExitCode
@@ -136,16 +135,20 @@ def scores(file: Path, output: Path | None, force: bool, as_json: bool, quiet: b
       privctl audit scores per-record.csv --score-column loss --score-column rmia
       privctl audit scores scores.csv --models --claim 1,1e-5
     """
+    from audits.request import flag_of
+
     if options["models"]:
         for name, default in (("score_column", ("score",)), ("member_column", "member"), ("id_column", "id")):
             if options[name] != default:
-                raise CommandError(f"{flag(name)} is for scores of records; remove it, or --models")
+                raise CommandError(f"{flag_of(name)} is for scores of records; remove it, or --models")
         _of_many_models(None, output, force, as_json, quiet, {**options, "from_scores": file})
         return
     for name in ("claim", "delta"):
         if options[name] is not None:
-            raise CommandError(f"{flag(name)} needs scores of many models; give --models too, or remove {flag(name)}")
-    from audits.record_scores import Columns, run_record_scores
+            raise CommandError(
+                f"{flag_of(name)} needs scores of many models; give --models too, or remove {flag_of(name)}"
+            )
+    from audits.record_scores import ScoreColumns, run_record_scores
     from privctl.reports.codec import encode
     from privctl.storage.atomic import require_absent, require_regular, write_bytes
 
@@ -154,7 +157,7 @@ def scores(file: Path, output: Path | None, force: bool, as_json: bool, quiet: b
         raise CommandError(f"{path} is an input of this audit; choose another --output")
     require_regular(path)
     require_absent(path, force)
-    columns = Columns(
+    columns = ScoreColumns(
         record=options["id_column"], member=options["member_column"],
         scores=tuple(dict.fromkeys(options["score_column"])),
     )  # fmt: skip
@@ -166,39 +169,36 @@ def scores(file: Path, output: Path | None, force: bool, as_json: bool, quiet: b
 def _of_model(
     model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from audits.log_entry import log_path, log_result
-    from audits.run import output_paths
+    from audits.log_entry import log_result
+    from audits.request import every_option, request_of
+    from privctl.api.auditing import audit_model
+    from privctl.show.progress import note, progress
 
-    options = every_option(options)
-    options["log"] = log_path(output_paths(Path(model), None)[0], options["log"])
     records: list[LeakingRecord] = []
-    report, written = audit_of_model(model, output, force, quiet, options, records.extend)
+    request = request_of(Path(model), output, every_option({**options, "force": force}))
+    report = audit_model(
+        request,
+        progress=partial(progress, quiet=quiet),
+        notify=partial(note, quiet=quiet),
+        on_records=records.extend,
+    )
     if report is None:  # only the main process prints
         return
-    line = log_result(report, options["log"])
+    line = log_result(report, request.log)
     entered = (
         "" if line is None
-        else f"entered into {options['log']}, whose head is now line {line.number}, {line.digest}"
+        else f"entered into {request.log}, whose head is now line {line.number}, {line.digest}"
     )  # fmt: skip
-    _finish(report, written, as_json=as_json, quiet=quiet, records=records, entered=entered)
+    _finish(report, request.written, as_json=as_json, quiet=quiet, records=records, entered=entered)
 
 
 def _of_many_models(
     model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from audits.from_scores import run_scores
-    from privctl.reports.codec import encode
-    from privctl.storage.atomic import require_absent, write_bytes
+    from audits.request import every_option
+    from privctl.api.auditing import audit_scores
 
-    present = [name for name in OF_A_MODEL if options.get(name)]
-    if model is not None or present:
-        what = "MODEL" if model is not None else flag(present[0])
-        raise CommandError(f"--from-scores audits no model; remove {what}")
-    source: Path = options["from_scores"]
-    path = output or source.with_name(f"{source.stem}.audit.report.json")
-    require_absent(path, force)
-    report = run_scores(source, path, claim=claim_of(options["claim"]), delta=options["delta"], seed=options["seed"])
-    write_bytes(path, encode(report).encode(), replace=force)
+    report, path = audit_scores(every_option({**options, "model": model, "force": force}), output)
     _finish(report, (path,), as_json=as_json, quiet=quiet)
 
 

@@ -11,7 +11,7 @@ import click
 from audits import ATTACKS
 from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
-from privctl.cli.options import MODEL, Command, common, force
+from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, force
 from privctl.domain.ranges import Range
 
 Decorator = Callable[[Any], Any]
@@ -36,13 +36,14 @@ OF_ANY_MODEL: tuple[Decorator, ...] = (
     ),
     click.option("--cache", type=_FILE, help="Folder to keep scores in; implies --keep-scores."),
     click.option("--no-cache", is_flag=True, hidden=True),  # the default now; scripts may still give it
+    TEXT_COLUMN,
     click.option("--device", help="cpu, cuda:0, ...; a GPU by default if there is one."),
 )  # fmt: skip
 TASK = click.option(
     "--task",
     type=click.Choice(_TASKS),
     metavar="TASK",
-    help=f"What MODEL does, if its config.json does not say: {', '.join(_TASKS)}.",
+    help=f"Read from config.json if not given: {', '.join(_TASKS)}.",
 )
 MAX_LENGTH = click.option(
     "--max-length", type=Whole(Range(low=2, high=1e12)), metavar="N",
@@ -87,7 +88,7 @@ LEAST_AUC = click.option(
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), metavar="NAME",
-        help=f"Attack to run, repeatable; all that apply by default: {', '.join(ATTACKS)}.",
+        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}.",
     ),
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
@@ -141,13 +142,13 @@ FROM_SCORES = click.option(
     "--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV."
 )
 
-MEMBERSHIP: tuple[Decorator, ...] = (*_sides(True), *_MEMBERSHIP, LEAKS, TASK, MAX_LENGTH, RESIZE)
+MEMBERSHIP: tuple[Decorator, ...] = (*_sides(True), *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE)
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA)
 EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS)
 SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, _manifest(False), COMMITMENT, *QUERIES, TASK)
 ALL: tuple[Decorator, ...] = (
     *(*_sides(False), *_train(False), _manifest(False), *_book(False), CLAIM, LEAKS),
-    *(*_MEMBERSHIP, TASK, MAX_LENGTH, RESIZE, COMMITMENT, *_CANARIES, *_EXTRACTION, *QUERIES, *_SECRETS),
+    *(*_MEMBERSHIP, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE, COMMITMENT, *_CANARIES, *_EXTRACTION, *QUERIES, *_SECRETS),
     *(FROM_SCORES, DELTA),
 )
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.

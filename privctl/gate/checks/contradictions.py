@@ -18,8 +18,8 @@ from privctl.gate.policy import Policy
 RULE = "contradiction"
 #: The steps that privctl writes reports of.
 WRITTEN = frozenset({
-    "account", "audit", "claims", "inspect", "noise", "replay", "retrain", "secrets-plan", "secrets-scan", "shadow",
-    "verify",
+    "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
+    "secrets-scan", "shadow", "verify",
 })  # fmt: skip
 _RANK = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2, Status.REFUTED: 3, Status.VOID: 3}
 _SHARES = ("AUC", "TPR", "rate on", "disclosed", "training text", "held-out text", "accuracy", "precision", "recall")

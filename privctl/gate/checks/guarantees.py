@@ -6,6 +6,7 @@ Every guarantee is a bound by itself, so one that counts and is small enough suf
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
@@ -22,6 +23,8 @@ EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
 OF_THE_LOSS = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity", "step-size",
 })  # fmt: skip
+#: Assumptions that another program's loop did what its report says. privctl saw nothing of it, so a policy names them.
+OF_OTHER_LOOPS = frozenset({"own loop", "reported ledger"})
 _ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
 
 #: A guarantee that counts: its report, its position there, itself and the number that is judged.
@@ -137,7 +140,7 @@ def _judge(
             outcome=GateOutcome.FAIL,
             subject=case.name,
             message=f"no guarantee counts: {reasons}",
-            fix=_fix_of_collected_names(case) or fix,
+            fix=_fix_of_collected_names(case) or _fix_of_other_loops(case, policy) or fix,
             place=_first(case, place),
         )
         return
@@ -169,6 +172,17 @@ def _fix_of_collected_names(case: JudgedModel) -> str:
     return "; ".join(fix for name, fix in _OF_COLLECTED_NAMES.items() if name in violated)
 
 
+def _fix_of_other_loops(case: JudgedModel, policy: Policy) -> str:
+    """What would help where all that a guarantee lacks is that somebody answers for another program's loop."""
+    for report, _, guarantee in case.guarantees:
+        names = _unchecked_assumptions(guarantee)
+        accepting = replace(policy, accepted_assumptions=tuple(names))
+        if OF_OTHER_LOOPS & set(names) and not _why_not_counted(report, guarantee, accepting):
+            listed = ", ".join(names)
+            return f"if somebody answers for the loop that trained it, list in accepted_assumptions: {listed}"
+    return ""
+
+
 def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:
     """Why the policy does not count ``guarantee``; empty where it does."""
     if why_inconsistent(guarantee):
@@ -183,7 +197,7 @@ def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy)
     unaccepted = [
         name
         for name in _unchecked_assumptions(guarantee)
-        if (name in OF_THE_LOSS if accepted is None else name not in accepted)
+        if (name in OF_THE_LOSS | OF_OTHER_LOOPS if accepted is None else name not in accepted)
     ]
     if unaccepted:
         return f"rests on {', '.join(unaccepted)}, which the policy does not accept unchecked"

@@ -21,6 +21,7 @@ STEPS, AGE, VERDICTS = "required_steps", "max_age_days", "forbid_outcomes"
 _SKEW = timedelta(hours=24)
 _COMMANDS = {
     "retrain": "privctl retrain dp-sgd",
+    "external-training": "privctl.make_private, in a loop of your own",
     "noise": "privctl noise",
     "replay": "privctl retrain ferret --replay",
     "audit": "privctl audit",

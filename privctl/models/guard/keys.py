@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[_Refusal, str]] = {
     "sp_model_file": (_path, _FILES),
 }
 #: Keys that name code; it is never run (transformers' own classes are used), so the keys are dropped.
-STRIPPED = ("auto_map", "custom_pipelines")
+STRIPPED = ("auto_map", "auto_mapping", "custom_pipelines")
 _EPS = ("_eps", "_epsilon")
 _NOT_A_NORM = ("adam_epsilon",)
 

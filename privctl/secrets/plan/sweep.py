@@ -20,6 +20,8 @@ from privctl.accounting.secrets.posterior_curves import (
     least_noise_by_curve,
     sharpen,
 )
+from privctl.data.columns import USUAL, Columns
+from privctl.data.recorded import data_digest, recorded_files
 from privctl.data.texts import count_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, Progress
@@ -44,6 +46,7 @@ class PlanRequest:
 
     data: Path
     secrets: Path
+    columns: Columns = USUAL
     steps: int
     batch_size: int
     targets: PosteriorTargets
@@ -120,7 +123,7 @@ def read_problem(request: PlanRequest) -> PlanProblem:
     """Read the size of the data and the book. Raises PrivctlError if they do not match."""
     _check(request)
     table = table_of(read_secrets(request.secrets))
-    examples = count_texts(request.data)
+    examples = count_texts(request.data, request.columns)
     highest_record = int(table.records.max(initial=-1))
     if highest_record >= examples:
         j = int(np.searchsorted(table.starts, np.argmax(table.records), side="right")) - 1
@@ -128,7 +131,7 @@ def read_problem(request: PlanRequest) -> PlanProblem:
             f"{request.secrets} puts the secret {table.ids[j]!r} into record {highest_record}, and {request.data} "
             f"holds {examples} records, counted from 0; scan this data"
         )
-    digest = file_digest(request.data)
+    digest = data_digest(request.data)
     parent = _scan_report(request.secrets, request.data, digest)
     unheld = int((np.diff(table.starts) == 0).sum())
     if unheld == len(table):
@@ -165,8 +168,8 @@ def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
     if not place.is_file():
         return None
     scan = FoundReport(place, read_report(place))
-    scanned = next((entry.digest for entry in scan.report.inputs if entry.role == "data"), None)
-    if scanned is not None and scanned != digest:
+    scanned = [entry.digest for entry in scan.report.inputs if entry.role == "data"]
+    if scanned and sorted(scanned) != sorted(file.digest for file in recorded_files(data)):
         raise InputError(f"{secrets} was made from other data than {data}, as {place} says; scan {data} again")
     return scan
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from privctl.data.records import byte_lines
+from privctl.data.packed import byte_lines
 from privctl.domain.errors import InputError
 from privctl.secrets.scan.kinds.place import SPACED, Occurrence
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from privctl.data.columns import USUAL, Columns
 from privctl.domain.errors import CommandError
 
 _BOOKS = (".jsonl", ".jsonl.gz")
@@ -22,6 +23,7 @@ class ScanRequest:
 
     data: Path
     output: Path
+    columns: Columns = USUAL
     kinds: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
     literals: Path | None = None

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from privctl.data.records import byte_lines
+from privctl.data.rows import numbers_in
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, Progress
@@ -66,7 +66,7 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
         require_regular(path)
         require_absent(path, force)
     search = _prepare_search(request)
-    lines = 0 if progress is None else sum(1 for _ in byte_lines(request.data))
+    lines = 0 if progress is None else numbers_in(request.data)
     records, groups = _search(request, search, lines, progress or silent_progress)
     unlisted = search.listed - sum(len(group) for group in groups if group.kind == LITERAL)
     describe = partial(report_of, request, search.patterns, groups, records=records, unseen=unlisted)
@@ -142,7 +142,7 @@ def _records(request: ScanRequest, progress: AbstractContextManager[Advance]) ->
     """The records, with progress by the lines that are done."""
     with progress as advance:
         done = 0
-        for number, record in enumerate(iter_texts(request.data, unit=request.by)):
+        for number, record in enumerate(iter_texts(request.data, unit=request.by, columns=request.columns)):
             yield record
             if number % _STRIDE == 0:
                 advance(record.line - done)

@@ -14,6 +14,8 @@ from privctl.show.text.style import bound, number, with_exponent
 
 #: Tensors of one picture.
 _TENSORS = 16
+#: Letters of a tensor's name in it.
+_NAME = 30
 _TESTS = ("p_value", "level")
 #: Families of evidence that are rates: beginning of the method, title, what the picture shows.
 _RATES = (
@@ -158,6 +160,11 @@ def tests_table(source: ReportSource) -> Table | None:
     )
 
 
+def _end_of(name: str) -> str:
+    """The end of a tensor's name, which tells it from others, where there is no room for all of it."""
+    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
 def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
     """Noise against the weights of each released tensor; None where these are not at hand."""
     if not source.tensors:
@@ -165,10 +172,11 @@ def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
     largest = sorted(source.tensors, key=lambda tensor: -tensor.size)[:_TENSORS]
     rows = [
         DotRow(
-            name=f"{tensor.name} ({tensor.size:,})",
+            name=f"{_end_of(tensor.name)} ({tensor.size:,})",
             value=tensor.rms or None,
             text=f"{100 * min(1.0, stddev / tensor.rms):.3g} % noise" if tensor.noised and tensor.rms else "no noise",
             colour="lead" if tensor.noised else "calm",
+            tip=f"{tensor.name} ({tensor.size:,})",
         )
         for tensor in largest
     ]

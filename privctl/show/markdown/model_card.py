@@ -10,16 +10,21 @@ import re
 from collections.abc import Iterator
 
 from privctl.domain.errors import InputError
+from privctl.domain.guarantee import Notion, Status
+from privctl.domain.mechanism import WeightNoise
+from privctl.domain.strength import rests_on_unstated_loss
+from privctl.domain.verdict import Outcome
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.page_data import PLANS, PageData
 from privctl.show.plain import json_text
-from privctl.show.summary import Summary, amount, protects, summarize
+from privctl.show.summary import Summary, amount, protects, summarize, weak
 
 BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
 #: Within the metadata, which is YAML.
 META_BEGIN, META_END = "# privctl:begin", "# privctl:end"
 KEY = "differential_privacy"
 _FENCE = "---"
+_TAG = "differential-privacy"
 
 
 def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
@@ -38,7 +43,10 @@ def insert_summary(existing: bytes | None, data: PageData, name: str) -> bytes:
     metadata = newline.join([META_BEGIN, *_metadata(summaries), META_END])
     section = newline.join([BEGIN, *_section(data, summaries), END])
     front, body = _split(text, name)
-    return (_with_metadata(front, metadata, newline, name) + _with_section(body, section, newline, name)).encode()
+    held = all(map(_holds, summaries))
+    return (
+        _with_metadata(front, metadata, newline, name, held=held) + _with_section(body, section, newline, name)
+    ).encode()
 
 
 def _split(text: str, name: str) -> tuple[str, str]:
@@ -53,9 +61,23 @@ def _split(text: str, name: str) -> tuple[str, str]:
     return mark + "".join(lines[: end + 1]), "".join(lines[end + 1 :])
 
 
-def _with_metadata(front: str, metadata: str, newline: str, name: str) -> str:
+def _holds(summary: Summary) -> bool:
+    """Whether a guarantee of differential privacy stands that rules something out, so that the tag is deserved."""
+    lead, report = summary.lead, summary.subject.source.report
+    if lead is None or summary.check is Outcome.REFUTED or lead.status not in (Status.PROVED, Status.CONDITIONAL):
+        return False
+    noise = report.mechanism
+    unstated = isinstance(noise, WeightNoise) and rests_on_unstated_loss(lead, noise)
+    private = lead.notion is Notion.APPROXIMATE_DP and lead.epsilon is not None
+    return private and not unstated and not weak(lead, report)
+
+
+def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: bool) -> str:
     if not front:
-        return newline.join([_FENCE, "tags:", "- differential-privacy", metadata, _FENCE, ""])
+        tags = ["tags:", f"- {_TAG}"] if held else []
+        return newline.join([_FENCE, *tags, metadata, _FENCE, ""])
+    if not held:
+        front = _untagged(front)
     span = _between(front, META_BEGIN, META_END, name)
     outside = front if span is None else front[: span[0]] + front[span[1] :]
     if re.search(rf"(?m)^{KEY}\s*:", outside):
@@ -64,6 +86,17 @@ def _with_metadata(front: str, metadata: str, newline: str, name: str) -> str:
         return front[: span[0]] + metadata + front[span[1] :]
     close = front.rstrip().rindex(_FENCE)
     return front[:close] + metadata + newline + front[close:]
+
+
+def _untagged(front: str) -> str:
+    """The metadata without the tag that privctl gave it, as no guarantee holds (any longer)."""
+    found = re.search(r"(?m)^tags:[ \t]*\r?\n((?:[ \t]*- .*\r?\n)+)", front)
+    if found is None:
+        return front
+    kept = re.sub(rf"(?m)^[ \t]*- [\"']?{_TAG}[\"']?[ \t]*\r?\n", "", found[1])
+    return (
+        front[: found.start()] + (front[found.start() : found.start(1)] + kept if kept else "") + front[found.end() :]
+    )
 
 
 def _with_section(body: str, section: str, newline: str, name: str) -> str:

@@ -78,7 +78,7 @@ def _steps(curves: AccountCurves, panel: Scale, foot: float, top: float) -> Iter
         yield from _curve(i, x, y, points, _dashes(curve))
     if not seen:
         yield _label("No curve over the steps", x, y)
-    rules = [(_TARGET, f"Target: ε = {value:.4g}") for value in target]
+    rules = [(_TARGET, f"Target: ε = {value:.6g}") for value in target]
     yield from _legend(x, foot, entries, rules)
 
 
@@ -160,7 +160,7 @@ def _step_label(curve: StepCurve) -> str:
         notes.append(f"infinite at {left_out} of {len(curve.epsilons)} points, left out")
     label = curve.label + "".join(f" ({note})" for note in notes)
     if len(epsilons) and curve.epsilons[-1] < ENDLESS:
-        label += f": ends at ε = {upward(epsilons[-1], 4)}"
+        label += f": ends at ε = {upward(epsilons[-1])}"
     return _wrap(label, _LINE)
 
 

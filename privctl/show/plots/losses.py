@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from privctl.domain.shown import upward
 from privctl.show.plots.picture import BLUE, RED, ROW, legend, picture_bytes, sample
-from privctl.show.svg.axes import Scale, frame, logarithmic, polyline
+from privctl.show.svg.axes import Scale, frame, logarithmic, polyline, tick_label
 from privctl.show.svg.shapes import Node, el
 
 _WIDTH, _TOP, _FOOT, _BELOW = 756.0, 44.0, 250.0, 58.0
-_LEFT, _RIGHT = (64.0, 366.0), (438.0, 740.0)
+_LEFT, _RIGHT = (64.0, 366.0), (450.0, 740.0)
+#: Letters of the guarantee's name for which the title has room.
+_NAME = 44
+#: Deltas are drawn down to this share of the claimed one: what lies far below is rounding, and flattens the rest.
+_DEEP = 1e-4
 _DASHED, _DOTTED = "6 3", "1.5 3"
 
 Array = NDArray[np.float64]
@@ -37,7 +41,8 @@ class LossPicture:
 def draw(picture: LossPicture, format: Literal["svg", "png"]) -> bytes:  # noqa: A002 - the name readers expect
     """The picture as the bytes of a file of that format; the same for the same picture."""
     claim = f"epsilon {upward(picture.epsilon, 4)}, delta {upward(picture.delta, 3)}"
-    title = el("text", f"{picture.name}: {claim}", class_="title mid", x=_WIDTH / 2, y=26.0)
+    name = picture.name if len(picture.name) <= _NAME else f"{picture.name[: _NAME - 1]}…"
+    title = el("text", f"{name}: {claim}", class_="title mid", x=_WIDTH / 2, y=26.0)
     return picture_bytes([title, *_density(picture), *_deltas(picture)], _WIDTH, _FOOT + _BELOW + 3 * ROW, format)
 
 
@@ -66,11 +71,11 @@ def _density(picture: LossPicture) -> Iterator[Node]:
 
 
 def _deltas(picture: LossPicture) -> Iterator[Node]:
-    seen = picture.deltas > 0
+    seen = picture.deltas > _DEEP * picture.delta
     curve = _points(picture.epsilons[seen], picture.deltas[seen])
     x = _range([picture.epsilon, *(epsilon for epsilon, _ in curve)], *_RIGHT)
     y = logarithmic([delta for _, delta in [*curve, (0.0, picture.delta)]], _FOOT, _TOP)
-    yield from frame(x, y, "Epsilon", "Delta", y_label=lambda value: f"{value:g}")
+    yield from frame(x, y, "Epsilon", "Delta", y_label=tick_label)
     if curve:
         yield el("path", class_="curve", d=polyline(x, y, curve), stroke=BLUE)
     if picture.delta > 0:

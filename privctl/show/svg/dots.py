@@ -10,6 +10,8 @@ from privctl.show.svg.axes import RIGHT, WIDTH, Scale, linear, logarithmic, tick
 from privctl.show.svg.shapes import Node, el
 
 _LEFT, _ROW, _TOP, _BELOW = 10.0, 34.0, 8.0, 42.0
+#: Where in a row its dot lies, and how far a mark reaches above and below it.
+_DOT, _HALF = 24.0, 9.0
 #: Room above for the marks' names.
 _MARKED = 14.0
 _LETTER = 7.4
@@ -57,7 +59,10 @@ def dots(
     yield from _axis(scale, name, top, foot)
     for mark in marks:
         place = scale.at(mark.value)
-        yield el("line", class_="mark", x1=place, x2=place, y1=top, y2=foot)
+        # Beside the dots only: a line through whole rows would strike out the names above them.
+        for index in range(len(shown)):
+            middle = top + _ROW * index + _DOT
+            yield el("line", class_="mark", x1=place, x2=place, y1=middle - _HALF, y2=middle + _HALF)
         side = "end" if place > WIDTH * 0.6 else "start"
         yield el("text", mark.name, class_=f"tick marked {side}", x=place + (-4 if side == "end" else 4), y=top - 6)
     for index, row in enumerate(shown):
@@ -74,7 +79,7 @@ def _axis(scale: Scale, name: str, top: float, foot: float) -> Iterator[Node]:
 
 
 def _row(row: DotRow, scale: Scale, top: float) -> Node:
-    middle = top + 24
+    middle = top + _DOT
     room = int((WIDTH - RIGHT - _LEFT - len(row.text) * _LETTER - 12) / _LETTER)
     shapes = [
         el("text", clean(row.name, max(8, room)), class_="label", x=_LEFT, y=top + 13),

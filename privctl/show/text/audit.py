@@ -8,7 +8,7 @@ from pathlib import Path
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.report import PrivacyReport
-from privctl.domain.shown import counted
+from privctl.domain.shown import counted, downward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
@@ -45,7 +45,7 @@ _BASELINES = {
 }
 #: Records that are listed, and attacks whose scores fit beside them.
 _RECORDS, _ATTACKS = 10, 5
-_HEADINGS = ("finding", "quantity", "estimate", "interval", "chance", "could see")
+_HEADINGS = ("finding", "quantity", "estimate", "chance", "could see")
 
 
 def audit_text(
@@ -89,7 +89,7 @@ def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
     others = [item for item in evidence if not item.quantity.startswith(_KIND)]
     shown = others if verbose else _main_evidence(others)
     rows = [_row(item) for item in sorted(shown, key=_weight, reverse=True)]
-    kept = [i for i in range(len(_HEADINGS)) if i < 4 or any(row[i] != "-" for row in rows)]
+    kept = [i for i in range(len(_HEADINGS)) if i < 3 or any(row[i] != "-" for row in rows)]
     headings = [_HEADINGS[i] for i in kept]
     text = table(headings, [[row[i] for i in kept] for row in rows])
     hidden = len(others) - len(rows)
@@ -222,11 +222,30 @@ def _row(item: Evidence) -> tuple[str, ...]:
     return (
         item.method,
         item.quantity,
-        number(item.estimate, 3),
-        _interval(item),
+        _estimate(item),
         number(item.details.get("chance"), 3),
         number(could, 3),
     )
+
+
+def _estimate(item: Evidence) -> str:
+    """An estimate with its interval, such as "0.86 (0.82-0.90)"; a lower bound alone as "at least 0.3"."""
+    if item.lower is None or _vacuous(item) or item.estimate is None:
+        return _interval(item) if item.estimate is None else short_number(item.estimate)
+    if item.bound is Bound.LOWER or item.upper is None:
+        # A certified bound is never shown above what was certified.
+        least = f"at least {downward(item.lower, 3)}"
+        return least if item.estimate == item.lower else f"{short_number(item.estimate)} ({least})"
+    ends = [short_number(item.lower), short_number(item.upper)]
+    return f"{short_number(item.estimate)} ({(' to ' if '-' in ''.join(ends) else '-').join(ends)})"
+
+
+def short_number(value: float) -> str:
+    """Two digits that count, and of what is below one two decimals at least: 0.90, 0.0012, 12."""
+    size = abs(value)
+    if size < 0.095 and value:
+        return f"{value:.2g}"
+    return f"{value:.2f}" if size < 10 else f"{value:.3g}"
 
 
 def _vacuous(item: Evidence) -> bool:

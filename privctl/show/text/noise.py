@@ -22,7 +22,7 @@ _EXPLAINED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRow:
-    """One candidate as the table shows it."""
+    """One candidate as the table shows it; ``published_stddev`` is the published formula's, beside another."""
 
     epsilon: float | None
     stddev: float
@@ -30,6 +30,7 @@ class NoiseRow:
     guarantees: Sequence[Guarantee]
     perplexity: float | None
     path: str
+    published_stddev: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +52,19 @@ def noise_table(
     """Epsilon asked for, and what the noise gives under each regime for the row's adjacency, one candidate a line."""
     regimes = _columns(rows)
     evaluated = original_perplexity is not None or any(row.perplexity is not None for row in rows)
-    headings = ["epsilon", "noise stddev", *(_heading(g) for g in regimes)]
+    compared = any(row.published_stddev is not None for row in rows)
+    headings = ["epsilon", "noise stddev", *(["published stddev"] if compared else [])]
+    headings += [_heading(g) for g in regimes]
     headings += ["perplexity"] if evaluated else []
     headings += ["would write" if dry_run else "written"]
     body = []
     for row in rows:
-        cells = [number(row.epsilon), number(row.stddev)]
+        cells = [number(row.epsilon), number(row.stddev), *([number(row.published_stddev)] if compared else [])]
         cells += [bound(_find(row, g.name)) for g in regimes]
         cells += [number(row.perplexity)] if evaluated else []
         body.append([*cells, row.path])
     if original_perplexity is not None:
-        body.insert(0, ["-", "0", *["-"] * len(regimes), number(original_perplexity), "(the input)"])
+        body.insert(0, ["-", "0", *["-"] * compared, *["-"] * len(regimes), number(original_perplexity), "(the input)"])
     below = [_warned(warnings, len(rows)), _legend(rows), *(paragraph(note, indent=2) for note in notes)]
     return table(headings, body) + "".join(below)
 
@@ -98,6 +101,11 @@ def _legend(rows: Sequence[NoiseRow]) -> str:
     change = _CHANGES[rows[0].adjacency]
     lines = [f"epsilon at delta {bound(guarantees[0].delta)} when {change}; the report has the other adjacency too"]
     lines += [text for status, text in _EXPLAINED.items() if any(g.status is status for g in guarantees)]
+    if rows[0].published_stddev is not None:
+        lines.append(
+            "published stddev: what the DP-Weights paper's formula would add (--calibration published); its epsilon "
+            "does not follow"
+        )
     if len(rows) > 1:
         lines.append("candidates are nested: someone who holds several of them has what the least noisy one gives")
     return "".join(paragraph(line, indent=2) for line in lines)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from privctl.domain.evidence import MOST_FREQUENT, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
 
+#: Epochs that a table shows without ``--verbose``.
+_EPOCHS = 20
+_EPOCH = re.compile(r"epoch ([0-9]+)")
+
 
 def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | None = None) -> str:
-    """Measures of the last epoch, then each guarantee with what it rests on, or that there is none.
+    """Measures before and after, every epoch, then each guarantee with what it rests on, or that there is none.
 
     Of the notes, with ``only``, that one alone.
     """
-    rows = [[item.quantity, number(item.estimate, 5)] for item in report.evidence]
-    parts = [table(["measured", "last epoch"], rows)] if rows else []
+    parts = list(_measures(report.evidence, verbose=verbose))
     several = len(report.guarantees) > 1
     parts += [guarantee_text(guarantee, named=several, verbose=verbose) for guarantee in report.guarantees]
     parts += [paragraph(f"withheld: {item.what}: {item.reason}") for item in report.omissions]
@@ -21,3 +29,49 @@ def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | No
     if warnings:
         parts.append(notes(warnings))
     return "\n".join(parts)
+
+
+def _measures(evidence: Sequence[Evidence], *, verbose: bool) -> Iterator[str]:
+    if not evidence:
+        return
+    before = any("before" in item.details for item in evidence)
+    headings = ["measured", *(["before"] if before else []), "last epoch"]
+    rows = [
+        [
+            item.quantity,
+            *([number(item.details.get("before"), 5)] if before else []),
+            number(item.estimate, 5),
+        ]
+        for item in evidence
+    ]
+    yield table(headings, rows)
+    measured = {item.quantity: _by_epoch(item) for item in evidence}
+    measured = {quantity: values for quantity, values in measured.items() if values}
+    epochs = sorted(set().union(*measured.values()))
+    if len(epochs) > 1:
+        every = 1 if verbose else math.ceil(len(epochs) / _EPOCHS)
+        shown = [epoch for epoch in epochs if epoch % every == 0 or epoch == epochs[-1]]
+        yield table(
+            ["epoch", *measured],
+            [[str(epoch), *(number(values.get(epoch), 5) for values in measured.values())] for epoch in shown],
+        )
+        if every > 1:
+            yield paragraph(f"(one epoch in {every}: --verbose shows all {len(epochs)})")
+    for item in evidence:
+        yield from _at_chance(item)
+
+
+def _by_epoch(item: Evidence) -> dict[int, float]:
+    return {int(match[1]): value for name, value in item.details.items() if (match := _EPOCH.fullmatch(name))}
+
+
+def _at_chance(item: Evidence) -> Iterator[str]:
+    """A sentence where an accuracy is within two standard errors of always answering the most frequent label."""
+    chance, count = item.details.get(MOST_FREQUENT), sum(item.samples.values())
+    if chance is None or item.estimate is None or not count:
+        return
+    if item.estimate <= chance + 2 * math.sqrt(chance * (1 - chance) / count):
+        yield paragraph(
+            f"{item.quantity} is at chance: {number(item.estimate, 3)} on {count} examples, where always answering the "
+            f"most frequent label reaches {number(chance, 3)}; the model learned nothing that shows here"
+        )

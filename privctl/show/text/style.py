@@ -1,13 +1,16 @@
-"""Text for the terminal: tables and paragraphs of at most 80 columns, numbers, and colour where it has a meaning.
+"""Text for the terminal: tables as wide as it is, paragraphs, numbers, and colour where it has a meaning.
 
 Colour is ANSI codes, which ``click.echo`` leaves out where the output is no terminal or the user wants none. The tables
-are our own: a pipe, a log and a terminal get the same text, and rich, which progress bars use, takes 30 ms to import,
-as long as a tenth of a short command.
+are our own: in a pipe or a file every row is one line, whatever its length, and rich, which progress bars use, takes
+30 ms to import, as long as a tenth of a short command.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
@@ -16,7 +19,10 @@ from privctl.domain.shown import upward
 from privctl.domain.verdict import Outcome
 from privctl.show.plain import escape_hidden
 
+#: The longest line of a paragraph, where the terminal is no narrower.
 WIDTH = 80
+#: What a table is never folded below.
+_LEAST = 40
 #: Columns between two cells.
 _GAP = 2
 #: What a column of a table is never made narrower than.
@@ -47,6 +53,16 @@ _OF_OUTCOME = {
     Outcome.INCONCLUSIVE: Colour.CARE,
     Outcome.REFUTED: Colour.BAD,
 }
+
+
+def columns() -> int | None:
+    """The columns of the terminal, or what COLUMNS says; None where standard output is neither."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked) > 0:
+        return max(_LEAST, int(asked))
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    return max(_LEAST, shutil.get_terminal_size().columns)
 
 
 def coloured(text: str, colour: Colour) -> str:
@@ -81,12 +97,12 @@ def _harmless(text: str) -> str:
 
 
 def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
-    """``text``, made harmless, in lines of at most 80 columns, ending in a newline.
+    """``text``, made harmless, in lines of at most 80 columns or the terminal's, ending in a newline.
 
     Further lines are ``hanging`` columns in, by default two more than ``indent``. A longer word has a line of its own.
     """
     further = indent + 2 if hanging is None else hanging
-    lines = _fold(_harmless(text), WIDTH, " " * indent, " " * further)
+    lines = _fold(_harmless(text), min(WIDTH, columns() or WIDTH), " " * indent, " " * further)
     return "\n".join(lines) + "\n"
 
 
@@ -111,11 +127,12 @@ def assumption_lines(assumptions: Iterable[Assumption], *, verbose: bool, indent
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned by width, numbers to the right, ending in a newline.
 
-    Where a line would pass 80 columns, the cells of the widest columns of text go on below.
+    Where a line would pass the terminal's width, the cells of the widest columns of text go on below; without a
+    terminal every row is one line.
     """
     cells = [list(headings), *[[_harmless(cell) for cell in row] for row in rows]]
     right = [all(_numeric(row[i]) for row in cells[1:]) for i in range(len(headings))]
-    widths = _widths(cells, right)
+    widths = _widths(cells, right, columns())
     lines = []
     for row in cells:
         folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
@@ -128,8 +145,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> list[int]:
-    """Of each column: its widest cell, but for columns of text that must be narrower for the line to fit.
+def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool], most: int | None) -> list[int]:
+    """Of each column: its widest cell, but for columns of text that must be narrower for ``most`` columns to do.
 
     No column is narrower than its longest word.
     """
@@ -139,7 +156,7 @@ def _widths(cells: Sequence[Sequence[str]], right: Sequence[bool]) -> list[int]:
         min(width, word if number else max(_NARROW, word))
         for width, word, number in zip(widths, words, right, strict=True)
     ]
-    while sum(widths) + _GAP * (len(widths) - 1) > WIDTH:
+    while most is not None and sum(widths) + _GAP * (len(widths) - 1) > most:
         wide = [i for i in range(len(widths)) if widths[i] > least[i]]
         if not wide:
             break

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from privctl.data.recorded import data_digest
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import TaskName
 from privctl.reports.files import FoundReport, report_of
@@ -54,7 +55,7 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
             f"{path} contradicts itself: it states {size:g} records per batch, but its probabilities sum to "
             f"{expected:.6g}; {_AGAIN}"
         )
-    digest = file_digest(data)
+    digest = data_digest(data)
     if digest != protection.facts.data:
         raise InputError(
             f"{path} was made for {protection.facts.data_name} ({protection.facts.data}), but {data} is another file "

@@ -64,10 +64,10 @@ def test_keys_that_name_code_are_left_out_and_said_to_be(folder: Path, capsys: p
     (folder / "tokenizer_config.json").write_bytes(b'{"model_max_length":   12}')
     assert noise(folder) == ExitCode.OK
     assert "left out of config.json: auto_map, which names code" in " ".join(capsys.readouterr().out.split())
-    private = folder.with_name("model.noised")
+    private = folder.with_name("model.private")
     assert json.loads((private / "config.json").read_text()) == {**held, "sub": {"kept": [1.5, "ü", None]}}
     assert (private / "tokenizer_config.json").read_bytes() == b'{"model_max_length":   12}'
-    path = folder.with_name("model.noised.report.json")
+    path = folder.with_name("model.private.report.json")
     report = decode(path.read_text(), str(path))
     assert [o.what for o in report.omissions if "code" in o.reason] == ["auto_map of config.json"]
     assert run(["verify", str(path), "-q"]) == ExitCode.OK, "the digest is of the file as it was written"
@@ -77,7 +77,7 @@ def test_a_file_without_such_keys_is_copied_byte_for_byte(folder: Path, capsys: 
     (folder / "added_tokens.json").write_text('{"compile": 7, "pretrained": 8}')  # tokens, not keys
     assert noise(folder) == ExitCode.OK
     assert "left out" not in capsys.readouterr().out
-    private = folder.with_name("model.noised")
+    private = folder.with_name("model.private")
     assert (private / "config.json").read_bytes() == CONFIG.encode()
     assert (private / "added_tokens.json").read_bytes() == (folder / "added_tokens.json").read_bytes()
 

@@ -10,6 +10,7 @@ from privctl.train.methods.dpquant.settings import DpquantSettings
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
+    from privctl.domain.training_plan import TrainingPlan
     from privctl.train.method import SideReleases
     from privctl.train.prepare import TrainingJob
     from privctl.train.request import RetrainRequest
@@ -32,6 +33,12 @@ def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
     from privctl.train.methods.dpquant.run import run_dpquant
 
     return run_dpquant(job, session)
+
+
+def _plan(job: TrainingJob) -> TrainingPlan:
+    from privctl.train.methods.dpquant.run import plan_dpquant
+
+    return plan_dpquant(job)
 
 
 METHOD = Method(
@@ -66,4 +73,5 @@ METHOD = Method(
     check=_check,
     side_releases=_measurements,
     run=_run,
+    plan=_plan,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import torch
 
 from privctl.domain.shown import counted
 from privctl.randomness import NoiseSource
+from privctl.train.dry_run import plan_gradients
 from privctl.train.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from privctl.domain.report import PrivacyReport
+    from privctl.domain.training_plan import TrainingPlan
     from privctl.parallel import Workers
     from privctl.train.loop import FinishedRun
     from privctl.train.prepare import TrainingJob
@@ -45,6 +48,18 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
     hooks = MethodHooks(files={SEED_FILE: seed.hex().encode()}, precision=precision, amend=amend, announce=lambda _: "")
     return train_by_gradients(job, session, hooks)
+
+
+def plan_dpquant(job: TrainingJob) -> TrainingPlan:
+    """As ``plan_gradients``, with the layers of a first epoch in few bits; measurements are not timed."""
+
+    def precision(rehearsed: TrainingJob, network: nn.Module, device: torch.device) -> Quantization:
+        bits = bits_of(rehearsed, network, device, os.urandom(16))
+        return Quantization(
+            layers=bits.layers, schedule=bits.schedule, task=rehearsed.task, epoch_steps=job.recipe.steps_per_epoch
+        )
+
+    return plan_gradients(job, precision)
 
 
 def measurements(job: TrainingJob) -> Measurements | None:

@@ -10,6 +10,7 @@ from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
 if TYPE_CHECKING:
     from privctl.domain.progress import Progress
     from privctl.domain.report import PrivacyReport
+    from privctl.domain.training_plan import TrainingPlan
     from privctl.train.prepare import TrainingJob
     from privctl.train.request import ReplayRequest, RetrainRequest
     from privctl.train.session import Session
@@ -33,6 +34,12 @@ def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
     from privctl.train.methods.ferret.run import run_ferret
 
     return run_ferret(job, session)
+
+
+def _plan(job: TrainingJob) -> TrainingPlan:
+    from privctl.train.methods.ferret.dry_run import plan_ferret
+
+    return plan_ferret(job)
 
 
 def _replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
@@ -74,6 +81,7 @@ METHOD = Method(
     sampled=_sampled,
     check=_check,
     run=_run,
+    plan=_plan,
     replay=_replay,
     files=(STREAM_SUFFIX,),
 )

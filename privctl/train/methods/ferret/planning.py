@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from privctl.train.methods.ferret.publish import (
 )
 from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, FerretSettings, Publish, ReleaseKind
 from privctl.train.methods.ferret.update import UpdateRule
+from privctl.train.signal_to_noise import SignalToNoise, signs_too_random, too_little
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from privctl.train.request import RetrainRequest
 
 #: Releases whose fire probability follows from a budget of nats.
-_IN_NATS = (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED)
+IN_NATS = (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,20 @@ class FerretPlan:
     @property
     def ledger(self) -> Ledger | None:
         """What all steps give away, given the masks, which are public; None where nothing bounds it."""
+        return self._ledger_of(self.masks.sizes)
+
+    def spent(self, steps: int) -> Ledger | None:
+        """As ``ledger``, of the first ``steps`` alone; None where none of them publishes."""
+        sizes = Counter(filter(None, (len(self.masks.fired(step)) for step in range(steps))))
+        return self._ledger_of(dict(sorted(sizes.items()))) if sizes else None
+
+    def _ledger_of(self, sizes: Mapping[int, int]) -> Ledger | None:
         if self.bit_epsilon is not None:
-            return response_ledger(self.masks.sizes, self.bit_epsilon, self.sample_rate)
+            return response_ledger(sizes, self.bit_epsilon, self.sample_rate)
         if self.noise_multiplier is None:
             return None
         made = dithered_ledger if self.release is ReleaseKind.DITHERED else gaussian_ledger
-        return made(self.masks.sizes, self.noise_multiplier, self.sample_rate)
+        return made(sizes, self.noise_multiplier, self.sample_rate)
 
     def publisher(self, job: TrainingJob, source: NoiseSource) -> Publisher:
         """What turns derivatives into what is published; random numbers are drawn from ``source``."""
@@ -158,6 +167,26 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     if plan.bit_epsilon is not None:
         sentence += f", log-odds of a sign {plan.bit_epsilon:.6g} at delta {delta:g}"
     return sentence
+
+
+def too_random(plan: FerretPlan, job: TrainingJob) -> Iterator[str]:
+    """A warning where nothing, or little, can be learned from what is published."""
+    if (ratio := signal_of(plan, job)) is not None:
+        yield from too_little(ratio)
+    if plan.bit_epsilon is not None:
+        yield from signs_too_random(plan.masks.total, plan.bit_epsilon)
+
+
+def signal_of(plan: FerretPlan, job: TrainingJob) -> SignalToNoise | None:
+    """The sums of clipped derivatives against their noise; None for a release that is not Gaussian."""
+    if plan.noise_multiplier is None or plan.release is not ReleaseKind.GAUSSIAN or not plan.masks.speaking:
+        return None
+    return SignalToNoise(
+        steps=plan.masks.speaking,
+        batch=job.recipe.batch_size,
+        noise_multiplier=plan.noise_multiplier,
+        numbers=round(plan.masks.total / plan.masks.speaking),
+    )
 
 
 def released_by(release: ReleaseKind, masks: Masks) -> Released | None:
@@ -251,7 +280,7 @@ def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_r
     given, epsilon = request.settings_as(FerretSettings).fire_probability, request.budget.epsilon
     if given is not None:
         return given
-    if request.settings_as(FerretSettings).release not in _IN_NATS or epsilon is None:
+    if request.settings_as(FerretSettings).release not in IN_NATS or epsilon is None:
         return 1 / groups
     most = ceiling(groups, steps, sample_rate)
     if epsilon > most:

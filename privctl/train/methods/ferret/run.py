@@ -22,7 +22,14 @@ from privctl.train.methods.ferret import STREAM_SUFFIX
 from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.compare import SignComparison
 from privctl.train.methods.ferret.groups import trainable
-from privctl.train.methods.ferret.planning import FerretPlan, announced, derivative_stages, methods_used, plan_for
+from privctl.train.methods.ferret.planning import (
+    FerretPlan,
+    announced,
+    derivative_stages,
+    methods_used,
+    plan_for,
+    too_random,
+)
 from privctl.train.methods.ferret.report import FerretRun, private_notes, report_for
 from privctl.train.methods.ferret.settings import FerretSettings, Publish
 from privctl.train.methods.ferret.stream import (
@@ -34,6 +41,7 @@ from privctl.train.methods.ferret.stream import (
     staged_stream,
 )
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
+from privctl.train.observed import observed
 from privctl.train.public_seed import SEED_FILE, public_seed
 from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
@@ -67,6 +75,8 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     network = _network(job).to(device)
     plan = plan_for(job, network, seed)
     session.notify(announced(plan, job))
+    for warning in too_random(plan, job):
+        session.notify(warning)
     publisher = plan.publisher(job, source := NoiseSource())
     engine = Derivatives(network, request.settings_as(FerretSettings).derivatives)
     network = prepared(network, job)
@@ -102,10 +112,14 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
         workers=workers,
         folder=folder,
         evaluate=lambda trained: measured(job, trained, device, session.on_epoch),
+        first_look=lambda untrained: measured(job, untrained, device),
     )
-    left = job.recipe.steps - (start.updates if start else 0)
-    with folder or nullcontext(), session.progress(f"training ({request.method_name})", left, "steps") as advance:
-        trainer.advance = advance
+    made = start.updates if start else 0
+    with (
+        folder or nullcontext(),
+        observed(job, session, device=device, spent=plan.spent, done=made, folder=folder) as observers,
+    ):
+        trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
             walked = trainer.run(start, stop)
         if not workers.is_main:

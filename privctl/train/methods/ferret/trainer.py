@@ -23,6 +23,7 @@ from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule, Updates
 from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.tensors import load_tensors, named_tensors, require_finite
+from privctl.train.watch import Unwatched, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,9 @@ class FerretTrainer:
     workers: Workers = field(default_factory=Workers)
     folder: RunFolder | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
+    first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     advance: Advance = lambda _: None
+    watch: Watch = field(default_factory=Unwatched)
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
     _amounts: list[Tensor] = field(default_factory=list, init=False)
@@ -71,6 +74,7 @@ class FerretTrainer:
         ``stop`` is asked after each step that publishes; where any process says yes, the state is saved and
         RunInterruptedError raised in all. Raises InputError where a weight is not finite after an epoch.
         """
+        before = finite(self.first_look(self.network)) if self.workers.is_main else {}
         updates = Updates(trainable(self.network), self.groups, self.rule, self.masks.counts)
         place, history = self._restored(start, updates)
         self._lost += lost
@@ -83,10 +87,12 @@ class FerretTrainer:
                 continue
             speaks = self._step(place, updates)
             place += 1
+            self.watch.step(place, (), ())
             ended = place % self.epoch_steps == 0 or place == self.rule.steps
             if ended:
                 updates.settle(place)
                 history.append(self._entry(place))
+                self.watch.epoch(place, history[-1])
             if speaks or ended:
                 # One process's clock decides for all, and so does a signal that reached only one.
                 due = self.workers.is_main and self.clock() - last_save > self.save_every
@@ -101,7 +107,7 @@ class FerretTrainer:
             self.advance(1)
         updates.settle(self.rule.steps)
         require_finite(self.network, self.rule.steps)
-        finished = FinishedRun(updates=place, steps_begun=place, history=tuple(history))
+        finished = FinishedRun(updates=place, steps_begun=place, history=tuple(history), before=before)
         return FinishedFerret(finished=finished, amounts=_joined(self._amounts), lost=self._lost)
 
     def _step(self, step: int, updates: Updates) -> bool:

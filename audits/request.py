@@ -1,23 +1,24 @@
-"""What the options of ``privctl audit`` ask for, and the audit itself."""
+"""An audit from the options of ``privctl audit``, by their names; the command and ``privctl.audit`` both call it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from audits.canaries.audit import CanaryRequest
+from audits.claims import EpsilonClaim
+from audits.extraction.audit import ExtractionRequest
+from audits.extraction.law import SamplingLaw
+from audits.extraction.summary import QueryBudget
+from audits.log_entry import log_path
+from audits.membership.audit import MembershipRequest
+from audits.run import AuditRequest, output_paths
+from audits.scores.cache import default_root
+from audits.secrets.audit import SecretRequest
+from privctl.data.columns import columns_of
 from privctl.domain.errors import CommandError
-
-if TYPE_CHECKING:
-    from audits.canaries.audit import CanaryRequest
-    from audits.claims import EpsilonClaim
-    from audits.extraction.audit import ExtractionRequest
-    from audits.membership.audit import MembershipRequest
-    from audits.run import AuditRequest
-    from audits.secrets.audit import SecretRequest
-    from privctl.domain.leaking import LeakingRecord
-    from privctl.domain.report import PrivacyReport
+from privctl.storage.atomic import require_absent, require_regular
 
 #: Options about a model, which do not apply to an audit of scores.
 OF_A_MODEL = (
@@ -35,56 +36,33 @@ _BELONGS = {
 }
 
 
-def audit_of_model(
-    model: str,
-    output: Path | None,
-    force: bool,
-    quiet: bool,
-    options: dict[str, Any],
-    on_records: Callable[[Sequence[LeakingRecord]], None],
-) -> tuple[PrivacyReport | None, tuple[Path, ...]]:
-    """Run the audit of ``model`` that ``options`` ask for; the report, and the files written.
-
-    The report is None in a process that only scores. Raises CommandError for options that do not go together.
-    """
-    from audits.log_entry import is_logged
-    from audits.run import output_paths, run_audit
-    from privctl.models.language import choose_device
-    from privctl.parallel import start_workers
-    from privctl.show.progress import note, progress
-    from privctl.storage.atomic import require_absent, require_regular
-
+def _check(options: Mapping[str, Any]) -> None:
+    """Raise CommandError for options that do not go together, or whose files are in the way."""
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
-            raise CommandError(f"{flag(name)} needs {flag(owner)}; give both")
+            raise CommandError(f"{flag_of(name)} needs {flag_of(owner)}; give both")
     if options["leaks"] is not None:
         if options["members"] is None and options["train"] is None:
             raise CommandError("--leaks lists the records of --members and --train; give one of them")
         require_regular(options["leaks"], option="--leaks")
-        require_absent(options["leaks"], force, option="--leaks")
+        require_absent(options["leaks"], options["force"], option="--leaks")
     if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
         raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
     if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
         raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
-    written = output_paths(Path(model), output)
-    for path in written:
+
+
+def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> AuditRequest:
+    """What the options of ``privctl audit``, all by their names, ask to do with ``model``.
+
+    The report goes to ``output``, or beside the model; where ``log`` is None the log lies beside the model. Raises
+    CommandError for options that do not go together and for files that are in the way.
+    """
+    _check(options)
+    report, scores = output_paths(model, output)
+    for path in (report, scores):
         require_regular(path)
-        require_absent(path, force)
-    if is_logged(options["log"], written[0]):
-        said = f"{written[0]} is in {options['log']}, and is replaced: a gate that asks for every audit will miss it"
-        note(said, quiet=quiet)
-    request = _request(Path(model), written, force, options)
-    with start_workers(choose_device(options["device"]), together=False) as workers:
-        shown = partial(progress, quiet=quiet or not workers.is_main)
-        report = run_audit(request, shown, workers, on_records=on_records)
-    return report, written if options["leaks"] is None else (*written, options["leaks"])
-
-
-def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict[str, Any]) -> AuditRequest:
-    from audits.run import AuditRequest
-    from audits.scores.cache import default_root
-
-    report, scores = written
+        require_absent(path, options["force"])
     return AuditRequest(
         model=model,
         report=report,
@@ -97,19 +75,18 @@ def _request(model: Path, written: tuple[Path, Path], force: bool, options: dict
         task=options["task"],
         max_length=options["max_length"],
         resize=options["resize"],
+        columns=columns_of(options),
         reference=None if options["reference"] is None else Path(options["reference"]),
         base=None if options["base"] is None else Path(options["base"]),
         cache=options["cache"] or (default_root() if options["keep_scores"] else None),
         device=options["device"],
-        force=force,
-        log=options["log"],
+        force=options["force"],
+        log=log_path(output_paths(model, None)[0], options["log"]),
         leaks=options["leaks"],
     )
 
 
-def _membership(options: dict[str, Any]) -> MembershipRequest | None:
-    from audits.membership.audit import MembershipRequest
-
+def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
     members, nonmembers = options["members"], options["nonmembers"]
     if members is None and nonmembers is None:
         return None
@@ -125,9 +102,7 @@ def _membership(options: dict[str, Any]) -> MembershipRequest | None:
     )
 
 
-def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
-    from audits.canaries.audit import CanaryRequest
-
+def _canaries(options: Mapping[str, Any]) -> CanaryRequest | None:
     if options["canaries"] is None:
         return None
     claim = claim_of(options["claim"])
@@ -143,11 +118,7 @@ def _canaries(options: dict[str, Any]) -> CanaryRequest | None:
     )
 
 
-def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
-    from audits.extraction.audit import ExtractionRequest
-    from audits.extraction.law import SamplingLaw
-    from audits.extraction.summary import QueryBudget
-
+def _extraction(options: Mapping[str, Any]) -> ExtractionRequest | None:
     if options["train"] is None:
         return None
     return ExtractionRequest(
@@ -164,10 +135,7 @@ def _extraction(options: dict[str, Any]) -> ExtractionRequest | None:
     )
 
 
-def _secrets(options: dict[str, Any]) -> SecretRequest | None:
-    from audits.extraction.summary import QueryBudget
-    from audits.secrets.audit import SecretRequest
-
+def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
     if options["secrets"] is None:
         return None
     if options["data"] is None:
@@ -185,20 +153,8 @@ def _secrets(options: dict[str, Any]) -> SecretRequest | None:
     )
 
 
-def every_option(options: dict[str, Any]) -> dict[str, Any]:
-    """``options`` of one subcommand with those of the others, which were not given."""
-    return dict.fromkeys((*OF_A_MODEL, "claim", "delta")) | options
-
-
-def flag(name: str) -> str:
-    """The option called ``name`` as it is typed."""
-    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"
-
-
 def claim_of(text: str | None) -> EpsilonClaim | None:
-    """The claim that ``--claim`` states. Raises CommandError where it states none."""
-    from audits.claims import EpsilonClaim
-
+    """The claim ``EPS,DELTA``, if any; raises CommandError where it is none."""
     if text is None:
         return None
     try:
@@ -210,3 +166,13 @@ def claim_of(text: str | None) -> EpsilonClaim | None:
             f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
         )
     return EpsilonClaim(epsilon=epsilon, delta=delta)
+
+
+def every_option(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` of one subcommand with those of the others, which were not given."""
+    return {**dict.fromkeys((*OF_A_MODEL, "claim", "delta", "text_column", "label_column")), **options}
+
+
+def flag_of(name: str) -> str:
+    """The option of this name, as it is given."""
+    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"

@@ -1,0 +1,28 @@
+"""The commands as functions, for programs and notebooks.
+
+Each takes a command's options by their names and returns the frozen values that a report is made of. Nothing is printed
+and nothing exits: what a command would note on standard error goes to ``notify``, and every error is a
+``PrivctlError`` whose sentence names the option concerned (``--batch-size`` is the argument ``batch_size``).
+docs/python.md has examples.
+"""
+
+from __future__ import annotations
+
+from privctl.api.accounting import account
+from privctl.api.auditing import audit
+from privctl.api.gating import gate
+from privctl.api.noising import noise
+from privctl.api.training import retrain
+from privctl.api.verifying import verify
+from privctl.domain.notebook import show_by
+
+__all__ = ["account", "audit", "gate", "noise", "retrain", "verify"]
+
+
+def _in_html(value: object) -> str:
+    from privctl.show.html.notebook import fragment
+
+    return fragment(value)
+
+
+show_by(_in_html)

@@ -1,0 +1,113 @@
+"""What the functions have in common: files by any kind of path, and numbers held against their ranges."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from privctl.domain import ranges
+from privctl.domain.errors import CommandError
+from privctl.domain.ranges import Range
+
+#: A file or folder, as a string or as a path.
+FilePath = str | os.PathLike[str]
+
+_EVERYWHERE: dict[str, Range] = {
+    "batch_size": ranges.COUNT,
+    "beta1": ranges.BELOW_ONE,
+    "beta2": ranges.BELOW_ONE,
+    "clip_norm": ranges.AMOUNT,
+    "dataset_size": ranges.COUNT,
+    "delta": ranges.FRACTION,
+    "epochs": ranges.AMOUNT,
+    "epsilon": ranges.POSITIVE,
+    "learning_rate": ranges.AMOUNT,
+    "momentum": ranges.BELOW_ONE,
+    "resize": ranges.COUNT,
+    "steps": ranges.COUNT,
+    "weight_decay": ranges.AMOUNT_OR_ZERO,
+}
+#: Function -> the ranges of its own arguments, which win over those that an argument of this name has everywhere.
+_OWN: dict[str, dict[str, Range]] = {
+    "account": {"noise_multiplier": ranges.POSITIVE, "priors": ranges.FRACTION, "sample_rate": ranges.CHANCE},
+    "audit": {
+        **dict.fromkeys(
+            (
+                "references",
+                "prefix_tokens",
+                "suffix_tokens",
+                "least_prefix",
+                "top_k",
+                "queries",
+                "records",
+                "candidates",
+            ),
+            ranges.COUNT,
+        ),
+        "delta": ranges.BELOW_ONE,
+        "least_auc": Range(low=0.5, high=1, open_low=True, open_high=True),
+        "max_length": Range(low=2, high=1e12),
+        "most_secrets": ranges.COUNT,
+        "query_probability": ranges.FRACTION,
+        "seed": ranges.SEED32,
+        "temperature": ranges.AMOUNT,
+        "top_p": ranges.CHANCE,
+    },
+    "noise": {
+        "epochs": ranges.COUNT,
+        "noise_stddev": ranges.POSITIVE,
+        "seed": ranges.SEED,
+        "smoothness": ranges.POSITIVE,
+        "strong_convexity": ranges.POSITIVE,
+        "threads": Range(low=1, high=64),
+    },
+    "retrain": {
+        "lora_rank": ranges.COUNT,
+        "max_length": ranges.COUNT,
+        "micro_examples": ranges.COUNT,
+        "micro_tokens": ranges.COUNT,
+        "noise_multiplier": ranges.AMOUNT,
+        "seed": ranges.SEED,
+        "warmup_steps": ranges.COUNT_OR_ZERO,
+    },
+    "verify": {"seconds": ranges.AMOUNT, "seed": ranges.SEED32},
+}
+#: Argument -> its option, where it is called otherwise.
+_FLAGS = {"priors": "--prior", "attacks": "--attack", "methods": "--method", "compiled": "--compile"}
+
+
+def range_of(function: str, name: str) -> Range | None:
+    """Where the numbers of an argument must lie; None where it has none, or the engine knows better."""
+    return _OWN[function].get(name, _EVERYWHERE.get(name))
+
+
+def check(function: str, options: Mapping[str, Any]) -> None:
+    """Raise CommandError, naming the option, for a number that is out of its range."""
+    for name, given in options.items():
+        within = range_of(function, name)
+        for value in given if isinstance(given, tuple) else (given,):
+            if within is not None and value is not None:
+                _require(within, _FLAGS.get(name, f"--{name.replace('_', '-')}"), value)
+
+
+def _require(within: Range, flag: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CommandError(f"{flag} is {value!r}; it must be a number")
+    try:
+        within.require(flag, value)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def path_or_none(given: FilePath | None) -> Path | None:
+    """The path, if any was given."""
+    return None if given is None else Path(given)
+
+
+def several(given: Any) -> tuple[Any, ...]:
+    """One value or several, as a tuple."""
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str | int | float) else tuple(given)

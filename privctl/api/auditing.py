@@ -1,0 +1,143 @@
+"""``privctl.audit``: attack a model. ``audit_model`` and ``audit_scores`` are what the command is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.api.arguments import FilePath, check, path_or_none, several
+from privctl.domain.errors import CommandError
+from privctl.domain.leaking import LeakingRecord
+from privctl.domain.progress import Notify, Progress, unseen
+from privctl.domain.report import PrivacyReport
+
+if TYPE_CHECKING:
+    from audits.run import AuditRequest
+
+_FILES = (
+    "members", "nonmembers", "log", "leaks", "shadow", "canaries", "canary_data", "train", "heldout", "secrets", "data",
+    "plan", "from_scores", "cache",
+)  # fmt: skip
+
+
+def audit_model(
+    request: AuditRequest,
+    *,
+    progress: Progress,
+    notify: Notify,
+    on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
+) -> PrivacyReport | None:
+    """Carry ``request`` out, in all processes that torchrun started; None but in the main one. Raises as ``audit``."""
+    from audits.log_entry import is_logged
+    from audits.run import run_audit
+    from privctl.models.language import choose_device
+    from privctl.parallel import start_workers
+
+    if request.log is not None and is_logged(request.log, request.report):
+        notify(f"{request.report} is in {request.log}, and is replaced: a gate that asks for every audit will miss it")
+    with start_workers(choose_device(request.device), together=False) as workers:
+        return run_audit(request, progress if workers.is_main else unseen, workers, on_records=on_records)
+
+
+def audit_scores(options: Mapping[str, Any], output: Path | None) -> tuple[PrivacyReport, Path]:
+    """The report of an audit of scores alone, written to ``output`` or beside them. Raises as ``audit``."""
+    from audits.from_scores import run_scores
+    from audits.request import OF_A_MODEL, claim_of, flag_of
+    from privctl.reports.codec import encode
+    from privctl.storage.atomic import require_absent, write_bytes
+
+    given = ["MODEL"] if options["model"] is not None else [flag_of(name) for name in OF_A_MODEL if options[name]]
+    if given:
+        raise CommandError(f"--from-scores audits no model; remove {given[0]}")
+    source: Path = options["from_scores"]
+    path = output or source.with_name(f"{source.stem}.audit.report.json")
+    require_absent(path, options["force"])
+    report = run_scores(source, path, claim=claim_of(options["claim"]), delta=options["delta"], seed=options["seed"])
+    write_bytes(path, encode(report).encode(), replace=options["force"])
+    return report, path
+
+
+def audit(
+    model: FilePath | None = None,
+    *,
+    members: FilePath | None = None,
+    nonmembers: FilePath | None = None,
+    output: FilePath | None = None,
+    log: FilePath | None = None,
+    leaks: FilePath | None = None,
+    attacks: str | Sequence[str] = (),
+    reference: FilePath | None = None,
+    task: str | None = None,
+    shadow: FilePath | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    resize: tuple[int, int] | None = None,
+    max_length: int | None = None,
+    least_auc: float = 0.55,
+    canaries: FilePath | None = None,
+    commitment: str | None = None,
+    canary_data: FilePath | None = None,
+    references: int | None = None,
+    exact: bool | None = None,
+    train: FilePath | None = None,
+    heldout: FilePath | None = None,
+    prefix_tokens: int = 50,
+    suffix_tokens: int = 50,
+    least_prefix: int | None = None,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    queries: int = 100,
+    query_probability: float = 0.5,
+    greedy_only: bool = False,
+    records: int | None = None,
+    secrets: FilePath | None = None,
+    data: FilePath | None = None,
+    plan: FilePath | None = None,
+    base: FilePath | None = None,
+    candidates: int | None = None,
+    most_secrets: int | None = None,
+    from_scores: FilePath | None = None,
+    claim: str | tuple[float, float] | None = None,
+    delta: float | None = None,
+    seed: int = 0,
+    keep_scores: bool = False,
+    cache: FilePath | None = None,
+    no_cache: bool = False,
+    device: str | None = None,
+    force: bool = False,
+    progress: Progress = unseen,
+    notify: Notify = lambda _: None,
+    on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
+) -> PrivacyReport:
+    """Attack ``model``, and return the report that is written beside it (or to ``output``) with its scores.
+
+    Which files are given decides what is tested, as with the command: ``members`` and ``nonmembers`` for membership,
+    ``canaries`` for what was planted, ``train`` for extraction, ``secrets`` with ``data`` for secrets; ``from_scores``
+    takes scores of many models instead of one model. ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
+    and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.
+
+    ``on_records`` gets the training records, those that leak most first. The report holds measurements of private
+    records that no guarantee covers: it is not for release. A claim that is refuted is a verdict of it, not an error.
+
+    Raises CommandError for options that do not go together and files in the way, InputError for what cannot be scored.
+    """
+    options: dict[str, Any] = {**locals()}
+    for name in ("progress", "notify", "on_records", "output"):
+        del options[name]
+    check("audit", options)
+    options |= {name: path_or_none(options[name]) for name in _FILES}
+    options["attacks"] = several(attacks)
+    options["claim"] = f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim
+    if from_scores is not None:
+        return audit_scores(options, path_or_none(output))[0]
+    if model is None:
+        raise CommandError("there is nothing to audit; give a model, or from_scores")
+    from audits.request import request_of
+
+    request = request_of(Path(model), path_or_none(output), options)
+    report = audit_model(request, progress=progress, notify=notify, on_records=on_records)
+    if report is None:
+        raise CommandError("only the main process of torchrun has a report; call this in one process")
+    return report

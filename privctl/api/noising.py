@@ -1,0 +1,167 @@
+"""``privctl.noise``: add noise to finished weights. The command is made of ``planned`` and ``make_candidates``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.api.arguments import FilePath, check, path_or_none, several
+from privctl.domain.progress import Notify, Progress, unseen
+from privctl.domain.report import Reports
+from privctl.domain.shown import counted
+
+if TYPE_CHECKING:
+    from privctl.noise.candidates import Candidate, NoiseRelease
+    from privctl.storage.reader import Checkpoint
+
+
+@contextmanager
+def planned(
+    model: Path, options: Mapping[str, Any], notify: Notify
+) -> Iterator[tuple[NoiseRelease, tuple[Candidate, ...]]]:
+    """What the options of ``privctl noise`` ask for, with ``model`` open. Raises as ``noise``."""
+    from privctl.accounting.guarantees import delta_warning
+    from privctl.noise.candidates import plan_candidates
+    from privctl.noise.request import release_of
+
+    with opened(model, options) as (checkpoint, base):
+        release = release_of(checkpoint, base, options)
+        candidates = plan_candidates(release, path_or_none(options["output"]))
+        training = release.training
+        if training and (sentence := delta_warning(release.targets[0].delta, training.dataset_size)):
+            notify(sentence)
+        yield release, candidates
+
+
+@contextmanager
+def opened(model: Path, options: Mapping[str, Any]) -> Iterator[tuple[Checkpoint, Checkpoint | None]]:
+    """The checkpoint at ``model``, and the public one that its weights are compared with, if there is one."""
+    from privctl.storage.reader import open_checkpoint
+
+    with open_checkpoint(model) as checkpoint, _opened(_base(checkpoint, options)) as base:
+        yield checkpoint, base
+
+
+def make_candidates(
+    release: NoiseRelease,
+    candidates: tuple[Candidate, ...],
+    options: Mapping[str, Any],
+    *,
+    progress: Progress,
+    notify: Notify,
+) -> tuple[Reports, float | None]:
+    """Write all candidates, and return their reports; second, the perplexity before noise, where it was asked for."""
+    from privctl.noise.privatize import privatize, require_places
+
+    require_places(release, candidates, force=options["force"])
+    evaluate, original = _evaluation(release.checkpoint, options["evaluate"], notify)
+    with progress("noise", sum(file.size for file in release.checkpoint.files), "bytes") as advance:
+        reports = privatize(
+            release,
+            candidates,
+            force=options["force"],
+            threads=options["threads"],
+            advance=advance,
+            evaluate=evaluate,
+        )
+    return Reports(reports), original
+
+
+def _base(checkpoint: Checkpoint, options: Mapping[str, Any]) -> str | Path | None:
+    """The public model that was given, or for an adapter the base that it names, where that is at hand."""
+    from privctl.models.guard.adapters import base_at_hand
+
+    given: str | None = options["base"]
+    return base_at_hand(checkpoint.root) if checkpoint.is_adapter and not given else given
+
+
+@contextmanager
+def _opened(base: FilePath | None) -> Iterator[Checkpoint | None]:
+    from privctl.storage.reader import open_checkpoint
+
+    if base is None:
+        yield None
+    else:
+        with open_checkpoint(Path(base)) as checkpoint:
+            yield checkpoint
+
+
+def _evaluation(
+    checkpoint: Checkpoint, evaluate: FilePath | None, notify: Notify
+) -> tuple[Callable[[Path], float] | None, float | None]:
+    """A function that measures a candidate's perplexity, and the input's own; both None where none was asked for."""
+    if not evaluate:
+        return None, None
+    from audits.scores.perplexity import perplexity
+    from privctl.data.records import read_records
+    from privctl.models.language import load_model
+
+    texts = [record.text for record in read_records(Path(evaluate))]
+
+    def measure(weights: Path) -> float:
+        # a folder comes with its own configuration and tokenizer; a single file is read with the original's
+        folder = None if weights.is_dir() else checkpoint.folder
+        return perplexity(load_model(weights, folder=folder), texts)
+
+    notify(f"perplexity on {counted(len(texts), 'text')} of {evaluate}")
+    return measure, measure(checkpoint.root)
+
+
+def noise(
+    model: FilePath,
+    *,
+    epsilon: float | Sequence[float] = (),
+    delta: float | None = None,
+    facts: FilePath | None = None,
+    epochs: int | None = None,
+    learning_rate: float | None = None,
+    clip_norm: float | None = None,
+    dataset_size: int | None = None,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    optimizer: str | None = None,
+    momentum: float | None = None,
+    beta1: float | None = None,
+    beta2: float | None = None,
+    weight_decay: float | None = None,
+    smoothness: float | None = None,
+    strong_convexity: float | None = None,
+    noise_stddev: float | Sequence[float] = (),
+    calibration: str | None = None,
+    formula: str | None = None,
+    regime: str | None = None,
+    adjacency: str | None = None,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    base: FilePath | None = None,
+    evaluate: FilePath | None = None,
+    threads: int = 2,
+    seed: int | None = None,
+    output: FilePath | None = None,
+    force: bool = False,
+    progress: Progress = unseen,
+    notify: Notify = lambda _: None,
+) -> Reports:
+    """Add Gaussian noise once to the weights of ``model``, a safetensors file or a Hugging Face directory.
+
+    ``epsilon`` is one target or several, each made as a candidate; 1 by default. The facts of the training come from
+    the arguments, from the JSON file ``facts``, or from the report beside a model that privctl trained. ``clip_norm``
+    is an L2 norm, ``batch_size`` in examples. ``noise_stddev``, in the weights' units, adds noise of that size without
+    any facts, and guarantees nothing. ``seed`` is for tests and voids every guarantee.
+
+    Returns the candidates' reports, each written beside its model with what follows from the noise. They say the
+    published claim beside what follows; read ``status`` before ``epsilon``.
+
+    Raises CommandError for missing or contradictory facts and files in the way, InputError for a model that cannot get
+    noise.
+    """
+    options: dict[str, Any] = {**locals()}
+    for name in ("model", "progress", "notify"):
+        del options[name]
+    options |= {name: several(options[name]) for name in ("epsilon", "noise_stddev", "include", "exclude")}
+    options |= {name: None if options[name] is None else str(options[name]) for name in ("facts", "evaluate")}
+    check("noise", options)
+    with planned(Path(model), options, notify) as (release, candidates):
+        return make_candidates(release, candidates, options, progress=progress, notify=notify)[0]

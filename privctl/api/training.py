@@ -1,0 +1,168 @@
+"""``privctl.retrain``: train a model by one of privctl's methods. ``run`` is what the command is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from privctl.api.arguments import FilePath, check, several
+from privctl.domain.errors import CommandError
+from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
+from privctl.domain.report import PrivacyReport
+
+if TYPE_CHECKING:
+    from privctl.train.method import Method
+    from privctl.train.session import EpochCallback, Interrupts
+
+_BATCH_SIZE = 64
+_FILES = ("model", "data", "output", "held_out", "vocabulary", "secrets")
+
+
+def run(
+    method: Method,
+    options: Mapping[str, Any],
+    given: Container[str],
+    *,
+    progress: Progress,
+    notify: Notify,
+    on_epoch: EpochCallback,
+    detailed: DetailedProgress | None = None,
+    interrupts: Interrupts | None = None,
+) -> PrivacyReport | None:
+    """Carry out what the options of ``privctl retrain METHOD`` ask for, in all processes that torchrun started.
+
+    Returns None but in the main one. Raises as ``retrain``.
+    """
+    from privctl.models.language import choose_device
+    from privctl.parallel import start_workers
+    from privctl.train.options import request_of
+    from privctl.train.prepare import prepare
+    from privctl.train.run import run_training
+    from privctl.train.session import NO_INTERRUPT_HANDLING, Session
+
+    job = prepare(request_of(method, options, given, notify))
+    with start_workers(choose_device(job.request.device)) as workers:
+        main = workers.is_main
+        session = Session(
+            workers=workers,
+            progress=progress if main else unseen,
+            detailed=detailed if main else None,
+            on_epoch=on_epoch if main else lambda _: None,
+            interrupts=NO_INTERRUPT_HANDLING if interrupts is None else interrupts,
+            notify=notify if main else lambda _: None,
+        )
+        return run_training(job, session)
+
+
+def retrain(
+    method: str,
+    model: FilePath,
+    *,
+    data: FilePath,
+    output: FilePath,
+    held_out: FilePath | None = None,
+    task: str | None = None,
+    text_column: str | None = None,
+    label_column: str | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    batch_size: int = _BATCH_SIZE,
+    learning_rate: float = 5e-4,
+    optimizer: str = "adamw",
+    momentum: float = 0.0,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    weight_decay: float = 0.0,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    delta: float | None = None,
+    clip_norm: float | None = None,
+    from_scratch: bool = False,
+    vocabulary: FilePath | None = None,
+    norm: str | None = None,
+    train: str | Sequence[str] = (),
+    lora_rank: int | None = None,
+    labels: str | Sequence[str] | None = None,
+    unit: str | None = None,
+    long: str | None = None,
+    max_length: int | None = None,
+    response_only: bool = False,
+    resize: tuple[int, int] | None = None,
+    dropout: bool = False,
+    micro_examples: int = 64,
+    micro_tokens: int | None = None,
+    device: str | None = None,
+    bf16: bool = False,
+    compiled: bool = False,
+    checkpointing: bool = False,
+    seed: int = 0,
+    resume: bool = False,
+    log: str | Sequence[str] = (),
+    force: bool = False,
+    progress: Progress = unseen,
+    notify: Notify = lambda _: None,
+    on_epoch: EpochCallback = lambda _: None,
+    **of_method: Any,
+) -> PrivacyReport:
+    """Train ``model`` on ``data`` by ``method`` (``dp-sgd``, ``dpquant``, ``ferret``, ``clipped``, ``plain``).
+
+    The arguments are the options of ``privctl retrain METHOD``: ``batch_size`` in examples (the expected number where
+    batches are Poisson), ``clip_norm`` an L2 norm (1 by default), ``noise_multiplier`` the noise standard deviation /
+    clip norm, ``of_method`` the options that only some methods have, such as ``schedule``, ``secrets`` or ``release``.
+    ``labels`` are the class names in order. The model is written to the directory ``output`` and its report beside it.
+
+    ``on_epoch`` gets each epoch's held-out measures. ``progress`` shows how far the training is. An interrupt ends the
+    training at once; what was saved last is in ``OUTPUT.run``, and ``resume`` continues from there.
+
+    Returns the report: of a private method, the guarantee with the state of everything that it rests on.
+
+    Raises CommandError for options that are out of range, unknown to the method, or do not go together; InputError for
+    a model or data that cannot be trained.
+    """
+    options: dict[str, Any] = {**locals()}
+    for name in ("method", "progress", "notify", "on_epoch", "of_method"):
+        del options[name]
+    for name in ("epsilon", "noise_multiplier", "delta", "clip_norm"):
+        if (value := options.pop(name)) is not None:
+            of_method[name] = value
+    chosen, own = _of_method(method, of_method)
+    options |= own
+    options |= {name: str(options[name]) for name in _FILES if options.get(name) is not None}
+    options |= {
+        "train": several(train),
+        "log": several(log),
+        "labels": labels if labels is None or isinstance(labels, str) else ",".join(labels),
+    }
+    check("retrain", options)
+    given = {"batch_size"} if batch_size != _BATCH_SIZE else set()
+    report = run(chosen, options, given, progress=progress, notify=notify, on_epoch=on_epoch)
+    if report is None:
+        raise CommandError("only the main process of torchrun has a report; call this in one process")
+    return report
+
+
+def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """The method of that name, and every option that it has beside those of all methods, as ``stated`` or by default.
+
+    Raises CommandError for a method or an option that does not exist, and for one that is missing.
+    """
+    from dataclasses import MISSING
+
+    from privctl.train.method import GROUPS
+    from privctl.train.methods import METHODS, method_named
+    from privctl.train.own_settings import option_fields
+
+    if name not in METHODS:
+        raise CommandError(f"privctl has no training method {name!r}; choose from {', '.join(METHODS)}")
+    method = method_named(name)
+    own = {field.name: field.default for field, _, _ in option_fields(method.settings)}
+    shared = {option for group in method.takes for option in GROUPS[group]}
+    known = {*shared, *own, *(("show_unprotected",) if method.private else ())}
+    if unknown := sorted(stated.keys() - known):
+        raise CommandError(
+            f"--{unknown[0].replace('_', '-')} is no option of {name}, whose own are {', '.join(sorted(known))}"
+        )
+    values = own | dict(stated)
+    if missing := [option for option, value in values.items() if value is MISSING]:
+        raise CommandError(f"{name} needs --{missing[0].replace('_', '-')}")
+    return method, values

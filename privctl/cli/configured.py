@@ -1,0 +1,160 @@
+"""Settings from a file in the current folder: ``privctl.toml``, or ``[tool.privctl]`` in ``pyproject.toml``.
+
+A table for each command, such as ``[retrain.dp-sgd]``, with the names of its options: ``batch-size = 512``. The command
+line wins over the environment (``PRIVCTL_RETRAIN_DP_SGD_BATCH_SIZE``), and that over the file. A file comes with a
+folder, and whoever wrote the folder may not be whoever runs privctl in it: so no file is silent (the names of the
+settings taken are always shown, never their values), none sets anything for a command that judges, and none sets an
+option that lowers a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from privctl.domain.errors import CommandError
+from privctl.show.plain import plain
+
+FILE, PROJECT = "privctl.toml", "pyproject.toml"
+#: Commands that judge what others made, or sign it: they take nothing from a file found where they run.
+JUDGES = ("gate", "verify", "sign")
+#: Parameters that no file sets, for all commands and for some: they overwrite, show what is private or hide what is
+#: said; move the log that every audit is entered in; or void the guarantee of noise.
+GUARDED = ("force", "show_unprotected", "quiet", "debug")
+GUARDED_IN = {"audit": ("log",), "noise": ("seed",)}
+#: No settings are larger.
+_LARGEST = 1 << 20
+_PLACE = "privctl.settings-file"
+
+
+def _read_settings(ctx: click.Context) -> None:
+    """Make the settings of the current folder's file, if any, the defaults of what ``ctx``'s group runs.
+
+    Raises CommandError for a file that is not TOML, or that has a table of no command.
+    """
+    found = dict(_files())
+    if len(found) > 1:
+        raise CommandError(f"{FILE} and {PROJECT} both hold settings of privctl; keep them in one")
+    for place, settings in found.items():
+        ctx.meta[_PLACE] = place
+        ctx.default_map = settings
+
+
+def apply_settings(ctx: click.Context, name: str, command: click.Command) -> None:
+    """Check the settings for the ``command`` that ``ctx``'s group is about to run, and turn them into its defaults.
+
+    Raises CommandError for a key that is no option, is guarded, or is for a command that takes none.
+    """
+    if ctx.parent is None:
+        _read_settings(ctx)
+    place = ctx.meta.get(_PLACE)
+    own: Mapping[str, Any] = ctx.default_map or {}
+    if place is None:
+        return
+    assert isinstance(ctx.command, click.Group)
+    commands = ctx.command.list_commands(ctx)
+    # A group that is a command too has options of its own in its table.
+    alone = getattr(ctx.command, "alone", None)
+    for key in own:
+        if key not in commands and alone is None:
+            raise CommandError(
+                f"{place} has {_shown(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
+            )
+    if ctx.parent is None and (judges := [each for each in JUDGES if each in own]):
+        raise CommandError(
+            f"{place} has settings for {judges[0]}, which takes none from a file that is found; remove them, and give "
+            "options or, for the gate, a policy"
+        )
+    section = own.get(name, {})
+    if not isinstance(section, dict):
+        raise CommandError(f"{place}: {_shown(ctx, name)} must be a table of options; see docs/cli.md")
+    if section and not isinstance(command, click.Group):
+        ctx.default_map = {name: dict(_defaults(ctx, name, command, section))}
+        keys = ", ".join(plain(key) for key in section)
+        click.echo(f"privctl: settings from {place}, {_shown(ctx, name)}: {keys}", err=True)
+
+
+def _files() -> Iterator[tuple[str, dict[str, Any]]]:
+    if (data := _bytes(FILE)) is not None:
+        yield FILE, _parsed(FILE, data)
+    data = _bytes(PROJECT)
+    # Most projects have nothing for privctl, and parsing takes longer than a look.
+    if data is not None and b"privctl" in data:
+        tool = _parsed(PROJECT, data).get("tool", {})
+        settings = tool.get("privctl", {}) if isinstance(tool, dict) else {}
+        # The gate reads its policy from there itself.
+        settings = settings if isinstance(settings, dict) else {}
+        if others := {key: value for key, value in settings.items() if key != "gate"}:
+            yield PROJECT, others
+
+
+def _bytes(name: str) -> bytes | None:
+    path = Path(name)
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(_LARGEST + 1)
+    except OSError as error:
+        raise CommandError(f"{name} cannot be read: {error.strerror}; move it away, or make it readable") from None
+    if len(data) > _LARGEST and name == FILE:
+        raise CommandError(f"{name} has more than 1 MiB, which no settings have")
+    return data if len(data) <= _LARGEST else None
+
+
+def _parsed(name: str, data: bytes) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(f"{name} is not TOML: {plain(str(error))}") from None
+
+
+def _defaults(
+    ctx: click.Context, name: str, command: click.Command, section: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    place = ctx.meta[_PLACE]
+    options = {
+        flag.removeprefix("--"): option
+        for option in command.params
+        if isinstance(option, click.Option)
+        for flag in (*option.opts, *option.secondary_opts)
+        if flag.startswith("--")
+    }
+    for key, value in section.items():
+        if key in getattr(command, "subcommands", ()) and isinstance(value, dict):
+            continue  # the table of a subcommand
+        option = options.get(key)
+        if option is None or option.name is None:
+            raise CommandError(
+                f"{place}, {_shown(ctx, name)}: {plain(key)} is no option of this command; see privctl "
+                f"{_path(ctx, name)} --help"
+            )
+        if option.name in (*GUARDED, *GUARDED_IN.get(_path(ctx, name).split()[0], ())):
+            raise CommandError(f"{place}, {_shown(ctx, name)}: a file may not set --{key}; give it on the command line")
+        if isinstance(value, dict):
+            raise CommandError(f"{place}, {_shown(ctx, name)}: {plain(key)} is an option and takes no table")
+        yield option.name, value
+
+
+def _path(ctx: click.Context, name: str) -> str:
+    names, place = [name], ctx
+    while place.parent is not None:
+        names.insert(0, place.info_name or "")
+        place = place.parent
+    return " ".join(names)
+
+
+def _shown(ctx: click.Context, name: str) -> str:
+    return f"[{plain('.'.join(_path(ctx, name).split()))}]"
+
+
+def own_environment(command: click.Command) -> None:
+    """Let no option of ``command`` be set by a variable that is named after it: it reads its own."""
+    for option in command.params:
+        if isinstance(option, click.Option):
+            option.allow_from_autoenv = False

@@ -1,0 +1,269 @@
+"""Rows of parquet and Arrow files, streamed by batches; what a file claims is checked before memory is given to it.
+
+Nothing is mapped into memory: a mapped file that becomes shorter kills the program. Arrow takes offsets as they stand,
+so each batch is validated before it is read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from privctl.data.packed import LONGEST_LINE, MOST_RATIO, MOST_UNPACKED, suffix_of
+from privctl.data.parquet_sizes import piece_sizes
+from privctl.data.places import PARQUET
+from privctl.domain.errors import InputError
+from privctl.storage.reader import unreadable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Rows decoded at a time, and the most bytes of a batch of an Arrow file, which is read whole.
+_ROWS, LARGEST_BATCH = 256, 1 << 30
+#: What a column of a row group may unpack to whatever its size: most of it is in memory at once.
+LARGEST_CHUNK = 128 << 20
+_FILE_MAGIC = b"ARROW1\0\0"
+_MARK = b"\xff\xff\xff\xff"
+_LONGEST_HEADER = 64 << 20
+_RECORD_BATCH, _DICTIONARY = 3, 2
+#: Metadata of types whose values older pyarrow made with pickle.
+_PICKLED = b"arrow.py_extension_type"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrowSchema:
+    """The columns of a file: their ``names`` and, by name, their Arrow types in words."""
+
+    names: tuple[str, ...]
+    types: dict[str, str]
+    images: tuple[str, ...]
+
+
+def schema_of(path: Path, where: str) -> ArrowSchema:
+    """The columns of a file. Raises InputError for what is neither parquet nor Arrow, FileSystemError as reading does.
+
+    ``images`` are the columns of encoded images: structures with ``bytes``, or plain bytes.
+    """
+    with _faults(path, where), path.open("rb") as stream:
+        file = _parquet(stream) if suffix_of(path) == PARQUET else _arrow(stream, where)
+        schema = file.schema_arrow if suffix_of(path) == PARQUET else file.schema
+        return ArrowSchema(
+            names=tuple(schema.names),
+            types={field.name: str(field.type) for field in schema},
+            images=tuple(field.name for field in schema if _is_image(field.type)),
+        )
+
+
+def count_rows(path: Path, where: str) -> int:
+    """How many rows a file has: a parquet file states it, the batches of an Arrow file are gone through."""
+    with _faults(path, where), path.open("rb") as stream:
+        if suffix_of(path) == PARQUET:
+            return int(_parquet(stream).metadata.num_rows)
+        return sum(batch.num_rows for batch in _arrow(stream, where))
+
+
+def arrow_rows(path: Path, where: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Each row's values in ``columns``, which the file has, as Python's.
+
+    Raises InputError for types that are neither strings, whole numbers, lists of messages nor images, for a file that
+    is damaged, and for one that unpacks to more than ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size.
+    """
+    total = 0
+    most = max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size) if path.is_file() else MOST_UNPACKED
+    with _faults(path, where), path.open("rb") as stream:
+        for batch in _batches(stream, path, where, columns):
+            for name in columns:
+                batch.column(name).validate(full=True)
+            for start in range(0, batch.num_rows, _ROWS):
+                part = batch.slice(start, _ROWS)
+                for row in range(part.num_rows):
+                    values = {name: part.column(name)[row].as_py() for name in columns}
+                    size = sum(map(_size, values.values()))
+                    total += size
+                    if size > LONGEST_LINE:
+                        raise InputError(
+                            f"{where} has a row of more than {LONGEST_LINE >> 20} MiB; split records that are longer"
+                        )
+                    if total > most:
+                        raise InputError(
+                            f"{where} unpacks to more than {most / 2**30:.3g} GiB, over {MOST_RATIO} times its size; "
+                            "cut it into smaller files, or write it without compression if that is intended"
+                        )
+                    yield values
+
+
+def _batches(stream: BinaryIO, path: Path, where: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    if suffix_of(path) != PARQUET:
+        reader = _arrow(stream, where)
+        _check_types(reader.schema, columns, where)
+        for batch in reader:
+            yield batch.select(list(columns))
+        return
+    _check_sizes(stream, columns, where)
+    file = _parquet(stream)
+    _check_types(file.schema_arrow, columns, where)
+    for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False):
+        yield batch.select(list(columns))
+
+
+def _parquet(stream: BinaryIO) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(
+        stream,
+        memory_map=False,
+        pre_buffer=False,
+        buffer_size=1 << 20,
+        thrift_string_size_limit=_LONGEST_HEADER,
+        thrift_container_size_limit=1 << 22,
+        page_checksum_verification=True,
+    )
+
+
+def _check_sizes(stream: BinaryIO, columns: Sequence[str], where: str) -> None:
+    """Raise InputError where a column of a group of rows, or a page, claims more than a file of its size may hold."""
+    for unpacked, packed in piece_sizes(stream, columns):
+        if unpacked > max(LARGEST_CHUNK, MOST_RATIO * packed):
+            raise InputError(
+                f"{where} has a column that unpacks to {unpacked} bytes in one of its row groups, more than "
+                f"{MOST_RATIO} times its size; write it with smaller row groups"
+            )
+
+
+def _check_types(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
+    for name in columns:
+        field = schema.field(name)
+        if _PICKLED in (field.metadata or {}).values():
+            raise InputError(
+                f"{where} has the column {name!r} of a pickled type, which can run code; write it as plain strings"
+            )
+        if not _is_plain(field.type) and not _is_messages(field.type) and not _is_image(field.type):
+            raise InputError(
+                f"{where} has the column {name!r} of the type {field.type}; expected strings, whole numbers, messages "
+                "or images"
+            )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    others = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)  # refused record by record, in words
+    return any(test(value) for test in (*tests, *others))
+
+
+def _is_messages(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    return all(_is_plain(kind.value_type.field(i).type) for i in range(kind.value_type.num_fields))
+
+
+def _is_image(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if not pa.types.is_struct(kind):
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
+    return fields.keys() <= {"bytes", "path"} and "bytes" in fields and _is_image(fields["bytes"])
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list) else 8
+
+
+@contextmanager
+def _faults(path: Path, where: str) -> Iterator[None]:
+    """Turns what pyarrow raises into one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except MemoryError:
+        raise InputError(f"{where} asks for more memory than there is; write it in smaller pieces") from None
+    except (ValueError, TypeError, LookupError, NotImplementedError, struct.error) as error:  # pyarrow's are of these
+        kind = "parquet" if suffix_of(path) == PARQUET else "Arrow"
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"{where} is not a complete {kind} file ({said}); copy or write it again") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise unreadable(path, error) from None
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"{where} cannot be read ({said}); copy or write it again") from None
+
+
+def _arrow(stream: BinaryIO, where: str) -> Any:
+    """A reader of the batches, once every message was found to be as large as it may be."""
+    import pyarrow as pa
+
+    begin = len(_FILE_MAGIC) if stream.read(len(_FILE_MAGIC)) == _FILE_MAGIC else 0
+    end = stream.seek(0, 2)
+    stream.seek(begin)
+    while (header := _next_message(stream, where)) is not None:
+        body, packed = header
+        if packed:
+            raise InputError(f"{where} is compressed inside, which says nothing of its size; write it as parquet")
+        if body > LARGEST_BATCH:
+            raise InputError(
+                f"{where} has a batch of {body} bytes, and {LARGEST_BATCH} are read; write it in smaller batches"
+            )
+        if not 0 <= body <= end - stream.tell():
+            raise InputError(f"{where} is cut off; copy or write it again")
+        stream.seek(body, 1)
+    stream.seek(begin)
+    return pa.ipc.open_stream(stream)
+
+
+def _next_message(stream: BinaryIO, where: str) -> tuple[int, bool] | None:
+    """The size of a message's body and whether that is compressed; None after the last.
+
+    Format: Arrow columnar format 1.4, "Encapsulated message format"; its header is a flatbuffer.
+    """
+    prefix = stream.read(8)
+    if len(prefix) == 0 or prefix[4:] == bytes(4):
+        return None
+    if len(prefix) < 8 or prefix[:4] != _MARK:
+        raise InputError(f"{where} is not an Arrow file; give one that datasets or pyarrow wrote")
+    (length,) = struct.unpack("<i", prefix[4:])
+    if not 0 < length <= _LONGEST_HEADER:
+        raise InputError(f"{where} has a message header of {length} bytes; copy or write it again")
+    data = stream.read(length)
+    message = struct.unpack_from("<I", data, 0)[0]
+    kind = _field(data, message, 1, "B") or 0
+    body = _field(data, message, 3, "q") or 0
+    header = _table(data, message, 2)
+    if kind == _DICTIONARY and header is not None:
+        header = _table(data, header, 1)
+    packed = kind in (_DICTIONARY, _RECORD_BATCH) and header is not None and _place(data, header, 3) is not None
+    return body, packed
+
+
+def _place(data: bytes, table: int, field: int) -> int | None:
+    """Where a field of a flatbuffer's table stands; None where it is absent."""
+    (back,) = struct.unpack_from("<i", data, table)
+    vtable = table - back
+    (size,) = struct.unpack_from("<H", data, vtable)
+    if 4 + 2 * field + 2 > size:
+        return None
+    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * field)
+    return table + offset if offset else None
+
+
+def _field(data: bytes, table: int, field: int, kind: str) -> int | None:
+    place = _place(data, table, field)
+    return None if place is None else int(struct.unpack_from(f"<{kind}", data, place)[0])
+
+
+def _table(data: bytes, table: int, field: int) -> int | None:
+    place = _place(data, table, field)
+    return None if place is None else place + int(struct.unpack_from("<I", data, place)[0])

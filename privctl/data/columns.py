@@ -1,0 +1,172 @@
+"""Which fields of a record are its text and its label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from privctl.domain.errors import InputError
+
+#: A conversation's messages -> its text, and where the last message begins in it.
+Chat = Callable[[list[dict[str, str]], str], "Passage"]
+
+#: Fields of a record with a prompt, and of its response, the first that is there.
+PROMPTS = {"prompt": ("response", "completion"), "instruction": ("output", "response")}
+_EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A record's text; the response begins at character ``start``, which is 0 for plain text."""
+
+    text: str
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The fields that hold the ``text`` and the ``label`` of each record, where the user named them.
+
+    ``chat`` makes a text of a conversation; without it the contents stand below each other, which suits what only
+    counts or searches.
+    """
+
+    text: str | None = None
+    label: str | None = None
+    chat: Chat | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def label_name(self) -> str:
+        """The field of the label."""
+        return self.label or "label"
+
+    def wanted(self, unit: str | None = None) -> set[str]:
+        """Every field that may be read of a record."""
+        if self.text is not None:
+            texts = {self.text}
+        else:
+            texts = {"text", "input", "messages", *PROMPTS, *(name for names in PROMPTS.values() for name in names)}
+        return texts | {self.label_name} | ({unit} if unit is not None else set())
+
+
+#: The fields that have the usual names.
+USUAL = Columns()
+
+
+def columns_of(options: Mapping[str, Any]) -> Columns:
+    """What ``--text-column`` and ``--label-column`` name, of the options of a command by their names."""
+    return Columns(text=options.get("text_column"), label=options.get("label_column"))
+
+
+def require_columns(
+    names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
+) -> None:
+    """Raise InputError where a table of these columns holds no texts, or no labels or units although required."""
+    have = _listed(names)
+    if columns.text is not None and columns.text not in names:
+        raise InputError(f"{where} has no column {columns.text!r}, as --text-column says; its columns are {have}")
+    prompted = any(first in names and any(name in names for name in then) for first, then in PROMPTS.items())
+    if columns.text is None and not prompted and "text" not in names and "messages" not in names:
+        raise InputError(
+            f"{where} names no column 'text', nor 'prompt' and 'response': its columns are {have}; name the one that "
+            "holds the text with --text-column"
+        )
+    if labelled and columns.label_name not in names:
+        raise InputError(
+            f"{where} has no column {columns.label_name!r} for the labels; its columns are {have}; name one with "
+            "--label-column"
+        )
+    if unit is not None and unit not in names:
+        raise InputError(f"{where} lacks {unit!r}, as --unit says; its columns are {have}")
+
+
+def text_of(data: Mapping[str, Any], where: str, columns: Columns | None = None) -> Passage:
+    """The text of one record's fields; raises InputError, naming ``where``, for fields that are not a record."""
+    if columns is not None and columns.text is not None:
+        return Passage(_string(data, columns.text, where, "name another field with --text-column"))
+    if "text" in data:
+        if "prompt" in data or "response" in data:
+            raise InputError(
+                f"{where} has both 'text' and 'prompt' or 'response'; keep one form, or give --text-column text"
+            )
+        return Passage(_string(data, "text", where))
+    if "messages" in data:
+        return _conversation(data["messages"], where, None if columns is None else columns.chat)
+    if "instruction" in data and "prompt" not in data:
+        return _instructed(data, where)
+    prompt = _string(data, "prompt", where) + "\n"
+    key = "completion" if "completion" in data and "response" not in data else "response"
+    return Passage(prompt + _string(data, key, where), len(prompt))
+
+
+def name_of(row: Mapping[str, Any], key: str, where: str) -> str:
+    """A field that labels or groups records, as a string. A number with a fraction is probably a mistake.
+
+    Raises InputError, naming ``where``, for anything but a printable string or an integer.
+    """
+    if key not in row:
+        raise InputError(f"{where} lacks {key!r}; give every record one, a string or an integer")
+    value = row[key]
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        kind = "a number with a fraction" if isinstance(value, float) else kind_of(value)
+        raise InputError(f"{where} has {kind} as {key!r}; expected a string or an integer")
+    name = str(value).strip()
+    if not name:
+        raise InputError(f"{where} has an empty {key!r}; fill it or remove the record")
+    if not name.isprintable():
+        raise InputError(f"{where} has unprintable characters in {key!r}; use letters, digits and punctuation")
+    return name
+
+
+def _instructed(data: Mapping[str, Any], where: str) -> Passage:
+    """An instruction with its input below it, if there is one; then the output."""
+    prompt = _string(data, "instruction", where) + "\n"
+    if data.get("input") not in (None, ""):
+        prompt += _string(data, "input", where) + "\n"
+    key = "response" if "response" in data and "output" not in data else "output"
+    return Passage(prompt + _string(data, key, where), len(prompt))
+
+
+def _conversation(messages: Any, where: str, chat: Chat | None) -> Passage:
+    if not isinstance(messages, list) or not messages:
+        raise InputError(f"{where} has {kind_of(messages)} as 'messages'; expected a list of messages, at least one")
+    turns: list[dict[str, str]] = []
+    for number, message in enumerate(messages, start=1):
+        place = f"{where} message {number}"
+        if not isinstance(message, Mapping):
+            raise InputError(f"{place} is {kind_of(message)}; expected an object with 'role' and 'content'")
+        expected = 'expected an object such as {"role": "user", "content": "..."}'
+        turns.append({key: _string(message, key, place, expected) for key in ("role", "content")})
+    if chat is not None:
+        return chat(turns, where)
+    text = "\n".join(turn["content"] for turn in turns)
+    return Passage(text, len(text) - len(turns[-1]["content"]))
+
+
+def _string(data: Mapping[str, Any], key: str, where: str, expected: str | None = None) -> str:
+    if key not in data:
+        expected = expected or f"{_EXPECTED}, or name the field of the text with --text-column"
+        raise InputError(f"{where} lacks {key!r} (it has {_listed(data)}); {expected}")
+    value = data[key]
+    if not isinstance(value, str):
+        raise InputError(f"{where} has {kind_of(value)} as {key!r}; expected a string")
+    if not value.strip():
+        raise InputError(f"{where} has an empty {key!r}; fill it or remove the line")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{where} has an unpaired surrogate in {key!r}, which is not a character; repair it") from None
+    return value
+
+
+def _listed(names: Collection[str]) -> str:
+    some = [repr(name[:100]) for name in list(names)[:_SHOWN]]
+    return ", ".join([*some, *(["..."] if len(names) > _SHOWN else [])]) or "no keys"
+
+
+def kind_of(value: Any) -> str:
+    """The JSON type of a value, for an error message."""
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, (int, float)) else "no text")

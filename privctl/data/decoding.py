@@ -1,0 +1,63 @@
+"""Decoding images: what a decoder may be made to do, and one shape for all."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from privctl.domain.errors import InputError
+from privctl.storage.reader import unreadable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: The only decoders that Pillow may try.
+_FORMATS = ("JPEG", "PNG", "PPM")
+#: Pixels of more than 8 bits are refused: Pillow would truncate them silently.
+_DEEP = ("I", "F")
+
+
+def open_image(file: Path | BytesIO, place: str) -> Image.Image:
+    """The decoded image; raises InputError, naming ``place``, for what is none or exceeds Pillow's limit on pixels."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(file, formats=_FORMATS)
+            image.load()
+    except UnidentifiedImageError:
+        raise InputError(f"{place} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputError(f"{place} exceeds the limit of {Image.MAX_IMAGE_PIXELS} pixels; make it smaller") from None
+    except OSError as error:
+        if error.errno is not None:
+            raise unreadable(Path(place), error) from None
+        raise InputError(f"{place} cannot be decoded ({error}); repair or remove it") from None
+    except (ValueError, SyntaxError, EOFError, IndexError, zlib.error) as error:
+        raise InputError(f"{place} cannot be decoded ({error}); repair or remove it") from None
+    if image.mode.startswith(_DEEP):
+        raise InputError(f"{place} has more than 8 bits per channel; save it with 8")
+    return image
+
+
+def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
+    """(height, width, channels), rotated upright as its metadata says."""
+    upright = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
+    if resize is not None:
+        upright = upright.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
+    array = np.asarray(upright, np.uint8)
+    return array if array.ndim == 3 else array[:, :, None]
+
+
+def other_size(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:
+    """The error for an image of another ``size`` than the first."""
+    return InputError(
+        f"{place} is {size[0]}x{size[1]} pixels but {first_place} is {expected[0]}x{expected[1]}; give --resize to "
+        "bring all images to one size"
+    )

@@ -1,0 +1,144 @@
+"""Lines and bytes of files, plain or compressed (``.gz``, ``.zst``), with limits on what they may unpack to."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from privctl.domain.errors import InputError
+from privctl.storage.reader import unreadable
+
+#: Longest line in bytes: a record of 64 MiB of text is a mistake, or an attempt to exhaust memory.
+LONGEST_LINE = 64 << 20
+#: Limits on the unpacked size of a compressed file, of which the larger applies: bytes, and a multiple of the packed
+#: size. Text shrinks to a tenth, zeros to 1/1000.
+MOST_UNPACKED, MOST_RATIO = 1 << 30, 100
+#: Suffix -> what the format is called.
+PACKED = {".gz": "gzip", ".zst": "Zstandard"}
+#: Memory that unpacking a Zstandard file may ask for.
+_WINDOW = 128 << 20
+_BLOCK = 1 << 16
+
+
+def byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, plain or compressed, with their ends.
+
+    Raises InputError for a line of more than ``LONGEST_LINE`` bytes, and for a compressed file that is incomplete, or
+    that unpacks to more than ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size; FileSystemError where the
+    system refuses.
+    """
+    with _opened(path) as stream:
+        number, total, most = 0, 0, _most_unpacked(path)
+        while line := stream.readline(LONGEST_LINE + 1):
+            number, total = number + 1, total + len(line)
+            if len(line) > LONGEST_LINE:
+                raise InputError(
+                    f"{path} line {number} has more than {LONGEST_LINE >> 20} MiB; write one record a line, and split "
+                    "records that are longer"
+                )
+            _check_unpacked(path, total, most)
+            yield line
+
+
+def byte_blocks(path: Path) -> Iterator[bytes]:
+    """The unpacked bytes of a file, some at a time; raises as ``byte_lines`` does, except for long lines."""
+    with _opened(path) as stream:
+        total, most = 0, _most_unpacked(path)
+        while block := stream.read(_BLOCK):
+            total += len(block)
+            _check_unpacked(path, total, most)
+            yield block
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix in lower case, below that of a compression: ``.jsonl`` for ``a.jsonl.gz``."""
+    name = path.name
+    for packed in PACKED:
+        name = name.removesuffix(packed)
+    return Path(name).suffix.lower()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    faults: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
+    if path.suffix == ".zst":
+        import zstandard
+
+        faults = (*faults, zstandard.ZstdError)
+    try:
+        with _open(path) as stream:
+            yield stream
+    except faults:
+        raise InputError(
+            f"{path} is not a complete {PACKED.get(path.suffix, '')} file; compress it again, or give it without "
+            f"{path.suffix}"
+        ) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _open(path: Path) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return cast("IO[bytes]", gzip.open(path))
+    if path.suffix == ".zst":
+        return cast("IO[bytes]", io.BufferedReader(_Unpacked(path)))
+    return path.open("rb")
+
+
+class _Unpacked(io.RawIOBase):
+    """A Zstandard file of any number of frames, unpacked as it is read; raises EOFError where a frame is cut off."""
+
+    def __init__(self, path: Path) -> None:
+        import zstandard
+
+        self._source = path.open("rb")
+        self._unpacker = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        self._frame = self._unpacker.decompressobj()
+        self._begun = False
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        while not self._ready:
+            if self._frame.eof:
+                rest = self._frame.unused_data
+                self._frame, self._begun = self._unpacker.decompressobj(), False
+            else:
+                rest = b""
+            # A small piece: what it unpacks to is in memory at once.
+            packed = rest or self._source.read(1 << 10)
+            if not packed:
+                if self._begun:
+                    raise EOFError
+                return 0
+            self._begun = True
+            self._ready = memoryview(self._frame.decompress(packed))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+
+def _check_unpacked(path: Path, total: int, most: float) -> None:
+    if total > most:
+        raise InputError(
+            f"{path} unpacks to more than {most / 2**30:.3g} GiB, over {MOST_RATIO} times its size; unpack it and "
+            f"give it without {path.suffix} if that is intended"
+        )
+
+
+def _most_unpacked(path: Path) -> float:
+    """How many bytes of ``path`` may be read; unlimited unless it is compressed."""
+    return max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size) if path.suffix in PACKED else math.inf

@@ -1,0 +1,221 @@
+"""Which files a ``--data`` path means: a file, a folder of shards, a saved ``datasets`` folder, a pattern, or ``-``."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import glob
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from privctl.data.packed import suffix_of
+from privctl.domain.errors import FileSystemError, InputError
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_named_text, unreadable
+
+#: Suffixes (before ``.gz`` and ``.zst``) of files that hold records.
+LINES, TABLES, TEXT, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ".txt", ".parquet", ".arrow"
+RECORDS = (*LINES, *TABLES, TEXT, PARQUET, ARROW)
+#: Suffixes of files that are an image each.
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm")
+STDIN = Path("-")
+
+_SHARD = re.compile(r"(?P<split>.+?)[-_](?P<index>\d{5})-of-(?P<count>\d{5})")
+#: What the splits of a data set are called.
+_SPLITS = {"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"}
+#: Files of JSON that describe a data set and hold no records.
+_STATE, _INFO, _SPLITTED = "state.json", "dataset_info.json", "dataset_dict.json"
+_MOST_FILES = 100_000
+
+
+def data_files(path: Path) -> tuple[Path, ...]:
+    """The files of records that ``path`` means, in the order of their names; ``path`` itself where it is one file.
+
+    A folder may be one that ``datasets`` saved, or hold shards of one format, themselves or in ``data``. Where it holds
+    several splits, ``FOLDER/SPLIT`` is one of them. A pattern such as ``data/*.parquet`` means what it matches; ``-``
+    standard input, which is kept in a file for its owner alone until the program ends.
+
+    Raises InputError for a folder without records, with several splits or formats, or with a shard missing, and for a
+    pattern that matches nothing; FileSystemError where the system refuses.
+    """
+    if path == STDIN:
+        return (_standard_input(),)
+    try:
+        if path.is_dir():
+            return _of_folder(path)
+        if path.exists():
+            return (path,)
+        if any(mark in str(path) for mark in "*?["):
+            return _matching(path)
+        return _of_split(path) or (path,)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def found(path: Path) -> bool:
+    """Whether there is anything to read at ``path``."""
+    return path == STDIN or all(file.is_file() for file in data_files(path))
+
+
+def holds_classes(path: Path) -> bool:
+    """Whether ``path`` is a folder of class folders: one with images in a folder of its own, or without records."""
+    if not path.is_dir() or any((path / name).is_file() for name in (_STATE, _SPLITTED)):
+        return False
+    try:
+        inside = (entry.path for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
+        if any(name.lower().endswith(IMAGES) for folder in inside for name in os.listdir(folder)):
+            return True
+        return not _records_in(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def shown(path: Path, file: Path) -> str:
+    """What errors call ``file``, which belongs to ``path``."""
+    return "standard input" if path == STDIN else str(file)
+
+
+def _of_folder(path: Path) -> tuple[Path, ...]:
+    if (path / _SPLITTED).is_file():
+        data = _json(path / _SPLITTED)
+        splits = data.get("splits") if isinstance(data, dict) else None
+        if not isinstance(splits, list) or not splits or not all(_is_name(split) for split in splits):
+            raise InputError(f"{path / _SPLITTED} names no splits; save the data set again")
+        if len(splits) > 1:
+            raise _several(path, splits)
+        return _of_folder(path / splits[0])
+    if (path / _STATE).is_file():
+        return _saved(path)
+    files = _records_in(path)
+    if not files:
+        raise InputError(
+            f"{path} holds no file of records; expected {', '.join(RECORDS)} (or these with .gz or .zst), or a folder "
+            "that datasets saved"
+        )
+    splits = sorted({split for file in files if (split := _split_of(file)) is not None})
+    if len(splits) > 1:
+        raise _several(path, splits)
+    return _of_one_format(path, files)
+
+
+def _saved(path: Path) -> tuple[Path, ...]:
+    """The files of a folder that ``datasets`` saved, in their order."""
+    state = _json(path / _STATE)
+    entries: Any = state.get("_data_files") if isinstance(state, dict) else None
+    names = [str(entry.get("filename")) if isinstance(entry, dict) else "" for entry in entries or ()]
+    if not names or not all(map(_is_name, names)):
+        raise InputError(f"{path / _STATE} names no files beside it; save the data set again")
+    if state.get("_indices_data_files"):
+        raise InputError(f"{path} selects records of its files; save the data set again after flatten_indices()")
+    missing = next((name for name in names if not (path / name).is_file()), None)
+    if missing is not None:
+        raise InputError(f"{path} lacks {missing}, which its {_STATE} names; copy the whole folder")
+    return tuple(path / name for name in names)
+
+
+def _records_in(path: Path) -> list[Path]:
+    for folder in (path, path / "data"):
+        if folder.is_dir():
+            names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_file()]
+            suffixes = {name: suffix_of(Path(name)) for name in names if name not in (_STATE, _INFO, _SPLITTED)}
+            # A lone .json beside other files describes them.
+            known = [name for name, suffix in suffixes.items() if suffix in RECORDS and suffix != ".json"]
+            known = known or [name for name, suffix in suffixes.items() if suffix == ".json"]
+            if known:
+                return [folder / name for name in sorted(known)]
+    return []
+
+
+def _matching(path: Path) -> tuple[Path, ...]:
+    files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True)) if os.path.isfile(name)]
+    if not files:
+        raise InputError(f"{path} matches no file; check the pattern, and quote it for the shell")
+    return _of_one_format(path, files)
+
+
+def _of_split(path: Path) -> tuple[Path, ...]:
+    """The shards of the split that the last part of ``path`` names; empty where there are none."""
+    if not path.parent.is_dir() or not path.name or suffix_of(path) in RECORDS:
+        return ()
+    return _of_one_format(path, [file for file in _records_in(path.parent) if _split_of(file) == path.name])
+
+
+def _split_of(file: Path) -> str | None:
+    """The split that a file's name says it belongs to; None where it says none."""
+    stem = file.name.split(".")[0]
+    if match := _SHARD.fullmatch(stem):
+        return match["split"]
+    return stem if stem in _SPLITS else None
+
+
+def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
+    """``files``, which must be of one format, with no shard missing."""
+    if len(files) > _MOST_FILES:
+        raise InputError(f"{path} holds {len(files)} files, and {_MOST_FILES} are read at most; join some")
+    formats = {suffix_of(file) for file in files}
+    if len(formats) > 1:
+        raise InputError(
+            f"{path} holds files of several formats ({', '.join(sorted(formats))}); give a pattern that matches one"
+        )
+    present: dict[tuple[str, int], set[int]] = {}
+    for file in files:
+        if match := _SHARD.fullmatch(file.name.split(".")[0]):
+            present.setdefault((f"{file.parent}/{match['split']}", int(match["count"])), set()).add(int(match["index"]))
+    for (split, count), found in present.items():
+        if "*" not in str(path) and found != set(range(count)):
+            raise InputError(f"{split} has {len(found)} of its {count} shards; copy the missing ones")
+    return tuple(files)
+
+
+def _several(path: Path, splits: Sequence[str]) -> InputError:
+    example = path / ("train" if "train" in splits else splits[0])
+    return InputError(f"{path} holds the splits {', '.join(splits)}; give one of them, such as {example}")
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name and "\0" not in name
+
+
+def _json(path: Path) -> Any:
+    return parse_json(read_named_text(path), str(path))
+
+
+@functools.cache
+def _standard_input() -> Path:
+    """Standard input in a file, which is read more than once: its format is known by its first bytes."""
+    try:
+        folder = tempfile.mkdtemp(prefix="privctl-")  # readable by its owner alone
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder, "stdin")
+        with path.open("wb") as stream:
+            shutil.copyfileobj(sys.stdin.buffer, stream)
+        with path.open("rb") as stream:
+            begin = stream.read(4096)
+        return path.rename(path.with_suffix(_sniffed(begin)))
+    except OSError as error:
+        raise FileSystemError(f"standard input cannot be kept in {tempfile.gettempdir()}: {error.strerror}") from None
+
+
+def _sniffed(begin: bytes) -> str:
+    if begin.startswith(b"PAR1"):
+        return PARQUET
+    if begin.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return ARROW
+    if begin.startswith(b"\x1f\x8b"):
+        return ".jsonl.gz"
+    if begin.startswith(b"\x28\xb5\x2f\xfd"):
+        return ".jsonl.zst"
+    if begin.removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
+        return ".json"
+    if not begin.strip():
+        raise InputError("standard input is empty; expected records as JSON lines, a JSON array, parquet or Arrow")
+    raise InputError(
+        "standard input is neither JSON lines, nor a JSON array, nor parquet, nor Arrow; save it to a file whose "
+        f"suffix says what it is ({', '.join(RECORDS)})"
+    )

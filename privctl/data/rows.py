@@ -1,0 +1,317 @@
+"""The one door to records: each row of whatever files a path means, as fields by name, one at a time."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
+from privctl.data.columns import Columns, kind_of, require_columns
+from privctl.data.packed import LONGEST_LINE, byte_blocks, byte_lines, suffix_of
+from privctl.data.places import ARROW, LINES, PARQUET, STDIN, TABLES, TEXT, data_files, shown
+from privctl.domain.errors import CommandError, InputError
+
+_EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+
+
+class Row(NamedTuple):
+    """A record's fields; ``number`` is its line or row, counted on from file to file; ``where`` names it for errors."""
+
+    number: int
+    where: str
+    fields: dict[str, Any]
+
+
+def rows_of(
+    path: Path,
+    columns: Columns,
+    *,
+    labelled: bool = False,
+    unit: str | None = None,
+    otherwise: str | None = None,
+    expected: str = _EXPECTED,
+) -> Iterator[Row]:
+    """The rows of every file that ``path`` means (see ``data_files``), by the file's suffix.
+
+    JSON lines or one JSON array (``.jsonl``, ``.ndjson``, ``.json``), tables with a first row of names (``.csv``,
+    ``.tsv``), one record a line (``.txt``), these plain or with ``.gz`` or ``.zst``, parquet and Arrow. ``otherwise``
+    is the suffix of a file that has none of these. Tables are checked for the columns that ``columns``, ``labelled``
+    and ``unit`` require.
+
+    Raises InputError, naming the line, for what is not such a file, and for one without records; CommandError for an
+    unknown suffix without ``otherwise``; FileSystemError where the system refuses.
+    """
+    files = data_files(path)
+    suffixes = [_suffix(file, otherwise) for file in files]
+    first: ArrowSchema | None = None
+    before, many = 0, len(files) > 1
+    for file, suffix in zip(files, suffixes, strict=True):
+        number, place = 0, shown(path, file)
+        if suffix in (PARQUET, ARROW):
+            schema = schema_of(file, place)
+            first = first or schema
+            wanted = columns.wanted(unit)
+            _same_types(first, schema, wanted, place)
+            require_columns(schema.names, place, columns, labelled=labelled, unit=unit)
+            names = [name for name in schema.names if name in wanted]
+            pairs: Iterator[tuple[int, dict[str, Any]]] = enumerate(arrow_rows(file, place, names), start=1)
+            word = "row"
+        else:
+            pairs, word = _pairs(file, suffix, place, columns, expected), "line"
+            if suffix == ".json" and _is_array(file):
+                pairs, word = _array(file, place, expected), "record"
+        for number, fields in pairs:
+            yield Row(before + number, f"{place} {word} {number}", fields)
+        if number == 0 and not (many and suffix in (PARQUET, ARROW)):
+            raise InputError(f"{place} holds no records; {_missing(suffix, expected)}")
+        before += number
+    if before == 0:
+        raise InputError(f"{path} holds no records; expected at least one")
+
+
+def column_names(path: Path) -> tuple[str, ...] | None:
+    """The names of the first record's fields; None for a suffix that is not known. Raises as ``rows_of`` does."""
+    file = data_files(path)[0]
+    suffix = suffix_of(file)
+    if suffix not in (*LINES, *TABLES, TEXT, PARQUET, ARROW):
+        return None
+    if suffix in (PARQUET, ARROW):
+        return schema_of(file, shown(path, file)).names
+    if suffix in TABLES:
+        return tuple(next(_table_names(file, suffix, shown(path, file))))
+    return tuple(next(rows_of(file, Columns())).fields)
+
+
+def image_columns(path: Path) -> tuple[str, ...]:
+    """The columns of images in parquet or Arrow files at ``path``; none for other files."""
+    file = data_files(path)[0]
+    return schema_of(file, shown(path, file)).images if suffix_of(file) in (PARQUET, ARROW) else ()
+
+
+def is_json_lines(path: Path) -> bool:
+    """Whether ``path`` is one file of JSON lines; so is one of an unknown suffix."""
+    if path == STDIN or path.is_dir() or not path.is_file():
+        return False
+    suffix = suffix_of(path)
+    return suffix not in (*TABLES, TEXT, PARQUET, ARROW) and not (suffix == ".json" and _is_array(path))
+
+
+def numbers_in(path: Path) -> int:
+    """The number of the last row that ``rows_of`` gives, or somewhat more: what progress counts to."""
+    total = 0
+    for file in data_files(path):
+        if suffix_of(file) in (PARQUET, ARROW):
+            total += count_rows(file, shown(path, file))
+        else:
+            total += sum(1 for _ in byte_lines(file))
+    return total
+
+
+def json_objects(path: Path, expected: str = _EXPECTED) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The JSON object on each line of a file with the line's number, whatever its fields; blank lines are skipped.
+
+    ``expected`` ends an error's sentence. Raises InputError, naming the line, for anything else, and for a file without
+    any; FileSystemError where the system refuses.
+    """
+    empty = True
+    for number, data in _lines(path, str(path), expected):
+        empty = False
+        yield number, data
+    if empty:
+        raise InputError(f"{path} holds no records; {expected} on each line")
+
+
+def _suffix(file: Path, otherwise: str | None) -> str:
+    suffix = suffix_of(file)
+    if suffix in (*LINES, *TABLES, TEXT, PARQUET, ARROW):
+        return suffix
+    if otherwise is None:
+        raise CommandError(
+            f"{file} ends neither in .jsonl nor .csv nor .tsv (nor these with .gz or .zst), nor in .json, .txt, "
+            ".parquet or .arrow; give texts as one of them"
+        )
+    return otherwise
+
+
+def _missing(suffix: str, expected: str) -> str:
+    if suffix in TABLES:
+        return "expected a row of column names, then one row a record"
+    if suffix in LINES:
+        return f"{expected} on each line"
+    return "expected one record a line" if suffix == TEXT else "expected at least one row"
+
+
+def _same_types(first: ArrowSchema, schema: ArrowSchema, wanted: set[str], place: str) -> None:
+    for name in first.types.keys() & schema.types.keys() & wanted:
+        if first.types[name] != schema.types[name]:
+            raise InputError(
+                f"{place} has the column {name!r} of the type {schema.types[name]}, and the files before it of the "
+                f"type {first.types[name]}; write all with one schema"
+            )
+
+
+def _pairs(
+    file: Path, suffix: str, place: str, columns: Columns, expected: str
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    if suffix in TABLES:
+        return _table(file, suffix, place, columns)
+    return _text_lines(file, place, columns) if suffix == TEXT else _lines(file, place, expected)
+
+
+def _lines(file: Path, place: str, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(byte_lines(file), start=1):
+        if line.strip():
+            yield number, _object(line, f"{place} line {number}", expected)
+
+
+def _object(line: bytes, where: str, expected: str) -> dict[str, Any]:
+    try:
+        data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise InputError(f"{where} is not UTF-8 text; save the file as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where} is not valid JSON ({error.msg} at column {error.colno}); {expected}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{where} holds a number or a nesting too large to read; {expected}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{where} is {kind_of(data)}; {expected}")
+    return data
+
+
+def _is_array(file: Path) -> bool:
+    """Whether the first character of a file of JSON opens an array."""
+    if not file.is_file():
+        return False
+    for block in byte_blocks(file):
+        if begin := block.removeprefix(codecs.BOM_UTF8).lstrip():
+            return begin.startswith(b"[")
+    return False
+
+
+def _array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of one JSON array with their positions from 1; memory is that of the longest."""
+    decoder, number, text = json.JSONDecoder(), 0, ""
+    blocks = _text_blocks(file, place)
+    ended, needed = False, 1
+    opened = False
+    while True:
+        while len(text) < needed and not ended:
+            block = next(blocks, None)
+            ended, text = block is None, text + (block or "")
+        text = text.lstrip(" \t\r\n")
+        where = f"{place} record {number + 1}"
+        if not opened or text[:1] in (",", "]"):
+            if text[:1] == "]":
+                if text[1:].strip() or any(block.strip() for block in blocks):
+                    raise InputError(f"{place} goes on after its JSON array; keep one array of records")
+                return
+            opened, text = True, text[1:]
+            needed = 1
+            continue
+        if not text and not ended:
+            needed = 1
+            continue
+        try:
+            data, end = decoder.raw_decode(text)
+        except (json.JSONDecodeError, RecursionError, ValueError) as error:
+            if ended or len(text) > LONGEST_LINE or isinstance(error, RecursionError):
+                fault = "more than 64 MiB" if len(text) > LONGEST_LINE else "no valid JSON, or is cut off"
+                raise InputError(f"{where} is {fault}; {expected}") from None
+            needed = 2 * len(text)
+            continue
+        if not isinstance(data, dict):
+            raise InputError(f"{where} is {kind_of(data)}; {expected}")
+        number, text, needed = number + 1, text[end:], 1
+        yield number, data
+
+
+def _text_blocks(file: Path, place: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    try:
+        for block in byte_blocks(file):
+            yield decoder.decode(block)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise InputError(f"{place} is not UTF-8 text; save the file as UTF-8") from None
+
+
+def _text_lines(file: Path, place: str, columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
+    name = columns.text or "text"
+    for number, line in enumerate(_decoded(file, place), start=1):
+        if line.strip():
+            yield number, {name: line.rstrip("\r\n")}
+
+
+def _table(file: Path, suffix: str, place: str, columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each row's cells by column name, with the line it begins on."""
+    rows = _cells(file, suffix, place)
+    names: list[str] | None = None
+    for line, cells in rows:
+        where = f"{place} line {line}"
+        if names is None:
+            names = _header(cells, where)
+            require_columns(names, where, columns)
+        elif len(cells) != len(names):
+            raise InputError(
+                f"{where} has {len(cells)} cells where the first row names {len(names)}; {_advice(suffix)}"
+            )
+        else:
+            yield line, dict(zip(names, cells, strict=True))
+
+
+def _table_names(file: Path, suffix: str, place: str) -> Iterator[list[str]]:
+    for line, cells in _cells(file, suffix, place):
+        yield _header(cells, f"{place} line {line}")
+    yield []
+
+
+def _cells(file: Path, suffix: str, place: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row that is not blank, with the line it begins on."""
+    source = _decoded(file, place)
+    if suffix == ".csv":
+        reader = csv.reader(source, strict=True)
+    else:
+        reader = csv.reader(source, delimiter=_DELIMITERS[suffix], quoting=csv.QUOTE_NONE, strict=True)
+    line = 1
+    try:
+        while (cells := _next_row(reader)) is not None:
+            if cells:
+                yield line, cells
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{place} line {line} is not a row of a table: {error}; {_advice(suffix)}") from None
+
+
+def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next row, however long its cells. The limit of ``csv`` is global, so it is raised for this call only."""
+    limit = csv.field_size_limit(LONGEST_LINE)  # the module's default would refuse a text of 128 KiB
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _header(cells: list[str], where: str) -> list[str]:
+    names = [cell.strip() for cell in cells]
+    if len(set(names)) != len(names):
+        raise InputError(f"{where} names a column twice; every column needs a name of its own")
+    return names
+
+
+def _advice(suffix: str) -> str:
+    if suffix == ".csv":
+        return 'put a cell that holds a comma, a quote or a line end in double quotes, and write a quote in it as ""'
+    return "a cell must hold no tab and no line end"
+
+
+def _decoded(file: Path, place: str) -> Iterator[str]:
+    for number, line in enumerate(byte_lines(file), start=1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            raise InputError(f"{place} line {number} is not UTF-8 text; save the file as UTF-8") from None

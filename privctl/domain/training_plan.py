@@ -1,0 +1,48 @@
+"""What ``privctl retrain --dry-run`` answers: a training before it begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The ``amount`` of noise that a training needs for ``epsilon``; None where no amount meets it."""
+
+    epsilon: float
+    amount: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan:
+    """A training that has not begun.
+
+    ``records`` are the units that are sampled, ``trained`` the numbers that a step may change. ``amount_name`` says
+    what a budget buys: a noise multiplier, or what the method has in its place; empty for a method without budget.
+    ``amount`` is the run's own, and ``budgets`` compares a few. ``epsilon`` at ``delta`` is what the run will state, in
+    nats of mutual information where ``delta`` is None; None where it states none. ``signal`` is the largest sum of all
+    gradients over the standard deviation of all noise along one direction, ``per_number`` the same over the length of
+    the noise; None without noise.
+
+    ``seconds`` are expected for all steps, from steps on made-up records; evaluation and checks are not included.
+    ``memory`` is the peak in bytes meanwhile, of the accelerator where there is one, else of the process. ``warnings``
+    are sentences.
+    """
+
+    method: str
+    records: int
+    trained: int
+    steps: int
+    batch_size: float
+    sampling_rate: float
+    amount_name: str = ""
+    amount: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    signal: float | None = None
+    per_number: float | None = None
+    budgets: tuple[Budget, ...] = ()
+    seconds: float
+    memory: int
+    device: str
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,94 @@
+"""``privctl.from_opacus``: the report of a training that Opacus made private, from its accountant's history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from privctl.accounting.guarantees import default_delta
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.guarantee import Assumption
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
+from privctl.integrations.report import ASSERTED, ONE_RUN, guarantee_for, premises, report_place, write
+
+_NAME = "opacus"
+_NOTE = "for noise in real arithmetic: what Opacus adds in floating point, and does not round, is not counted"
+_HISTORY = Assumption(
+    name="reported ledger",
+    statement="the history of Opacus's accountant holds every step that touched the examples, at the noise and the "
+    "sampling rate that were used, and nothing else was computed from them",
+    state=ASSERTED,
+)
+
+
+def from_opacus(
+    engine: Any,
+    model: str | os.PathLike[str],
+    *,
+    examples: int,
+    delta: float | None = None,
+    clip_norm: float | None = None,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> PrivacyReport:
+    """Write a report of what ``engine``, an ``opacus.PrivacyEngine``, says it did to the weights at ``model``.
+
+    ``model`` is the finished model, saved as a safetensors file or a Hugging Face directory. ``examples`` is the number
+    of training examples, ``delta`` the smaller of 1e-5 and 1 / examples^1.1 by default, ``clip_norm`` the L2 norm
+    (``max_grad_norm``), for the record. The report lies beside the model, or at ``output``.
+
+    The epsilon is privctl's own, from ``engine.accountant.history``: a list of (noise multiplier, sampling rate,
+    steps). Nothing of the training was seen, so everything that the guarantee rests on is asserted.
+
+    Raises InputError for an engine without such a history, or a model that is not safetensors; CommandError for numbers
+    out of range and a report in the way.
+    """
+    events = tuple(_events(getattr(getattr(engine, "accountant", None), "history", None)))
+    ledger = Ledger(events=events)
+    if not isinstance(examples, int) or examples < 1:
+        raise CommandError(f"examples is {examples!r}; it must be the number of training examples")
+    delta = default_delta(examples) if delta is None else delta
+    place = report_place(Path(model), None if output is None else Path(output), force)
+    source = "Opacus, secure mode" if getattr(engine, "secure_mode", False) else "Opacus, PyTorch's generator"
+    noise = Assumption(name="secret noise", statement=f"nobody can foretell the noise: {source}", state=ASSERTED)
+    guarantee = guarantee_for(ledger, delta, _NAME, [*premises(examples, _HISTORY), noise], _NOTE, None)
+    return write(
+        Path(model),
+        place,
+        program=_NAME,
+        parameters={
+            "examples": examples,
+            "delta": delta,
+            "clip_norm": clip_norm,
+            "accountant_history": [[event.noise_multiplier, event.sample_rate, event.steps] for event in events],
+            "steps_begun": sum(event.steps for event in events),
+            "noise_source": source,
+        },
+        mechanism=ledger,
+        guarantees=(guarantee,),
+        warnings=(f"{counted(len(events), 'entry', 'entries')} of Opacus's history, taken at its word", ONE_RUN),
+    )
+
+
+def _events(history: Any) -> Iterable[SampledGaussian]:
+    if not isinstance(history, list | tuple):
+        raise InputError(
+            "this engine has no accountant.history; give an opacus.PrivacyEngine whose optimizer took its steps"
+        )
+    if not history:
+        raise InputError("the accountant's history is empty; give the engine after the training")
+    for number, entry in enumerate(history, start=1):
+        try:
+            noise, rate, steps = entry
+            yield SampledGaussian(
+                noise_multiplier=float(noise), sample_rate=float(rate), steps=int(steps), batches=Batches.POISSON
+            )
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"entry {number} of the accountant's history is {entry!r}, not a noise multiplier, a sampling rate and "
+                f"a number of steps from which a guarantee follows ({error})"
+            ) from None

@@ -1,0 +1,123 @@
+"""``privctl.make_private``: private steps in a training loop of the user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, default_collate
+
+from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.gridded import Released, exact_target
+from privctl.accounting.guarantees import default_delta
+from privctl.domain.checks import fraction, positive
+from privctl.domain.errors import CommandError
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.integrations.private_training import PrivateTraining
+from privctl.randomness import NoiseSource
+from privctl.train.choices import ClippingStyle
+from privctl.train.sampling import PoissonBatches
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loader: DataLoader[Any],
+    *,
+    noise_multiplier: float | None = None,
+    clip_norm: float = 1.0,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    epochs: float | None = None,
+    clipping: str = "flat",
+) -> PrivateTraining:
+    """Make the steps of ``optimizer`` on ``model`` differentially private; ``loader`` says what a batch is.
+
+    ``clip_norm`` is the L2 norm of each example's clipped gradient, ``noise_multiplier`` the noise standard deviation /
+    clip norm; or ``epsilon`` at ``delta`` after so many ``epochs``, from which the noise is found, and no step beyond
+    them is made. ``delta`` is the
+    smaller of 1e-5 and 1 / examples^1.1 by default. ``clipping`` is ``flat``, ``automatic`` or ``per-layer``.
+
+    Iterate over the result's ``loader``, whose batches are Poisson samples (their expected size is that of ``loader``,
+    and an empty one is stepped for you). For each batch call ``backward`` with a function that returns the losses (n,)
+    of its n rows, then ``optimizer.step()``. ``report`` writes what was done, once the model is saved. See
+    ``PrivateTraining``.
+
+    Raises CommandError for settings that do not go together, InputError for a model in which examples are mixed or
+    whose gradients cannot be taken apart.
+    """
+    if (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    ):
+        raise CommandError("make_private serves one process; train with `privctl retrain dp-sgd` under torchrun")
+    examples, size = _sizes(loader)
+    most_steps: int | None = None
+    rate = size / examples
+    delta = default_delta(examples) if delta is None else delta
+    try:
+        positive("clip_norm", clip_norm)
+        fraction("delta", delta)
+        style = ClippingStyle(clipping)
+        if noise_multiplier is None:
+            trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+            noise_multiplier, most_steps = _noise_for(epsilon, epochs, delta, rate, trained)
+        elif epsilon is not None or epochs is not None:
+            raise CommandError("noise_multiplier sets the noise, as epsilon and epochs do; give one or the other")
+        positive("noise_multiplier", noise_multiplier)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    return PrivateTraining(
+        model=model,
+        optimizer=optimizer,
+        dataset=loader.dataset,
+        collate=loader.collate_fn or default_collate,
+        batches=PoissonBatches(examples, rate, NoiseSource()),
+        batch_size=size,
+        noise_multiplier=noise_multiplier,
+        clip_norm=clip_norm,
+        clipping=style,
+        delta=delta,
+        most_steps=most_steps,
+    )
+
+
+def _sizes(loader: DataLoader[Any]) -> tuple[int, int]:
+    """The number of examples, and the size of a batch. Raises CommandError where the loader does not say."""
+    dataset = loader.dataset
+    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        raise CommandError(
+            "the loader's data set cannot be counted and read by position, as Poisson batches need; give one with "
+            "__len__ and __getitem__"
+        )
+    if loader.batch_size is None:
+        raise CommandError("the loader has no batch_size, which says how large a batch is expected to be; give one")
+    examples = len(dataset)
+    if not 1 <= loader.batch_size <= examples:
+        raise CommandError(f"batch_size is {loader.batch_size} and there are {examples} examples; give 1 to {examples}")
+    return examples, loader.batch_size
+
+
+def _noise_for(
+    epsilon: float | None, epochs: float | None, delta: float, rate: float, trained: int
+) -> tuple[float, int]:
+    """The noise multiplier for ``epsilon`` at ``delta`` after so many epochs, and their steps."""
+    if epsilon is None:
+        raise CommandError("give either noise_multiplier, or epsilon with epochs")
+    if epochs is None:
+        raise CommandError("epsilon needs epochs, the passes over the data that it is for")
+    positive("epochs", epochs)
+    positive("epsilon", epsilon)
+    steps = max(1, math.ceil(round(epochs / rate, 6)))
+    left, at = exact_target(Released(coordinates=steps * trained), epsilon, delta)
+    return noise_multiplier_for(left, at, partial(_ledger, rate=rate, steps=steps)), steps
+
+
+def _ledger(noise: float, *, rate: float, steps: int) -> Ledger:
+    event = SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=Batches.POISSON)
+    return Ledger(events=(event,))

@@ -1,0 +1,327 @@
+"""Private steps in a loop of the user's own: a loader of Poisson batches, clipped gradients, noise before each step.
+
+What this enforces: a step follows each batch drawn, once; its gradients are those of ``backward`` alone, one clipped
+gradient a row; noise is added before the optimizer sees any. What it cannot see is the loop itself: whether the losses
+are of the rows drawn, each from its row alone, and whether anything else is computed from the examples. The report
+therefore calls everything but the noise asserted.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privctl.accounting.gridded import NOTE, Released
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.report import PrivacyReport
+from privctl.integrations.report import ASSERTED, ONE_RUN, guarantee_for, premises, report_place, write
+from privctl.storage.reader import open_checkpoint
+from privctl.train.choices import ClippingStyle
+from privctl.train.clipping.engine import ClippedBatch, PerExample
+from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
+from privctl.train.gradient_noise import noise_for
+from privctl.train.sampling import PoissonBatches
+from privctl.train.tensors import read_tensors, require_finite
+
+_NAME = "own-loop"
+_LOOP = Assumption(
+    name="own loop",
+    statement="the loop computed the loss of each row of a batch from that row alone, trained on no other examples, "
+    "changed these weights by the steps of this optimizer only, and computed nothing else from the examples",
+    state=ASSERTED,
+)
+_ROUNDING = Assumption(
+    name="rounding of sums",
+    statement=f"where a record is added, float rounding moves a batch's sum by no more than the {ROUNDING_MARGIN:g} of "
+    "the clip norm that clipping leaves for it",
+    state=ASSERTED,
+)
+
+
+class _Stage(StrEnum):
+    """Where the loop is, between two steps."""
+
+    STEPPED = "stepped"
+    DRAWN = "drawn"
+    DIFFERENTIATED = "differentiated"
+
+
+class PrivateTraining:
+    """A model, its optimizer and its data, in steps that are differentially private; see ``privctl.make_private``.
+
+    ``loader`` yields Poisson batches as the given loader collates them. ``steps_begun`` counts the batches drawn, all
+    of which are accounted for. ``close`` leaves model and optimizer as they were. It loads examples in this process.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Any,
+        collate: Callable[[list[Any]], Any],
+        batches: PoissonBatches,
+        batch_size: int,
+        noise_multiplier: float,
+        clip_norm: float,
+        clipping: ClippingStyle,
+        delta: float,
+        most_steps: int | None = None,
+    ) -> None:
+        self.noise_multiplier, self.clip_norm, self.clipping, self.delta = noise_multiplier, clip_norm, clipping, delta
+        self.steps_begun = 0
+        self.loader = PoissonLoader(self)
+        self._model, self._optimizer = model, optimizer
+        self._dataset, self._collate, self._batches, self._batch_size = dataset, collate, batches, batch_size
+        self._most_steps = most_steps
+        # What clipping leaves below the clip norm is for float rounding of a batch's sum.
+        self._engine = PerExample(model, Clipping(norm=clip_norm * (1 - ROUNDING_MARGIN), style=clipping))
+        self._parameters = list(self._engine.trainable.values())
+        self._noise = noise_for(self._parameters[0].device)
+        self._stage, self._rows = _Stage.STEPPED, 0
+        self._sums: list[Tensor] = []
+        self._require_whole_optimizer()
+        self._require_no_gradients()
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+
+    def backward(self, losses_of: Callable[[], Tensor]) -> ClippedBatch:
+        """Clip the gradient of each row of the batch just drawn, and hold their sum for ``optimizer.step()``.
+
+        ``losses_of`` runs the model on the batch and returns its losses (n,), that of row i from row i alone. The first
+        call compares the sum with autograd's, which costs one more backward pass.
+
+        Returns losses and norms of the rows, which are private: no guarantee covers them.
+
+        Raises CommandError for a call out of turn, or another number of losses than rows were drawn; InputError for
+        losses or a model whose examples cannot be told apart. The step then counts as begun.
+        """
+        if self._stage is _Stage.STEPPED:
+            raise CommandError(
+                "no batch was drawn since the last step; call backward once for each batch of the loader"
+            )
+        if self._stage is _Stage.DIFFERENTIATED:
+            raise CommandError(
+                "backward was called before for this batch, and its rows would count twice; call optimizer.step() first"
+            )
+        if not callable(losses_of):
+            raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
+        self._require_no_gradients()
+        try:
+            found = self._engine.accumulate(losses_of, weight=1 / self._batch_size)
+            if len(found.losses) != self._rows:
+                raise CommandError(
+                    f"{self._rows} rows were drawn and {len(found.losses)} losses came back; train on each batch as it "
+                    "is drawn, neither cut nor extended"
+                )
+            self._sums = [self._taken(parameter) for parameter in self._parameters]
+        finally:
+            for parameter in self._parameters:
+                parameter.grad = None
+        self._stage = _Stage.DIFFERENTIATED
+        return found
+
+    def guarantee(self, delta: float | None = None) -> Guarantee:
+        """What follows for the steps begun so far, at ``delta`` (by default that of ``make_private``).
+
+        Raises CommandError before the first step, and for a delta out of range.
+        """
+        if not self.steps_begun:
+            raise CommandError("no step was begun yet, so nothing was spent and nothing is to be guaranteed")
+        noise = Assumption(
+            name="secret noise",
+            statement=f"nobody can foretell the noise: {self._noise.description}",
+            state=AssumptionState.ENFORCED if self._noise.cryptographic else ASSERTED,
+        )
+        assumptions = [*premises(self._batches.size, _LOOP), noise, _ROUNDING]
+        released = Released(coordinates=self._released)
+        return guarantee_for(self._ledger(), self.delta if delta is None else delta, _NAME, assumptions, NOTE, released)
+
+    def report(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        delta: float | None = None,
+        output: str | os.PathLike[str] | None = None,
+        force: bool = False,
+    ) -> PrivacyReport:
+        """Write the report of the finished training, for the weights saved at ``model``; returns it.
+
+        ``model`` is a safetensors file or a Hugging Face directory that holds the trained weights, as they are now. The
+        report lies beside it, or at ``output``.
+
+        Raises InputError where other weights are saved there, CommandError where a report is in the way or no step was
+        begun.
+        """
+        place = report_place(Path(model), None if output is None else Path(output), force)
+        guarantee = self.guarantee(delta)
+        require_finite(self._model, self.steps_begun)
+        _require_saved(self._engine.trainable, Path(model))
+        parameters: Mapping[str, Any] = {
+            "examples": self._batches.size,
+            "batch_size": float(self._batch_size),
+            "sample_rate": self._batches.rate,
+            "noise_multiplier": self.noise_multiplier,
+            "clip_norm": self.clip_norm,
+            "clipping": str(self.clipping),
+            "delta": guarantee.delta,
+            "optimizer": type(self._optimizer).__name__,
+            "steps_begun": self.steps_begun,
+            "released_numbers": self._released,
+            "noise_source": self._noise.description,
+        }
+        return write(
+            Path(model),
+            place,
+            program=_NAME,
+            parameters=parameters,
+            mechanism=self._ledger(),
+            guarantees=(guarantee,),
+            warnings=(ONE_RUN,),
+        )
+
+    def close(self) -> None:
+        """Leave model and optimizer as they were."""
+        self._engine.close()
+        for hook in self._hooks:
+            hook.remove()
+
+    @property
+    def _released(self) -> int:
+        return self.steps_begun * sum(parameter.numel() for parameter in self._parameters)
+
+    def _ledger(self) -> Ledger:
+        event = SampledGaussian(
+            noise_multiplier=self.noise_multiplier,
+            sample_rate=self._batches.rate,
+            steps=self.steps_begun,
+            batches=Batches.POISSON,
+        )
+        return Ledger(events=(event,))
+
+    def _draw(self) -> list[int]:
+        """The rows of the next step, which counts as begun from here on."""
+        if self._stage is not _Stage.STEPPED:
+            raise CommandError(
+                "the batch drawn before was not stepped; call backward and optimizer.step() for every batch, as one "
+                "that is left out makes the batches no Poisson samples"
+            )
+        if len(self._dataset) != self._batches.size:
+            raise CommandError(
+                f"the data set had {self._batches.size} examples and has {len(self._dataset)} now; train on one data "
+                "set"
+            )
+        if self._most_steps is not None and self.steps_begun >= self._most_steps:
+            raise CommandError(
+                f"all {self._most_steps} steps that epsilon was for are spent; end the loop after so many epochs, or "
+                "make it private for more"
+            )
+        rows: list[int] = self._batches.batch(self.steps_begun).tolist()
+        self.steps_begun += 1
+        self._stage, self._rows = _Stage.DRAWN, len(rows)
+        return rows
+
+    def _step_without_rows(self) -> None:
+        """The step of an empty batch: noise alone, as leaving it out would tell that the batch was empty."""
+        self._sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        self._stage = _Stage.DIFFERENTIATED
+        self._optimizer.step()
+
+    def _leave(self) -> None:
+        """The loop left its batch; the step counts as begun."""
+        self._stage, self._sums = _Stage.STEPPED, []
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
+        if self._stage is _Stage.STEPPED:
+            raise CommandError("optimizer.step() without a batch: draw one from the private loader, then call backward")
+        if self._stage is _Stage.DRAWN:
+            raise CommandError("optimizer.step() before backward: this batch has no clipped gradients yet")
+        if any(callable(each) for each in (*arguments[1:], *options.values())):
+            raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
+        self._require_whole_optimizer()
+        self._require_no_gradients()
+        stddev = self.noise_multiplier * self.clip_norm / self._batch_size
+        self._noise.release(self._sums, stddev, self.steps_begun - 1)
+        for parameter, noisy in zip(self._parameters, self._sums, strict=True):
+            parameter.grad = noisy
+        self._sums = []
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._stage = _Stage.STEPPED
+
+    def _require_no_gradients(self) -> None:
+        """Raise CommandError where somebody else computed a gradient, which would be neither clipped nor noised."""
+        for name, parameter in self._engine.trainable.items():
+            if parameter.grad is not None:
+                raise CommandError(
+                    f"parameter {name!r} has a gradient that was not made here, neither clipped nor noised; call "
+                    "backward of the private training alone, and zero_grad() before it begins"
+                )
+
+    def _require_whole_optimizer(self) -> None:
+        """Raise CommandError where the optimizer changes other parameters than those that are trained."""
+        trained = {id(parameter) for parameter in self._parameters}
+        held = {id(parameter) for group in self._optimizer.param_groups for parameter in group["params"]}
+        if held != trained:
+            raise CommandError(
+                "the optimizer holds other parameters than those of the model that require a gradient; give it exactly "
+                "these"
+            )
+
+    @staticmethod
+    def _taken(parameter: nn.Parameter) -> Tensor:
+        return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+class PoissonLoader:
+    """Batches of one pass in expectation: each example is in each of them with the sampling rate, independently.
+
+    An empty batch is not yielded; its step, of noise alone, is made here.
+    """
+
+    def __init__(self, training: PrivateTraining) -> None:
+        self._training = training
+
+    def __len__(self) -> int:
+        """Steps in one pass, empty ones counted."""
+        return math.ceil(round(1 / self._training._batches.rate, 6))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Raises CommandError for a batch that was not stepped before the next."""
+        training = self._training
+        try:
+            for _ in range(len(self)):
+                rows = training._draw()
+                if rows:
+                    yield training._collate([training._dataset[row] for row in rows])
+                else:
+                    training._step_without_rows()
+        except GeneratorExit:
+            training._leave()
+            raise
+
+
+def _require_saved(trained: Mapping[str, nn.Parameter], place: Path) -> None:
+    """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or holds another value of it."""
+    with open_checkpoint(place) as checkpoint:
+        files = [file.path for file in checkpoint.files]
+    held = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+    for name, parameter in trained.items():
+        if name not in held:
+            raise InputError(f"{place} has no tensor {name!r}, which was trained; save the model there first")
+        now = parameter.detach().cpu()
+        if held[name].dtype != now.dtype or not torch.equal(held[name], now):
+            raise InputError(f"{place} holds another {name!r} than was trained; save the model there again")

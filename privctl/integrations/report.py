@@ -1,0 +1,122 @@
+"""The report of a training in a loop that privctl did not write: what the loop did is asserted, and said to be.
+
+privctl enforces nothing there, whatever it lends: a loop may feed other records than it was given, or take other steps.
+So every assumption about it is asserted, and a gate counts the guarantee only where a policy accepts it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from privctl.accounting.gridded import Released
+from privctl.accounting.guarantees import guarantee_of
+from privctl.domain.errors import CommandError
+from privctl.domain.events import Ledger
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
+from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.reports.files import REPORT_SUFFIX, file_artifact, now, relative, require_spare, versions, write_report
+from privctl.storage.atomic import require_absent
+from privctl.storage.digest import hash_tensors
+from privctl.storage.folder import companions_of
+from privctl.storage.reader import Checkpoint, open_checkpoint
+
+STEP = "external-training"
+ASSERTED = AssumptionState.ASSERTED
+ONE_RUN = (
+    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
+    "same data cost more"
+)
+_OWNER = "no guarantee covers this report itself: it holds the exact number of examples; keep the report to yourself"
+_LIBRARIES = ("torch", "transformers", "opacus", "numpy", "scipy", "blake3")
+
+
+def premises(examples: int, *of_program: Assumption) -> Iterator[Assumption]:
+    """What a guarantee rests on beside its mechanism, all of it asserted; ``examples`` is their number."""
+    yield from of_program
+    for name, statement in (
+        ("starting weights", "the training began with weights that were made without these examples"),
+        (
+            "unit of privacy",
+            "each record is one example; who is in several records is protected in each, not in all together",
+        ),
+        (
+            "number of examples",
+            f"that there are {examples} examples is public: neighbours are compared at the same sampling rate, number "
+            "of steps and noise, which follow from it",
+        ),
+        (
+            "other releases",
+            "nothing else that is released with the weights, such as a tokenizer, class names, statistics or measures, "
+            "depends on the examples",
+        ),
+    ):
+        yield Assumption(name=name, statement=statement, state=ASSERTED)
+
+
+def guarantee_for(
+    ledger: Ledger, delta: float, name: str, assumptions: Sequence[Assumption], note: str, released: Released | None
+) -> Guarantee:
+    """The guarantee of ``ledger``, whose own assumptions are asserted too. Raises CommandError for a bad delta."""
+    try:
+        return guarantee_of(
+            ledger, delta, name=name, state=ASSERTED, assumptions=assumptions, note=note, released=released
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def report_place(model: Path, output: Path | None, force: bool) -> Path:
+    """Where the report of ``model`` goes: to ``output``, or beside it. Raises CommandError where something is there."""
+    name = model.name.removesuffix(".safetensors")
+    place = output or model.absolute().with_name(name + REPORT_SUFFIX)
+    require_absent(place, force)
+    require_spare(place, but=STEP)
+    return place
+
+
+def write(
+    model: Path,
+    place: Path,
+    *,
+    program: str,
+    parameters: Mapping[str, Any],
+    mechanism: Ledger | None = None,
+    guarantees: Sequence[Guarantee] = (),
+    warnings: Sequence[str] = (),
+    omissions: Sequence[Omission] = (),
+) -> PrivacyReport:
+    """Write the report of the finished ``model`` to ``place``, and return it.
+
+    Raises InputError for a model that is no safetensors file or directory.
+    """
+    with open_checkpoint(model) as checkpoint:
+        outputs = tuple(_outputs(checkpoint, place))
+    report = PrivacyReport(
+        step=STEP,
+        created=now(),
+        versions=versions(_LIBRARIES),
+        outputs=outputs,
+        parameters={"program": program, **parameters},
+        mechanism=mechanism,
+        guarantees=tuple(guarantees),
+        warnings=(*warnings, _OWNER),
+        omissions=tuple(omissions),
+    )
+    write_report(place, report)
+    return report
+
+
+def _outputs(checkpoint: Checkpoint, place: Path) -> Iterator[Artifact]:
+    for file in checkpoint.files:
+        hashed = hash_tensors(file)
+        yield Artifact(
+            role="model",
+            path=relative(file.path, place),
+            digest=hashed.file_digest,
+            bytes=file.size,
+            tensors=hashed.tensors,
+        )
+    for path in companions_of(checkpoint):
+        yield file_artifact("companion", path, place)

@@ -1,0 +1,181 @@
+"""``privctl.AuditCallback``: audits of membership while transformers' Trainer trains, and a report of the training."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence, Sized
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import TrainerCallback
+
+from audits.statistics.metrics import auc
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.integrations.report import report_place, write
+from privctl.storage.atomic import require_absent, write_bytes
+
+_NAME = "transformers-trainer"
+_SUFFIX = ".private-audit.json"
+_UNPROTECTED = (
+    "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
+)
+_WARNING = "not for release: exact measures of private training examples, which no guarantee covers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredMembership:
+    """How well the loss tells ``members`` from ``nonmembers`` (counts) after ``step`` steps: the AUC, with 95 %.
+
+    0.5 is guessing. All of it is measured on private examples.
+    """
+
+    step: int
+    epoch: float
+    auc: float
+    lower: float
+    upper: float
+    members: int
+    nonmembers: int
+
+
+class AuditCallback(TrainerCallback):  # type: ignore[misc]
+    """Measures how well a model's losses tell ``members`` from ``nonmembers`` while it trains.
+
+    Both are examples as the Trainer's data set yields them, records that are trained on and similar ones that are not;
+    they should be a random split of one source. They are measured every ``every_steps`` steps, or by default after
+    each epoch, one example at a time, in evaluation mode.
+
+    The measures are private: they are exact, and no guarantee covers them. They are in ``history`` and, when the
+    training ends, in ``OUTPUT.private-audit.json``, which only its owner may read; never in the Trainer's logs, which
+    go into checkpoints and to other services, and not in the report.
+
+    At the end the model (and its tokenizer or image processor) is saved in the directory ``output``, with a report of
+    a training that protected nothing beside it.
+
+    Raises CommandError for settings that do not fit, or files in the way; InputError for a model that returns no loss
+    for these examples.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Any],
+        nonmembers: Sequence[Any],
+        *,
+        output: str | os.PathLike[str],
+        every_steps: int | None = None,
+        force: bool = False,
+    ) -> None:
+        if not len(members) or not len(nonmembers):
+            raise CommandError("an audit compares two samples; give at least one member and one non-member")
+        if every_steps is not None and every_steps < 1:
+            raise CommandError(f"every_steps is {every_steps}; it must be at least 1")
+        self.history: tuple[MeasuredMembership, ...] = ()
+        self.report: PrivacyReport | None = None
+        self._members, self._nonmembers = members, nonmembers
+        self._output, self._every, self._force = Path(output), every_steps, force
+        self._collate: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Refuse what would be in the way at the end."""
+        if state.is_world_process_zero:
+            self._require_places()
+        loader = kwargs.get("train_dataloader")
+        self._collate = getattr(loader, "collate_fn", None)
+        if self._collate is None:
+            raise CommandError("the Trainer gave no training data with a collate_fn; give it a train_dataset")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure, where this is a step to do so."""
+        if self._every is not None and state.global_step % self._every == 0:
+            self._measure(state, kwargs["model"])
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure after an epoch, unless steps were asked for."""
+        if self._every is None:
+            self._measure(state, kwargs["model"])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Save the model, its report, and the private measures."""
+        if not self.history or self.history[-1].step != state.global_step:
+            self._measure(state, kwargs["model"])
+        if not state.is_world_process_zero:
+            return
+        place = self._require_places()
+        kwargs["model"].save_pretrained(self._output)
+        if (companion := kwargs.get("processing_class")) is not None:
+            companion.save_pretrained(self._output)
+        private = self._output.with_name(self._output.name + _SUFFIX)
+        measures = [asdict(each) for each in self.history]
+        data = {"warning": _WARNING, "model": self._output.name, "membership": measures}
+        write_bytes(private, f"{json.dumps(data, indent=1)}\n".encode(), replace=self._force)
+        self.report = write(
+            self._output,
+            place,
+            program=_NAME,
+            parameters={
+                "examples": _size(kwargs.get("train_dataloader")),
+                "batch_size": float(args.train_batch_size * args.gradient_accumulation_steps * args.world_size),
+                "epochs": float(args.num_train_epochs),
+                "learning_rate": float(args.learning_rate),
+                "optimizer": str(getattr(args.optim, "value", args.optim)),
+                "updates": int(state.global_step),
+                "measured_members": len(self._members),
+                "measured_nonmembers": len(self._nonmembers),
+            },
+            warnings=(_UNPROTECTED,),
+            omissions=(
+                Omission(
+                    what="how well losses told members from non-members during the training",
+                    reason=f"it is exact, so no guarantee covers it; {private.name} has it, for its owner alone",
+                ),
+            ),
+        )
+
+    def _require_places(self) -> Path:
+        if not self._force and self._output.is_dir() and any(self._output.iterdir()):
+            raise CommandError(f"{self._output} holds files; give force=True to write into it, or another output")
+        require_absent(self._output.with_name(self._output.name + _SUFFIX), self._force)
+        return report_place(self._output, None, self._force)
+
+    def _measure(self, state: Any, model: Any) -> None:
+        found = auc(-self._losses(model, self._members), -self._losses(model, self._nonmembers))
+        self.history += (
+            MeasuredMembership(
+                step=int(state.global_step),
+                epoch=float(state.epoch or 0.0),
+                auc=found.value,
+                lower=found.lower,
+                upper=found.upper,
+                members=len(self._members),
+                nonmembers=len(self._nonmembers),
+            ),
+        )
+
+    def _losses(self, model: Any, examples: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The loss of each example, nats [examples]; the training's own random draws go on as if nothing happened."""
+        training, device = model.training, next(model.parameters()).device
+        accelerators = [device.index or 0] if device.type == "cuda" else []
+        losses = []
+        model.eval()
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=accelerators):
+                for i in range(len(examples)):
+                    batch = {name: value.to(device) for name, value in self._collate([examples[i]]).items()}
+                    loss = getattr(model(**batch), "loss", None)
+                    if loss is None:
+                        raise InputError(f"the model returns no loss for example {i}; give examples with their labels")
+                    losses.append(float(loss))
+        finally:
+            model.train(training)
+        return np.array(losses)
+
+
+def _size(loader: Any) -> int | None:
+    """The number of training examples, where the loader knows it."""
+    data = getattr(loader, "dataset", None)
+    return len(data) if isinstance(data, Sized) else None

@@ -1,0 +1,146 @@
+"""Noise from the options of ``privctl noise``, by their names; the command and ``privctl.noise`` both call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import CommandError
+from privctl.domain.guarantee import Adjacency
+from privctl.domain.mechanism import Calibration, Formula, Regime
+from privctl.noise.candidates import NoiseRelease, noise_premises
+from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
+from privctl.noise.facts import (
+    REQUIRED,
+    TRAINING_ROUNDING,
+    FactSource,
+    collected_names,
+    from_file,
+    from_flags,
+    from_report,
+    training_facts,
+)
+from privctl.noise.own_report import describes, own_report, require_bounded
+from privctl.noise.placement import companions
+from privctl.noise.selection import select
+from privctl.storage.reader import Checkpoint
+
+#: Another name for ``Calibration.DP_WEIGHTS``.
+PUBLISHED = "published"
+
+
+def release_of(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
+    """What the options of ``privctl noise``, all by their names, ask to do with ``checkpoint``; ``base`` is public.
+
+    Raises CommandError for options that do not go together and for facts that are missing.
+    """
+    return (_given if options["noise_stddev"] else _for_targets)(checkpoint, base, options)
+
+
+def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
+    found = own_report(checkpoint)
+    require_bounded(found, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
+    reported = from_report(found.path, found.report) if found else None
+    from_facts = from_file(Path(options["facts"])) if options["facts"] else None
+    sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
+    training, trust = training_facts(sources, str(checkpoint.root))
+    delta = _delta(options, sources, default_delta(training.dataset_size))
+    selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=base)
+    try:
+        targets = tuple(target_of(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
+    except ValueError as error:
+        raise CommandError(f"{error}; give another --{str(error).split()[0]}") from None
+    files = {"facts": options["facts"], "evaluation": options["evaluate"]}
+    inputs = {role: Path(path) for role, path in files.items() if path}
+    collected = collected_names(found.report) if found else ()
+    inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
+    assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
+    return NoiseRelease(
+        checkpoint=checkpoint,
+        training=training,
+        selection=selection,
+        premises=Premises(assumptions=assumptions),
+        targets=targets,
+        model_report=found if reported is not None else None,
+        inputs=inputs,
+        parameters={
+            "include": list(options["include"]),
+            "exclude": list(options["exclude"]),
+        },
+        collected=tuple(assumption.name for assumption in collected),
+        seed=options["seed"],
+        companions=companions(checkpoint),
+    )
+
+
+#: What goes with facts and a target, and so not with noise of a given size.
+_OF_TARGETS = (
+    "epsilon", "delta", "facts", "epochs", "learning_rate", "clip_norm", "dataset_size", "batch_size", "steps",
+    "optimizer", "momentum", "beta1", "beta2", "weight_decay", "smoothness", "strong_convexity", "calibration",
+    "formula", "regime", "adjacency",
+)  # fmt: skip
+
+
+def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
+    """Noise of given standard deviations, which claims nothing; raises CommandError where more is asked for."""
+    others = [f"--{name.replace('_', '-')}" for name in _OF_TARGETS if options[name] not in (None, ())]
+    if others:
+        raise CommandError(
+            f"--noise-stddev adds noise of that size and guarantees nothing, so {', '.join(others)} would change "
+            "nothing; remove one or the other"
+        )
+    found = own_report(checkpoint)
+    found = found if found and describes(found.report, checkpoint) else None
+    inputs = {"evaluation": Path(options["evaluate"])} if options["evaluate"] else {}
+    inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
+    return NoiseRelease(
+        checkpoint=checkpoint,
+        training=None,
+        selection=select(checkpoint, include=options["include"], exclude=options["exclude"], base=base),
+        premises=Premises(assumptions=()),
+        targets=(),
+        stddevs=options["noise_stddev"],
+        model_report=found,
+        inputs=inputs,
+        parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
+        collected=tuple(name.name for name in collected_names(found.report)) if found else (),
+        seed=options["seed"],
+        companions=companions(checkpoint),
+    )
+
+
+def _delta(options: Mapping[str, Any], sources: Sequence[FactSource], default: float) -> float:
+    """The flag's delta, the facts file's or the default; raises CommandError where the first two disagree."""
+    stated = {source.values["delta"] for source in sources if "delta" in source.values}
+    flag = options["delta"]
+    if flag is not None and stated - {flag}:
+        raise CommandError(f"--delta {flag} contradicts delta {stated.pop()} of the facts file; remove one")
+    return flag if flag is not None else next(iter(stated), default)
+
+
+def _calibration(options: Mapping[str, Any]) -> Calibration:
+    """The one asked for; by default the one whose epsilon follows."""
+    chosen = options["calibration"] or Calibration.GAUSSIAN
+    return Calibration.DP_WEIGHTS if chosen == PUBLISHED else Calibration(chosen)
+
+
+def target_of(epsilon: float, delta: float, options: Mapping[str, Any]) -> PrivacyTarget:
+    """The target at ``epsilon`` and ``delta``; raises CommandError for options that do not go with the calibration."""
+    calibration = _calibration(options)
+    if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
+        raise CommandError(
+            "--regime applies to --calibration gaussian only; remove one: the published formula reports every regime"
+        )
+    if calibration is Calibration.DP_WEIGHTS and options["adjacency"] is not None:
+        raise CommandError("--adjacency applies to --calibration gaussian only; remove it: the report has both")
+    if calibration is Calibration.GAUSSIAN and options["formula"] is not None:
+        raise CommandError("--formula applies to --calibration published only; add that or remove --formula")
+    return PrivacyTarget(
+        epsilon=epsilon,
+        delta=delta,
+        calibration=calibration,
+        formula=Formula(options["formula"] or Formula.ALGORITHM_2),
+        regime=Regime(options["regime"] or Regime.NONCONVEX),
+        adjacency=Adjacency(options["adjacency"] or Adjacency.REPLACE_ONE),
+    )

@@ -1,0 +1,121 @@
+"""Ledgers of other programs as events: Opacus's ``accountant.history``, and dp_accounting's trees of DpEvents.
+
+Both count noise multipliers as privctl does (noise standard deviation / clip norm) and mean Poisson batches by a rate.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from privctl.domain.errors import InputError
+from privctl.domain.events import Event, LaplaceNoise, SampledGaussian
+from privctl.storage.json_text import parse_json, shown
+
+_DEEPEST, _LONGEST_REPR = 30, 1 << 20
+_KNOWN = (
+    "a list of events as privctl writes it; Opacus's accountant.history, [[noise multiplier, sample rate, steps]], "
+    'or its state_dict(), {"history": [...]}; a dp_accounting tree as repr() writes it, or as JSON with "class_name"'
+)
+
+#: DpEvents that add noise, and what each is here.
+_NOISES: Mapping[str, Callable[[float, float, int], Event]] = {
+    "GaussianDpEvent": lambda noise, rate, n: SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=n),
+    "LaplaceDpEvent": lambda noise, rate, n: LaplaceNoise(scale=noise, sample_rate=rate, steps=n),
+}
+
+
+def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
+    """The events of another program's ledger; None where ``text`` is a list of objects, privctl's own.
+
+    Raises InputError, naming ``source``, for anything else, and for events that privctl has no bound for.
+    """
+    if text.lstrip()[:1] not in ("[", "{"):
+        return _composed(_of_repr(text, source), source)
+    data = parse_json(text, source)
+    if isinstance(data, dict) and "class_name" in data:
+        return _composed(data, source)
+    history = data.get("history") if isinstance(data, dict) else data
+    if not isinstance(history, list) or not (history or history is data):
+        raise InputError(f"{source} is no ledger; expected {_KNOWN}")
+    if all(isinstance(entry, dict) for entry in history):
+        if history is data:
+            return None
+        _refuse_entry(history[0], 0, source)
+    return tuple(_of_history(entry, i, source) for i, entry in enumerate(history))
+
+
+def _of_history(entry: Any, index: int, source: str) -> Event:
+    numbers = isinstance(entry, list) and all(type(n) in (int, float) for n in entry)
+    if not numbers or len(entry) != 3 or not float(entry[2]).is_integer():
+        _refuse_entry(entry, index, source)
+    noise, rate, steps = entry
+    return _checked(_NOISES["GaussianDpEvent"], noise, rate, int(steps), f"{source}: entry {index + 1}")
+
+
+def _refuse_entry(entry: Any, index: int, source: str) -> NoReturn:
+    raise InputError(f"{source}: entry {index + 1} is {shown(entry)}; expected {_KNOWN}")
+
+
+def _checked(make: Callable[[float, float, int], Event], noise: float, rate: float, steps: int, where: str) -> Event:
+    try:
+        return make(noise, rate, steps)
+    except ValueError as error:
+        raise InputError(f"{where} describes no event: {error}; correct it") from None
+
+
+def _of_repr(text: str, source: str) -> Any:
+    """A tree of DpEvents from its ``repr``, as dictionaries; nothing is evaluated."""
+    fault = InputError(f"{source} is no ledger; expected {_KNOWN}")
+    if len(text) > _LONGEST_REPR:
+        raise fault
+    try:
+        return _plain(ast.parse(text.strip(), mode="eval").body, 0)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise fault from None
+
+
+def _plain(node: ast.expr, depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise ValueError
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+        fields = {str(k.arg): _plain(k.value, depth + 1) for k in node.keywords}
+        return {"class_name": node.func.id, **fields}
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_plain(each, depth + 1) for each in node.elts]
+    return ast.literal_eval(node)
+
+
+def _composed(tree: Any, source: str) -> tuple[Event, ...]:
+    counts: Counter[tuple[str, float, float]] = Counter()
+    for name, noise, rate, times in _leaves(tree, 1.0, 1, 0, source):
+        counts[name, noise, rate] += times
+    if not counts:
+        raise InputError(f"{source} holds no event that spends privacy; give the ledger of a training")
+    return tuple(_checked(_NOISES[name], noise, rate, n, source) for (name, noise, rate), n in counts.items())
+
+
+def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iterator[tuple[str, float, float, int]]:
+    """Each noise: its class, its multiplier, the rate of its Poisson batches, and how often it is added."""
+    name = tree.get("class_name") if isinstance(tree, dict) else None
+    if name is None or depth > _DEEPEST:
+        raise InputError(f"{source}: {shown(tree)} is no DpEvent; expected {_KNOWN}")
+    if name == "NoOpDpEvent":
+        return
+    if name == "ComposedDpEvent" and isinstance(tree.get("events"), list) and rate == 1:
+        for event in tree["events"]:
+            yield from _leaves(event, rate, times, depth + 1, source)
+    elif name == "SelfComposedDpEvent" and type(tree.get("count")) is int and tree["count"] > 0 and rate == 1:
+        yield from _leaves(tree.get("event"), rate, times * tree["count"], depth + 1, source)
+    elif name == "PoissonSampledDpEvent" and rate == 1 and type(tree.get("sampling_probability")) in (int, float):
+        yield from _leaves(tree.get("event"), tree["sampling_probability"], times, depth + 1, source)
+    elif name in _NOISES and type(tree.get("noise_multiplier")) in (int, float):
+        yield name, tree["noise_multiplier"], rate, times
+    else:
+        within = f" within batches of rate {rate:g}" if rate != 1 else ""
+        raise InputError(
+            f"{source} holds {shown(name)}{within}, for which no bound is derived here; expected Gaussian or Laplace "
+            "noise, each on the whole data or on a Poisson batch of its own, composed"
+        )

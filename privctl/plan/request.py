@@ -1,0 +1,264 @@
+"""A plan from the options of ``privctl account``, by their names; the command and ``privctl.account`` both call it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.checks import flagged
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.events import EVENTS, Batches, Event
+from privctl.domain.progress import Notify
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.plan.accountants import BudgetPlan
+from privctl.reports.files import file_artifact, now, versions
+
+_WARNINGS = (
+    "a plan, not a run: it holds for a training that does exactly what the mechanism says",
+    "bounds are for real arithmetic; the report of a run adds what floating-point noise costs on its model",
+)
+#: Option -> its flag, where that is not its name.
+_FLAGS = {"methods": "--method", "priors": "--prior", "records": "--record"}
+_RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
+#: Options that a mechanism uses beside its event's own, delta and the options about output.
+_ACCEPTED = {
+    "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
+    "ferret": {"epsilon"} | _RATE,
+    "secret": {"noise_multiplier", "priors"} | (_RATE - {"sample_rate"}),
+    "ledger": {"ledger", "priors", "no_peers"},
+}
+_ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
+_ALWAYS = {"delta", "mechanism"}
+
+
+def plan_of(options: Mapping[str, Any], given: Container[str], note: Notify) -> BudgetPlan:
+    """What the options ask for.
+
+    ``options`` holds every option of ``privctl account`` by its name; ``given`` are those that the user stated,
+    whatever their values; ``note`` is called with what the user should know. Raises CommandError for options that are
+    missing, out of range, or do not go together, InputError for a ledger that cannot be read.
+    """
+    _check_accepted(options, given)
+    try:
+        return _plan(options, note)
+    except ValueError as error:
+        raise CommandError(flagged(str(error), options)) from None
+
+
+def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], place: Path) -> PrivacyReport:
+    """The report of ``plan``, to be written at ``place``, with the options that were given.
+
+    It has every row's guarantee; rows without an answer become omissions with their reason.
+    """
+    parameters = {
+        name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if name in given
+    }
+    return PrivacyReport(
+        step="account",
+        created=now(),
+        versions=versions(("numpy", "scipy", "opacus")),
+        inputs=(file_artifact("ledger", Path(options["ledger"]), place),) if options["ledger"] else (),
+        parameters={
+            **parameters,
+            "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},
+            "rely_on": plan.main,
+            "found": {} if plan.solution is None else {plan.solved: plan.solution},
+        },
+        mechanism=plan.mechanism,
+        guarantees=tuple(row.guarantee for row in plan.rows if row.guarantee is not None),
+        omissions=tuple(Omission(what=row.title, reason=row.failure) for row in plan.rows if row.guarantee is None),
+        warnings=_WARNINGS,
+    )
+
+
+def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:
+    """Raise CommandError for an option that the mechanism would ignore."""
+    what = "ledger" if options["ledger"] else options["mechanism"]
+    where = "--ledger, whose events state everything" if options["ledger"] else f"--mechanism {what}"
+    kind = _kind(what)
+    own = set() if kind is None else {option.parameter for option in kind.options}
+    extra = {name for name in options if name in given} - own - _ACCEPTED.get(what, _ACCEPTED_ELSE) - _ALWAYS
+    if options["ledger"] and "mechanism" in given:
+        extra.add("mechanism")
+    if extra:
+        flag = _FLAGS.get(min(extra), f"--{min(extra).replace('_', '-')}")
+        raise CommandError(f"{flag} does not apply to {where}; remove it")
+
+
+def _kind(mechanism: str) -> type[Event] | None:
+    """The kind of event that is called so."""
+    return next((kind for kind in EVENTS.values() if kind.mechanism == mechanism), None)
+
+
+def _plan(options: Mapping[str, Any], note: Notify) -> BudgetPlan:
+    if options["ledger"]:
+        return _plan_of_ledger(options)
+    planned = {"gaussian": _plan_of_gaussian, "ferret": _plan_of_signs, "secret": _plan_of_secret}
+    return planned.get(options["mechanism"], _plan_of_event)(options, note)
+
+
+def _plan_of_gaussian(options: Mapping[str, Any], note: Notify) -> BudgetPlan:
+    from privctl.accounting.methods import METHODS
+    from privctl.accounting.passes import shortest_pass_if_uneven
+    from privctl.domain.events import SampledGaussian
+    from privctl.plan.gaussian import plan_gaussian
+
+    target, given = _one_of(options, "epsilon", "noise_multiplier")
+    unknown = set(options["methods"]) - {*METHODS, "tight", "opacus-prv"}
+    if unknown:
+        raise CommandError(f"--method {min(unknown)} is not one of {', '.join([*METHODS, 'tight', 'opacus-prv'])}")
+    rate, steps = _rate_and_steps(options, note)
+    event = SampledGaussian(
+        noise_multiplier=given if given is not None else 1.0,
+        sample_rate=rate,
+        steps=steps,
+        batches=Batches(options["batches"]),
+    )
+    if event.batches is Batches.SHUFFLED and (length := shortest_pass_if_uneven(rate)) is not None:
+        note(
+            f"batches of rate {rate:g} do not divide the data; a pass is taken to be {length} steps, and the remainder "
+            "to be dropped"
+        )
+    return plan_gaussian(
+        event,
+        _delta(options),
+        target=target,
+        only=options["methods"],
+        with_peers=not options["no_peers"],
+        priors=options["priors"],
+        note=lambda title: note(f"{title} ...") if title.startswith("Opacus") else None,
+    )
+
+
+def _plan_of_event(options: Mapping[str, Any], note: Notify) -> BudgetPlan:
+    """A kind of event without a table of methods of its own."""
+    from privctl.plan.theorems import NoiseSearch, plan_ledger, setting_of
+
+    kind = _kind(options["mechanism"])
+    if kind is None:
+        known = ", ".join(kind.mechanism for kind in EVENTS.values())
+        raise CommandError(f"--mechanism {options['mechanism']} is none of privctl's; choose from {known}")
+    setting = setting_of(kind)
+    target, _ = _one_of(options, "epsilon", setting.parameter)
+    rate, steps = _rate_and_steps(options, note)
+    own = {option.field: options[option.parameter] for option in kind.options}
+    facts = {field: value for field, value in own.items() if value is not None} | {"sample_rate": rate, "steps": steps}
+    required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
+    for option in kind.options:
+        if option.field in required - facts.keys():
+            raise CommandError(f"--mechanism {kind.mechanism} needs {option.flag}")
+    if target is None:
+        return plan_ledger([kind(**facts)], _delta(options), priors=options["priors"])
+    search = NoiseSearch(kind=kind, facts=facts, target=target)
+    return plan_ledger([], _delta(options), search=search, priors=options["priors"])
+
+
+def _plan_of_signs(options: Mapping[str, Any], note: Notify) -> BudgetPlan:
+    from privctl.accounting.mutual_information import fire_probability_for
+    from privctl.domain.events import SignBits
+    from privctl.plan.theorems import plan_sign_bits
+
+    target, chance = _one_of(options, "epsilon", "fire_probability")
+    if options["groups"] is None:
+        raise CommandError("--mechanism ferret needs --groups, the number of groups of tensors")
+    rate, steps = _rate_and_steps(options, note)
+    if chance is None:
+        assert target is not None
+        chance = fire_probability_for(target, options["groups"], steps, rate)
+    event = SignBits(groups=options["groups"], fire_probability=chance, sample_rate=rate, steps=steps)
+    return plan_sign_bits(event, _delta(options), target=target)
+
+
+def _plan_of_secret(options: Mapping[str, Any], note: Notify) -> BudgetPlan:
+    from privctl.domain.events import SecretMixture
+    from privctl.plan.theorems import plan_secret
+
+    posterior, noise = _one_of(options, "posterior", "noise_multiplier")
+    if len(options["priors"]) != 1:
+        raise CommandError("--mechanism secret needs one --prior, the chance of guessing the secret blindly")
+    if not options["records"]:
+        raise CommandError("--mechanism secret needs --record, such as --record 0.001x50 for 50 records")
+    _, steps = _rate_and_steps(options, note)
+    chances = tuple(chance for text in options["records"] for chance in _records(text))
+    event = SecretMixture(probabilities=chances, noise_multiplier=1.0 if noise is None else noise, steps=steps)
+    return plan_secret(event, _delta(options), options["priors"][0], posterior=posterior)
+
+
+def _plan_of_ledger(options: Mapping[str, Any]) -> BudgetPlan:
+    from privctl.plan.foreign import foreign_events
+    from privctl.plan.theorems import plan_ledger
+    from privctl.reports.codec import decode_events
+    from privctl.storage.reader import read_text
+
+    path = Path(options["ledger"])
+    text = read_text(path)
+    events = foreign_events(text, str(path)) or decode_events(text, str(path))
+    if not events:
+        raise InputError(f"{path} lists no events; a ledger holds at least one")
+    return plan_ledger(events, _delta(options), priors=options["priors"])
+
+
+def _records(text: str) -> list[float]:
+    """The probabilities that ``P`` or ``PxCOUNT`` denotes."""
+    chance, _, count = text.partition("x")
+    try:
+        probability, times = float(chance), int(count) if count else 1
+        if not (0 <= probability <= 1 and 1 <= times <= _MOST_RECORDS):
+            raise ValueError
+        return [probability] * times
+    except ValueError:
+        raise CommandError(
+            f"--record {text} is neither a probability nor PROBABILITYxCOUNT, such as 0.001x50, of at most 100,000"
+        ) from None
+
+
+def _one_of(options: Mapping[str, Any], wanted: str, given: str) -> tuple[float | None, float | None]:
+    """The target and the given value, exactly one of which was stated."""
+    target, value = options[wanted], options[given]
+    if (target is None) == (value is None):
+        names = f"--{wanted} to find the noise or --{given.replace('_', '-')} to find what it yields"
+        raise CommandError(f"give {'one of' if target is not None else 'either'} {names}")
+    return target, value
+
+
+def _delta(options: Mapping[str, Any]) -> float:
+    if options["delta"] is None:
+        raise CommandError("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
+    return float(options["delta"])
+
+
+_MOST_RECORDS = 100_000
+
+
+def _rate_and_steps(options: Mapping[str, Any], note: Notify) -> tuple[float, int]:
+    """Sampling rate and steps, from their flags or from the data set's."""
+    from privctl.accounting.guarantees import delta_warning
+
+    facts = {name: options[name] for name in ("dataset_size", "batch_size", "epochs")}
+    stated = {name: value for name, value in facts.items() if value is not None}
+    if not stated:
+        return (1.0 if options["sample_rate"] is None else options["sample_rate"]), (
+            1 if options["steps"] is None else options["steps"]
+        )
+    if len(stated) < 3:
+        missing = next(name for name in facts if name not in stated).replace("_", "-")
+        raise CommandError(f"--{missing} is missing; --dataset-size, --batch-size and --epochs go together")
+    if options["sample_rate"] is not None or options["steps"] is not None:
+        raise CommandError("give either --sample-rate and --steps or --dataset-size, --batch-size and --epochs")
+    if facts["batch_size"] > facts["dataset_size"]:
+        raise CommandError(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
+    if options["delta"] is not None and (sentence := delta_warning(options["delta"], facts["dataset_size"])):
+        note(sentence)
+    if options["batches"] == Batches.SHUFFLED:
+        steps_per_pass = math.ceil(facts["dataset_size"] / facts["batch_size"])
+        return 1 / steps_per_pass, _whole_steps(facts["epochs"] * steps_per_pass)
+    rate = facts["batch_size"] / facts["dataset_size"]
+    return rate, _whole_steps(facts["epochs"] / rate)
+
+
+def _whole_steps(steps: float) -> int:
+    """``steps`` rounded up, ignoring the rounding error of the division."""
+    return math.ceil(round(min(steps, 1e300), 6))

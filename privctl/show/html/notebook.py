@@ -1,0 +1,99 @@
+"""Values as notebooks show them: a fragment of HTML, laid out by ``templates/notebook.html``, every text escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.gate import Finding, GateJudgement
+from privctl.domain.guarantee import Guarantee
+from privctl.domain.report import PrivacyReport, Reports
+from privctl.domain.verdict import Verdict
+from privctl.show.html.render import render_template
+from privctl.show.html.values import MOST_ROWS, Pill, Table, state_word, table
+from privctl.show.html.words import assumption_counts
+from privctl.show.summary import amount, protects
+from privctl.show.text.style import number
+
+
+def fragment(value: object) -> str:
+    """A report, several of them, a guarantee, a gate's judgement, or what a verification found.
+
+    Raises TypeError for any other value.
+    """
+    return render_template("notebook.html", {"parts": list(_parts(value))})
+
+
+def _parts(value: object) -> Iterable[dict[str, Any]]:
+    if isinstance(value, Reports):
+        return [part for report in value for part in _parts(report)]
+    if isinstance(value, PrivacyReport):
+        return [_of_report(value)]
+    if isinstance(value, Guarantee):
+        return [_part(value.name, _guarantees([value]), lines=[value.note] if value.note else [])]
+    if isinstance(value, GateJudgement):
+        return [_part(f"gate: {value.outcome}", _findings(value.findings), lines=value.notes)]
+    verdicts = getattr(value, "verdicts", None)  # a verification, which is not known here
+    if verdicts is None:
+        raise TypeError(f"a notebook cannot show {type(value).__name__}")
+    omitted = [f"left out: {each.what}: {each.reason}" for each in getattr(value, "omissions", ())]
+    return [_part("verify", _verdicts(verdicts), lines=omitted)]
+
+
+def _of_report(report: PrivacyReport) -> dict[str, Any]:
+    tables = (_guarantees(report.guarantees), _verdicts(report.verdicts), _evidence(report.evidence))
+    wrote = [artifact.path for artifact in report.outputs]
+    omitted = [f"left out: {each.what}: {each.reason}" for each in report.omissions]
+    return _part(report.step, *tables, lines=[*report.warnings, *omitted], wrote=wrote)
+
+
+def _part(title: str, *tables: Table | None, lines: Iterable[str] = (), wrote: Iterable[str] = ()) -> dict[str, Any]:
+    return {
+        "title": title,
+        "tables": [each for each in tables if each is not None],
+        "lines": list(islice(lines, MOST_ROWS)),
+        "wrote": list(islice(wrote, MOST_ROWS)),
+    }
+
+
+def _guarantees(guarantees: Iterable[Guarantee]) -> Table | None:
+    every = list(guarantees)
+    rows = [
+        (g.name, Pill(state=g.status, word=state_word(g.status)), amount(g), protects(g), assumption_counts(g))
+        for g in every[:MOST_ROWS]
+    ]
+    heads = ("guarantee", "status", "bound", "protects", "rests on")
+    return table("Guarantees", heads, rows, len(every)) if rows else None
+
+
+def _verdicts(verdicts: Iterable[Verdict]) -> Table | None:
+    every = list(verdicts)
+    rows = [(v.subject, Pill(state=v.outcome, word=state_word(v.outcome)), v.reason) for v in every[:MOST_ROWS]]
+    return table("Verdicts", ("subject", "outcome", "why"), rows, len(every)) if rows else None
+
+
+def _evidence(evidence: Iterable[Evidence]) -> Table | None:
+    every = list(evidence)
+    rows = [(e.quantity, e.method, _measured(e)) for e in every[:MOST_ROWS]]
+    return table("Measured", ("quantity", "method", "value"), rows, len(every)) if rows else None
+
+
+def _measured(evidence: Evidence) -> str:
+    if evidence.estimate is None:
+        return evidence.reason or "–"
+    shown = number(evidence.estimate)
+    if evidence.bound is Bound.NONE or evidence.lower is None:
+        return shown
+    upper = "" if evidence.upper is None else f" to {number(evidence.upper)}"
+    return f"{shown} ({'from ' if not upper else ''}{number(evidence.lower)}{upper} at {100 * evidence.confidence:g} %)"
+
+
+def _findings(findings: Iterable[Finding]) -> Table | None:
+    every = list(findings)
+    rows = [
+        (f.rule, f"waived ({f.waiver})" if f.waiver else str(f.outcome), f.subject, f.message, f.fix) for f in every
+    ]
+    heads = ("rule", "outcome", "subject", "what was found", "what would help")
+    return table("Findings", heads, rows[:MOST_ROWS], len(every)) if rows else None

@@ -1,0 +1,49 @@
+"""A training that has not begun, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privctl.domain.training_plan import TrainingPlan
+from privctl.show.text.style import bound, notes, number, paragraph, size, table
+
+
+def plan_text(plan: TrainingPlan) -> str:
+    """What the run would do, what budgets buy, and warnings."""
+    parts = [table(["planned", ""], [[name, value] for name, value in _lines(plan)])]
+    if plan.budgets:
+        rows = [[number(each.epsilon), number(each.amount, 4)] for each in plan.budgets]
+        parts += [paragraph("What a budget buys, all else equal:"), table([_unit(plan), plan.amount_name], rows)]
+    parts.append(notes(plan.warnings))
+    return "\n".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that a reader would choose."""
+    if seconds < 90:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _unit(plan: TrainingPlan) -> str:
+    return "nats" if plan.delta is None else "epsilon"
+
+
+def _lines(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
+    yield "method", plan.method
+    yield "records", f"{plan.records}"
+    yield "trained numbers", f"{plan.trained}"
+    yield "steps", f"{plan.steps}"
+    yield "records per step", f"{plan.batch_size:g}"
+    yield "sampling rate", number(plan.sampling_rate, 4)
+    if plan.amount_name:
+        yield plan.amount_name, number(plan.amount)
+    if plan.epsilon is not None:
+        at = " nats of mutual information" if plan.delta is None else f" at delta {bound(plan.delta, 3)}"
+        yield "epsilon", f"{bound(plan.epsilon, 4)}{at}"
+    if plan.signal is not None and plan.per_number is not None:
+        yield "largest signal to noise, one direction", number(plan.signal, 3)
+        yield "largest signal to noise, all trained numbers", number(plan.per_number, 3)
+    yield "expected time of the steps", f"{duration(plan.seconds)} on {plan.device}"
+    yield "peak memory", size(plan.memory)

@@ -1,0 +1,143 @@
+"""The plan of a FERRET run: groups, masks and noise as the run would have them, and steps on made-up records."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from privctl.accounting.ledger import epsilon_bound
+from privctl.models.language import choose_device
+from privctl.parallel import Workers, own_device
+from privctl.randomness import NoiseSource
+from privctl.train.contribution.training_job import run_contribution_test
+from privctl.train.directional import Derivatives, FiredGroup, direction
+from privctl.train.dry_run import (
+    NOISE_MULTIPLIER,
+    FixedBatches,
+    MadeUp,
+    Stopwatch,
+    compared,
+    made_up,
+    outline,
+    with_epsilon,
+)
+from privctl.train.memory import peak_memory
+from privctl.train.methods.ferret.amounts import PrivateExamples
+from privctl.train.methods.ferret.groups import trainable
+from privctl.train.methods.ferret.planning import (
+    IN_NATS,
+    FerretPlan,
+    derivative_stages,
+    plan_for,
+    signal_of,
+    too_random,
+)
+from privctl.train.methods.ferret.run import seeded_adapters
+from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
+from privctl.train.public_seed import SEED_BYTES
+from privctl.train.session import prepared
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from privctl.domain.training_plan import TrainingPlan
+    from privctl.train.prepare import TrainingJob
+    from privctl.train.request import RetrainRequest
+
+#: What a budget sets, by the kind of release.
+_AMOUNTS = {
+    ReleaseKind.GAUSSIAN: NOISE_MULTIPLIER,
+    ReleaseKind.RANDOMIZED_RESPONSE: "log-odds of a sign",
+    ReleaseKind.PUBLISHED: "fire probability",
+    ReleaseKind.DITHERED: "fire probability",
+}
+#: Steps that are timed, after one that is not.
+_TIMED = 2
+
+
+def plan_ferret(job: TrainingJob) -> TrainingPlan:
+    """As ``dry_run.plan_gradients``, for a run that asks for derivatives. Groups fire by a seed of the plan's own."""
+    request = job.request
+    device = own_device(choose_device(request.device))
+    network = seeded_adapters(job.model.network, request.model, request.seed).to(device)
+    asked = request.settings_as(FerretSettings)
+    seed = asked.public_seed or os.urandom(SEED_BYTES)
+    plan = plan_for(job, network, seed)
+    engine = Derivatives(network, asked.derivatives)
+    network = prepared(network, job)
+    said: list[str] = []
+    clips = plan.publisher(job, NoiseSource()).clip_norm is not None
+    stages = derivative_stages(job, plan, engine, device) if clips else []
+    job = run_contribution_test(job, network, device, stages, said.append)
+    said += too_random(plan, job)
+    seconds = _seconds(job, plan, network, engine, device)
+    ratio = signal_of(plan, job)
+    whole = outline(
+        job,
+        seconds=seconds,
+        memory=peak_memory(device),
+        device=device,
+        trained=sum(plan.sizes),
+        warnings=said,
+    )
+    ledger = plan.ledger
+    bound = None if ledger is None or job.delta is None else epsilon_bound(ledger, job.delta)
+    return replace(
+        whole,
+        amount_name=_AMOUNTS[plan.release],
+        amount=_amount(plan),
+        epsilon=request.budget.epsilon or bound,
+        delta=None if request.budget.epsilon is not None and plan.release in IN_NATS else job.delta,
+        signal=None if ratio is None else ratio.along,
+        per_number=None if ratio is None else ratio.in_length,
+        budgets=compared(
+            request.budget.epsilon,
+            lambda epsilon: _amount(plan_for(replace(job, request=_asking(job, epsilon)), network, seed)),
+        ),
+    )
+
+
+def _asking(job: TrainingJob, epsilon: float) -> RetrainRequest:
+    request = with_epsilon(job.request, epsilon)
+    return replace(request, settings=replace(request.settings_as(FerretSettings), bit_epsilon=None))
+
+
+def _amount(plan: FerretPlan) -> float | None:
+    if plan.release is ReleaseKind.GAUSSIAN:
+        return plan.noise_multiplier
+    return plan.bit_epsilon if plan.bit_epsilon is not None else plan.masks.fire_probability
+
+
+def _seconds(
+    job: TrainingJob, plan: FerretPlan, network: nn.Module, engine: Derivatives, device: torch.device
+) -> float:
+    """Expected for all steps that publish; the silent ones cost next to nothing."""
+    records: MadeUp = made_up(job)
+    speaking = [step for step in range(plan.masks.steps) if plan.masks.fired(step)][: 1 + _TIMED]
+    if not speaking:
+        return 0.0
+    source = PrivateExamples(
+        network=network,
+        task=records.task,
+        dimensions=plan.sizes,
+        recipe=job.recipe,
+        batches=FixedBatches(records),
+        engine=engine,
+        publisher=plan.publisher(job, NoiseSource()),
+        workers=Workers(),
+        device=device,
+    )
+    shapes = {name: p.shape for name, p in trainable(network).items()}
+    watch = Stopwatch(device)
+    for place, step in enumerate(speaking):
+        fired = [FiredGroup(index=index, parameters=plan.groups[index]) for index in plan.masks.fired(step)]
+        along = [
+            direction(plan.masks.seed, step, each.index, {n: shapes[n] for n in each.parameters}, device)
+            for each in fired
+        ]
+        source.amounts(place, fired, along)
+        watch()
+    usual = min(watch.seconds[1:] or watch.seconds)
+    return plan.masks.speaking * usual * job.recipe.batch_size / records.usual

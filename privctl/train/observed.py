@@ -1,0 +1,57 @@
+"""A running training as it is observed: its progress on the terminal, and its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from privctl.domain.progress import Advance
+from privctl.train.live import SHOWN, WITHHELD, EpsilonSoFar, LiveMeasures, Spent
+from privctl.train.log_places import sends_private
+from privctl.train.logs import opened_logs
+from privctl.train.prepare import TrainingJob
+from privctl.train.run_folder import RunFolder
+from privctl.train.session import Session
+from privctl.train.watch import Several, Unwatched, Watch
+from privctl.train.withheld import withholds
+
+if TYPE_CHECKING:
+    import torch
+
+
+@contextmanager
+def observed(
+    job: TrainingJob,
+    session: Session,
+    *,
+    device: torch.device,
+    spent: Spent,
+    done: int,
+    folder: RunFolder | None,
+    trained: int = 0,
+) -> Iterator[tuple[Advance, Watch]]:
+    """The function that advances the progress by steps, ``done`` of which were made before, and who watches the loop.
+
+    ``spent`` gives the ledger so far, ``trained`` is how many numbers a step releases.
+    """
+    if not session.workers.is_main:
+        yield (lambda _: None), Unwatched()
+        return
+    epsilon = EpsilonSoFar(job=job, spent=spent, trained=trained)
+    live = LiveMeasures(job=job, device=device, epsilon=epsilon)
+    label, left = f"training ({job.request.method_name})", job.recipe.steps - done
+    shown = session.progress(label, left, "steps")
+    if session.detailed is not None:
+        shown = session.detailed(label, left, "steps", live.now)
+    if withholds(job.request) and (session.detailed is not None or job.request.logs):
+        session.notify(SHOWN if live.shown else WITHHELD)
+    if warning := sends_private(job.request):
+        session.notify(warning)
+    own = LiveMeasures(job=job, device=device, epsilon=epsilon)
+    state = None if folder is None else folder.path
+    with (
+        opened_logs(job.request, own, steps=job.recipe.steps, after=done, state=state) as log,
+        shown as advance,
+    ):
+        yield advance, live if log is None else Several((live, log))

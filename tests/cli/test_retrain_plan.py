@@ -1,0 +1,143 @@
+"""``privctl retrain --dry-run``: what a run would do, without one; and warnings of what cannot work."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.models.tasks.corpus import CorpusTask
+from privctl.reports.files import read_report
+from privctl.train.signal_to_noise import SignalToNoise, signs_too_random, too_little
+
+WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
+METHODS = {
+    "dp-sgd": ("--epsilon", "3"),
+    "dpquant": ("--epsilon", "3", "--format", "luq-fp4"),
+    "ferret": ("--epsilon", "3", "--release", "gaussian"),
+    "clipped": (),
+    "plain": (),
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path, drawn = tmp_path / "train.jsonl", random.Random(0)
+    lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9))), "label": str(i % 2)} for i in range(60)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def planned(method: str, model: Path, data: Path, output: Path, *more: str) -> int:
+    call = ["retrain", method, str(model), "--data", str(data), "-o", str(output), "--batch-size", "12"]
+    return run([*call, "--epochs", "2", "--device", "cpu", "--dry-run", *more])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_planned_and_nothing_is_written(
+    method: str,
+    start: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No record of the data goes through the network: their words are never looked up for a batch."""
+    texts = CorpusTask.rows
+
+    def made_up_only(task: CorpusTask, examples: list[int]) -> object:
+        assert len(task.corpus.examples) != 60, "a private record was put into a batch"
+        return texts(task, examples)
+
+    monkeypatch.setattr(CorpusTask, "rows", made_up_only)
+    before = sorted(tmp_path.rglob("*"))
+    assert planned(method, start, data, tmp_path / "out", *METHODS[method], "--json") == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["dry_run"] is True
+    assert (plan["records"], plan["steps"], plan["sampling_rate"]) == (60, 10, 0.2)
+    assert 0 < plan["seconds"] < 60
+    assert plan["memory"] > 2**20
+    if METHODS[method]:
+        bought = {each["epsilon"]: each["amount"] for each in plan["budgets"]}
+        assert bought[3.0] == pytest.approx(plan["amount"], rel=1e-2)
+        assert bought[0.5] > bought[1] > bought[8]
+    else:
+        assert plan["budgets"] == []
+
+
+def test_the_plan_s_noise_is_the_run_s(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert planned("dp-sgd", start, data, tmp_path / "out", "--epsilon", "3", "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    call = ["retrain", "dp-sgd", str(start), "--data", str(data), "-o", str(tmp_path / "out"), "--batch-size", "12"]
+    assert run([*call, "--epochs", "2", "--device", "cpu", "-q", "--epsilon", "3"]) == 0
+    (guarantee,) = read_report(tmp_path / "out.report.json").guarantees
+    assert guarantee.noise_multiplier == plan["amount"]
+    assert plan["delta"] == guarantee.delta
+
+
+def test_a_plan_without_budget_states_the_epsilon_that_follows(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert planned("dp-sgd", start, data, tmp_path / "out", "--noise-multiplier", "1.34437", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["epsilon"] == pytest.approx(3, abs=0.01)
+
+
+def test_signs_as_published_are_planned_in_nats(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert planned("ferret", start, data, tmp_path / "out", "--epsilon", "0.5") == 0
+    shown = capsys.readouterr().out
+    assert "0.5 nats of mutual information" in shown
+    assert "delta" not in shown
+
+
+@pytest.mark.parametrize("call", ["plan", "run"])
+def test_a_budget_that_buys_nothing_is_said_before_the_training(
+    call: str, start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["retrain", "dp-sgd", str(start), "--data", str(data), "-o", str(tmp_path / "out"), "--batch-size", "12"]
+    more = ["--epochs", "1", "--device", "cpu", *(["--dry-run"] if call == "plan" else [])]
+    assert run([*words, *more, "--noise-multiplier", "40"]) == 0
+    written = capsys.readouterr()
+    text = " ".join((written.out if call == "plan" else written.err).split())
+    assert "nothing can be learned with noise multiplier" in text
+    assert text.index("nothing can be learned") < text.find("wrote") or call == "plan"
+    assert run([*words, *more, "--noise-multiplier", "1", "-f"]) == 0
+    assert "nothing can be learned" not in capsys.readouterr().err
+
+
+def test_a_private_vocabulary_is_said_in_the_plan(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (start / name).unlink(missing_ok=True)
+    assert planned("dp-sgd", start, data, tmp_path / "out", "--epsilon", "3", "--vocabulary", "private", "-q") == 0
+    assert "the guarantee will be void" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_plan_continues_no_run(start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned("plain", start, data, tmp_path / "out", "--resume") == 2
+    assert "remove --resume" in capsys.readouterr().err
+
+
+def test_what_can_be_learned_at_most() -> None:
+    """100 steps of 64 examples under a multiplier of 640 are one standard deviation."""
+    at = SignalToNoise(steps=100, batch=64, noise_multiplier=640, numbers=10_000)
+    assert at.along == pytest.approx(1)
+    assert at.in_length == pytest.approx(0.01)
+    (said,) = too_little(SignalToNoise(steps=100, batch=64, noise_multiplier=641, numbers=1))
+    assert said.startswith("nothing can be learned")
+    (said,) = too_little(at)
+    assert said.startswith("little may be learned")
+    assert "100 times as far" in said
+    assert not list(too_little(SignalToNoise(steps=100, batch=64, noise_multiplier=64, numbers=10_000)))
+    odds = 2 * math.atanh(0.1)
+    assert not list(signs_too_random(100, odds))
+    assert list(signs_too_random(99, odds))

@@ -1,0 +1,113 @@
+"""What ``privctl retrain`` says at the end: before and after, every epoch, and an accuracy at chance."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.domain.evidence import MOST_FREQUENT, Evidence
+from privctl.reports.files import read_report
+from privctl.show.text.retrain import _at_chance
+from tests.models.tasks.small import architecture, words
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    lines = [{"text": ("the cat sat" if i % 2 else "a dog on mat"), "label": str(i % 2)} for i in range(60)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    folder = architecture(tmp_path / "classifier", "bert")
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+def summary(method: str, model: Path, data: Path, output: Path, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    call = ["retrain", method, str(model), "--data", str(data), "--held-out", str(data), "-o", str(output)]
+    assert run([*call, "--batch-size", "12", "--device", "cpu", "-q", *more]) == 0
+    return capsys.readouterr().out
+
+
+CLASSIFY = ("--task", "text-classification", "--labels", "0,1")
+
+
+def test_before_and_after_and_every_epoch(
+    classifier: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = (*CLASSIFY, "--epochs", "6", "--learning-rate", "0.01")
+    text = summary("plain", classifier, data, tmp_path / "out", capsys, *more)
+    evidence = {item.quantity: item for item in read_report(tmp_path / "out.report.json").evidence}
+    accuracy, loss = evidence["held-out accuracy"], evidence["held-out loss, nats"]
+    assert accuracy.details["before"] <= 0.6
+    assert accuracy.estimate == 1
+    assert accuracy.details[MOST_FREQUENT] == 0.5
+    assert loss.details["before"] > loss.details["epoch 1"] > loss.details["epoch 6"]
+    assert re.search(r"measured +before +last epoch", text)
+    assert re.search(rf"held-out loss, nats +{loss.details['before']:.5g} +{loss.estimate:.5g}", text)
+    assert len(re.findall(r"^ *[1-6](?= .*\d)", text, re.MULTILINE)) == 6
+    assert "at chance" not in text
+
+
+def test_a_private_run_s_epochs_are_held_out_ones_alone(
+    classifier: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = (*CLASSIFY, "--epochs", "2", "--noise-multiplier", "30")
+    text = summary("dp-sgd", classifier, data, tmp_path / "out", capsys, *more)
+    assert "held-out accuracy" in text
+    assert "training loss" not in text
+    assert "median gradient norm" not in text
+
+
+@pytest.mark.parametrize("method", ["plain", "ferret"])
+def test_a_resumed_run_knows_what_was_before(
+    method: str,
+    start: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budget = () if method == "plain" else ("--release", "gaussian", "--epsilon", "3")
+    summary(method, start, data, tmp_path / "whole", capsys, "--epochs", "2", *budget)
+    whole = read_report(tmp_path / "whole.report.json")
+    call = ["retrain", method, str(start), "--data", str(data), "--held-out", str(data), "-o", str(tmp_path / "out")]
+    more = [*call, "--batch-size", "12", "--device", "cpu", "-q", "--epochs", "2", *budget]
+
+    def fails(*given: object, **more: object) -> object:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        name = "gradient_training" if method == "plain" else "methods.ferret.run"
+        patched.setattr(f"privctl.train.{name}.save_network", fails)
+        assert run(more) == 4
+    assert run([*more, "--resume"]) == 0
+    resumed = read_report(tmp_path / "out.report.json")
+    first, second = (
+        next(item.details["before"] for item in report.evidence if item.quantity == "held-out loss, nats")
+        for report in (whole, resumed)
+    )
+    assert first == second
+
+
+def test_an_accuracy_at_chance_is_said() -> None:
+    def item(accuracy: float, count: int) -> Evidence:
+        return Evidence(
+            method="m",
+            quantity="held-out accuracy",
+            estimate=accuracy,
+            samples={"examples": count},
+            details={MOST_FREQUENT: 0.5},
+        )
+
+    assert list(_at_chance(item(0.5, 100)))
+    assert list(_at_chance(item(0.59, 100)))
+    assert not list(_at_chance(item(0.61, 100)))
+    assert not list(_at_chance(item(0.59, 10_000)))

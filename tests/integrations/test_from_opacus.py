@@ -1,0 +1,103 @@
+"""Reports of what Opacus says it did."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import save_file
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import privctl
+from privctl.domain.errors import CommandError, ExitCode, InputError
+from privctl.domain.events import Ledger, SampledGaussian
+from privctl.domain.gate import GateOutcome
+from privctl.domain.guarantee import AssumptionState, Status
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    save_file({"weight": torch.ones(3, 2)}, tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def engine(history: Any, **more: Any) -> Any:
+    return SimpleNamespace(accountant=SimpleNamespace(history=history), **more)
+
+
+def test_a_training_by_opacus_is_reported_as_asserted(tmp_path: Path) -> None:
+    opacus = pytest.importorskip("opacus")
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(60, 5), torch.randint(0, 3, (60,)))
+    model = nn.Linear(5, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        privacy = opacus.PrivacyEngine()
+        module, optimizer, loader = privacy.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(data, batch_size=6),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        for inputs, labels in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(module(inputs), labels).backward()
+            optimizer.step()
+        theirs = privacy.get_epsilon(1e-5)
+    place = tmp_path / "model.safetensors"
+    save_file(model.state_dict(), place)
+    report = privctl.from_opacus(privacy, place, examples=60, delta=1e-5, clip_norm=1.0)
+    (guarantee,) = report.guarantees
+    assert report.mechanism == Ledger(events=(SampledGaussian(noise_multiplier=1.0, sample_rate=0.1, steps=10),))
+    # Opacus adds an error of its own to the PRV accountant's answer.
+    assert guarantee.epsilon == pytest.approx(theirs, rel=0.01)
+    assert guarantee.status is Status.CONDITIONAL
+    assert {a.state for a in guarantee.assumptions} == {AssumptionState.ASSERTED}
+    assert privctl.verify(place).exit_code is ExitCode.OK
+    refused = privctl.gate(place, max_epsilon=100)
+    assert refused.outcome is GateOutcome.FAIL
+    assert "reported ledger" in refused.of(GateOutcome.FAIL)[0].message
+    names = [a.name for a in guarantee.assumptions]
+    accepted = privctl.gate(place, max_epsilon=100, accepted_assumptions=names)
+    assert [f.message for f in accepted.findings if f.outcome is not GateOutcome.PASS] == []
+
+
+def test_several_entries_compose(weights: Path) -> None:
+    report = privctl.from_opacus(engine([(1.0, 0.1, 5), (2.0, 0.2, 3)], secure_mode=True), weights, examples=50)
+    assert report.parameters["steps_begun"] == 8
+    assert report.parameters["noise_source"] == "Opacus, secure mode"
+    assert privctl.verify(weights).exit_code is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (engine([]), "history is empty"),
+        (engine(None), "no accountant.history"),
+        (SimpleNamespace(), "no accountant.history"),
+        (engine([(0.0, 0.1, 5)]), "entry 1"),
+        (engine([(1.0, 0.1, 5), (1.0, 1.5, 5)]), "entry 2"),
+        (engine([(1.0, 0.1)]), "entry 1"),
+    ],
+)
+def test_histories_from_which_nothing_follows_are_refused(given: Any, says: str, weights: Path) -> None:
+    with pytest.raises(InputError, match=says):
+        privctl.from_opacus(given, weights, examples=50)
+    assert not list(weights.parent.glob("*.json"))
+
+
+def test_settings_that_do_not_fit_are_refused(weights: Path) -> None:
+    good = engine([(1.0, 0.1, 5)])
+    with pytest.raises(CommandError, match="examples is 0"):
+        privctl.from_opacus(good, weights, examples=0)
+    with pytest.raises(CommandError, match="delta"):
+        privctl.from_opacus(good, weights, examples=50, delta=2.0)
+    with pytest.raises(InputError, match="absent"):
+        privctl.from_opacus(good, weights.with_name("absent.safetensors"), examples=50)

@@ -1,0 +1,100 @@
+"""What the report of a training in another program's loop must say: its numbers agree, and nothing is enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import NoneType
+
+from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.guarantee import Guarantee
+from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import ExternalTrainingParameters, parameters_as
+from verify.compare import compare, shown
+
+STEP = "external-training"
+_OWN_LOOP, _OPACUS, _TRAINER = "own-loop", "opacus", "transformers-trainer"
+#: Program -> the mechanisms of its reports, and the assumption that says what was taken at its word.
+_PROGRAMS: dict[str, tuple[type, str]] = {
+    _OWN_LOOP: (Ledger, "own loop"),
+    _OPACUS: (Ledger, "reported ledger"),
+    _TRAINER: (NoneType, ""),
+}
+#: What a program that privctl serves, and did not write, cannot break: where its noise comes from, and its grid.
+_NOT_ASSERTED = frozenset({"secret noise", "float arithmetic"})
+_ALWAYS = ("starting weights", "unit of privacy", "number of examples", "other releases", "secret noise")
+
+
+def parameters_of(report: PrivacyReport) -> ExternalTrainingParameters:
+    """Its parameters. Raises ParametersError where they cannot be read."""
+    return parameters_as(ExternalTrainingParameters, report)
+
+
+def disagreements(report: PrivacyReport) -> Iterator[str]:
+    """What differs between its parameters, its mechanism and its guarantees; a sentence each."""
+    parameters, mechanism = parameters_of(report), report.mechanism
+    if parameters.program not in _PROGRAMS:
+        yield f"privctl writes no report of a training in {shown(parameters.program)}"
+        return
+    if not isinstance(mechanism, _PROGRAMS[parameters.program][0]):
+        yield f"a training in {shown(parameters.program)} cannot have the mechanism stated"
+    if isinstance(mechanism, Ledger):
+        yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
+        for guarantee in report.guarantees:
+            yield from _guaranteed(guarantee, parameters)
+        yield from _of_ledger(mechanism, parameters)
+
+
+def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) -> Iterator[str]:
+    yield from compare("name of the guarantee", guarantee.name, parameters.program, "the program is")
+    stated = next((a.statement for a in guarantee.assumptions if a.name == "number of examples"), None)
+    if stated is not None and f"there are {parameters.examples} examples" not in stated:
+        yield f"its assumption 'number of examples' speaks of others than {parameters.examples}"
+    if guarantee.arithmetic is not None:
+        counted, said = guarantee.arithmetic.coordinates, parameters.released_numbers
+        yield from compare("parameter released_numbers", said, counted, "the guarantee counts")
+
+
+def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
+    events = [event for event in ledger.events if isinstance(event, SampledGaussian)]
+    if len(events) < len(ledger.events) or any(event.batches is not Batches.POISSON for event in events):
+        yield "its ledger holds another event than a Gaussian of Poisson batches"
+    total = sum(event.steps for event in ledger.events)
+    yield from compare("number of steps in the ledger", total, parameters.steps_begun, "steps_begun says")
+    if parameters.program == _OPACUS:
+        if [(e.noise_multiplier, e.sample_rate, e.steps) for e in events] != list(parameters.accountant_history):
+            yield "its ledger is not the history of Opacus's accountant that its parameters state"
+        return
+    yield from _own_loop(parameters)
+    for event in events:
+        yield from _own_event(event, parameters)
+
+
+def _own_event(event: SampledGaussian, parameters: ExternalTrainingParameters) -> Iterator[str]:
+    said = "the parameters say"
+    yield from compare("rate in the ledger", event.sample_rate, parameters.sample_rate, said)
+    yield from compare("noise multiplier in the ledger", event.noise_multiplier, parameters.noise_multiplier, said)
+
+
+def _own_loop(parameters: ExternalTrainingParameters) -> Iterator[str]:
+    if not parameters.examples or parameters.examples < 1 or parameters.batch_size is None:
+        yield "its parameters do not say how many examples there were, or how large a batch was"
+        return
+    rate = parameters.batch_size / parameters.examples
+    yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
+    if (parameters.released_numbers or 0) < (parameters.steps_begun or 0):
+        yield "it says that fewer numbers were released than steps were begun"
+
+
+def required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """The assumptions that ``guarantee`` must state, beside those of its mechanism."""
+    yield from _ALWAYS
+    program = parameters_of(report).program
+    if program in _PROGRAMS:
+        yield _PROGRAMS[program][1]
+    if guarantee.arithmetic is not None:
+        yield "rounding of sums"
+
+
+def may_enforce(name: str) -> bool:
+    """Whether the state of the assumption called ``name`` may be better than asserted."""
+    return name in _NOT_ASSERTED
