@@ -56,8 +56,10 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
         return
     assert isinstance(ctx.command, click.Group)
     commands = ctx.command.list_commands(ctx)
+    # A group that is a command too has options of its own in its table.
+    alone = getattr(ctx.command, "alone", None)
     for key in own:
-        if key not in commands:
+        if key not in commands and alone is None:
             raise CommandError(
                 f"{place} has {_shown(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
             )
@@ -124,6 +126,8 @@ def _defaults(
         if flag.startswith("--")
     }
     for key, value in section.items():
+        if key in getattr(command, "subcommands", ()) and isinstance(value, dict):
+            continue  # the table of a subcommand
         option = options.get(key)
         if option is None or option.name is None:
             raise CommandError(
