@@ -40,8 +40,9 @@ _FOUND = {
 class ComparedModel:
     """One model. ``epsilon`` is the one that follows, None where none does; ``status`` that of its guarantee.
 
-    ``utility`` is infinite where it was too large to be told; ``before`` is that of the model it was made from, as its own report or that model's says.
-    ``attack`` is the AUC that certainly exceeds chance by most, and ``found`` what attacks amount to.
+    ``utility`` is infinite where it was too large to be told; ``before`` is that of the model it was made from, as its
+    own report or that model's says. ``attack`` is the AUC that certainly exceeds chance by most, and ``found`` what
+    attacks amount to.
     """
 
     name: str

@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from PIL import Image
@@ -107,6 +109,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Image.new("RGB", (16, 16), (shade, i, shade)).save(folder / "images" / name / f"{i}.png")
         (folder / "privctl-policy.toml").write_text("max_epsilon = 8\n")
         (folder / "names.txt").write_text("anna\nhugo\n")
+        (folder / "notes").mkdir()
+        bodies = [f"write to {name}@x.org" for name in NAMES]
+        parquet.write_table(pa.table({"body": bodies}), folder / "notes" / "0.parquet")
         rows = [f"{random.Random(i).gauss(i % 2, 1)},{i % 2}" for i in range(200)]
         (folder / "scores.csv").write_text("\n".join(["score,member", *rows]) + "\n")
         prepare = (
