@@ -11,9 +11,16 @@ from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, Privacy
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
-from privctl.domain.strength import USELESS_RATE, largest_true_positive_rate, rests_on_unstated_loss
+from privctl.domain.strength import (
+    USELESS_RATE,
+    Severity,
+    largest_true_positive_rate,
+    rests_on_unstated_loss,
+    severity,
+)
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.leaks import leaks, refutes
+from privctl.show.decision import Decision, conclusion
+from privctl.show.leaks import EXITS_WITH_0, is_claim, leaks, refutes
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.text.style import with_exponent
 
@@ -33,6 +40,7 @@ WORDS = {
     Outcome.PROVED: "proved",
 }
 _STRENGTH = (Status.PROVED, Status.CONDITIONAL, Status.CLAIMED, Status.VOID, Status.REFUTED)
+DO_NOT_RELEASE = "Do not release"
 #: Claims that a sentence names.
 _NAMED = 6
 
@@ -41,13 +49,16 @@ _NAMED = 6
 class Summary:
     """Of one subject: the guarantee that leads, sentences on it, on attacks and on checks, and what is missing.
 
-    ``leaked`` names the leaks that attacks found; empty where they found none. ``attack`` and ``check`` are the worst
-    outcomes of audits and of verification (files that differ from their report count as the latter); None where there
-    were none. ``worst`` is the worse of the two.
+    ``attacked`` says what the audits amount to, ``leaked`` gives the figures of the leaks that they found; empty where
+    they found none. ``attack`` and ``check`` are the worst outcomes of audits and of verification (files that differ
+    from their report count as the latter); None where there were none. ``worst`` is the worse of the two. ``headline``
+    says all this in a few words, ``severity`` colours it.
     """
 
     subject: JudgedSubject
     lead: Guarantee | None
+    headline: str
+    severity: Severity
     guarantee: str
     attacked: str
     leaked: str
@@ -64,18 +75,30 @@ def summarize(subject: JudgedSubject) -> Summary:
     audited = [v for source in subject.audits for v in source.report.verdicts]
     checked = [v for source in subject.checks for v in source.report.verdicts]
     broken = _digest_faults(subject)
+    worst = worst_of([*audited, *decisive(checked), *broken])
+    leaked = _leak_sentence(subject)
+    worth = severity(lead, subject.source.report.mechanism)
+    false = worst_of([*(v for v in audited if is_claim(v)), *decisive(checked), *broken]) is Outcome.REFUTED
     return Summary(
         subject=subject,
         lead=lead,
+        headline=DO_NOT_RELEASE if leaked or false else _headline(lead, worth),
+        severity=Severity.BAD if worst is Outcome.REFUTED else worth,
         guarantee=_guarantee_sentence(subject, lead),
-        attacked=_attack_sentence(subject, audited),
-        leaked=_leak_sentence(subject),
+        attacked=_attack_sentence(subject),
+        leaked=leaked,
         verified=_check_sentence(subject, checked, broken),
         attack=worst_of(audited),
         check=worst_of([*decisive(checked), *broken]),
-        worst=worst_of([*audited, *decisive(checked), *broken]),
+        worst=worst,
         unchecked=tuple(_missing_checks(subject)),
     )
+
+
+def _headline(lead: Guarantee | None, worth: Severity) -> str:
+    if lead is None or lead.status not in (Status.PROVED, Status.CONDITIONAL):
+        return "No guarantee"
+    return "No useful guarantee" if worth is Severity.BAD else amount(lead)
 
 
 def decisive(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -161,18 +184,11 @@ def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
     return " ".join(filter(None, ["A plan, not a run." if plan else "", text, weak(lead, subject.source.report)]))
 
 
-def _attack_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict]) -> str:
-    if not subject.audits:
-        return "Not attacked."
-    if not verdicts:
-        return "Attacked, without a verdict."
-    parts = []
-    for outcome, word in WORDS.items():
-        subjects = [f"“{v.subject}”" for v in verdicts if v.outcome is outcome]
-        if subjects:
-            more = f" and {len(subjects) - _NAMED} more" if len(subjects) > _NAMED else ""
-            parts.append(f"{word}: {', '.join(subjects[:_NAMED])}{more}")
-    return "Attacked. " + ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+def _attack_sentence(subject: JudgedSubject) -> str:
+    """What each audit amounts to, in the words of its own command, the worst first."""
+    concluded = [conclusion(source.report) for source in subject.audits]
+    found = sorted(concluded, key=lambda each: list(Decision).index(each.decision))
+    return " ".join(dict.fromkeys(each.sentence for each in found)) or "Not attacked."
 
 
 def _leak_sentence(subject: JudgedSubject) -> str:
@@ -182,7 +198,7 @@ def _leak_sentence(subject: JudgedSubject) -> str:
     text = "; ".join(lines)
     if all(refutes(source.report) for source in subject.audits if leaks(source.report)):
         return f"{text[0].upper()}{text[1:]}."
-    return f"{text[0].upper()}{text[1:]}. The audit's exit code is 0 all the same, because no claim was refuted."
+    return f"{text[0].upper()}{text[1:]}. {EXITS_WITH_0}."
 
 
 def _check_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:
