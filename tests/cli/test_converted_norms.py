@@ -34,7 +34,7 @@ def mobile(folder: Path) -> Path:
 CLIPPED = ("clipped", "--optimizer", "sgd")
 
 
-@pytest.mark.parametrize("method", [DP, CLIPPED])
+@pytest.mark.parametrize("method", [(*DP, "--optimizer", "sgd"), CLIPPED])
 @pytest.mark.parametrize("family", ["resnet", "mobilenet_v2"])
 def test_converted_batch_normalisation(
     family: str, method: tuple[str, ...], resnet: Path, images: Path, tmp_path: Path

@@ -145,7 +145,7 @@ FROM_SCORES = click.option(
 
 MEMBERSHIP: tuple[Decorator, ...] = (
     *(*_sides(True), *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE),
-    BASE,
+    click.option("--base", type=MODEL, hidden=True),  # of an adapter, whose error names it; the help is a full screen
 )
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE)
 EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS, BASE)
