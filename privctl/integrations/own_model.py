@@ -41,7 +41,7 @@ def note_training(model: nn.Module) -> None:
 
 
 def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:
-    """Digests, by name, of what a saved ``model`` holds beside the ``trained`` parameters: frozen weights and buffers."""
+    """Digests by name of what ``model`` is saved with beside the ``trained`` parameters: frozen weights and buffers."""
     return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _among(tensor, trained)}
 
 
@@ -87,4 +87,4 @@ def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
 
 def _digest(tensor: Tensor) -> str:
     content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {blake3(content).hexdigest()}"
+    return f"{tensor.dtype} {tuple(tensor.shape)} {blake3(content.data).hexdigest()}"

@@ -24,7 +24,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.own_model import fixed_digests, note_training, require_fixed, require_saved, require_unstepped
-from privctl.integrations.report import ASSERTED, ONE_RUN, guarantee_for, premises, report_place, write
+from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
@@ -199,7 +199,7 @@ class PrivateTraining:
             parameters=parameters,
             mechanism=self._ledger(),
             guarantees=(guarantee,),
-            warnings=(ONE_RUN,),
+            warnings=(ONE_RUN, *delta_warnings(guarantee.delta, self._batches.size)),
         )
 
     def close(self) -> None:
