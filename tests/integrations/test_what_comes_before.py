@@ -122,3 +122,22 @@ def test_weights_in_any_layout_are_trained() -> None:
         private.backward(lambda x=inputs, y=labels: F.cross_entropy(model(x), y, reduction="none"))
         optimizer.step()
     assert not torch.equal(before, model.weight)
+
+
+def test_the_step_of_an_empty_batch_is_taken_with_the_noise_of_any_other() -> None:
+    """A step that is left out, or without noise, would tell that the batch was empty."""
+    loop = Loop(batch=1, noise_multiplier=1.0, clip_norm=1e-3)
+    moved = []
+    before = torch.cat([p.detach().flatten() for p in loop.model.parameters()])
+
+    def note(*_: object) -> None:
+        nonlocal before
+        now = torch.cat([p.detach().flatten().clone() for p in loop.model.parameters()])
+        moved.append(now - before)
+        before = now
+
+    loop.optimizer.register_step_post_hook(note)
+    loop.train(epochs=3)
+    assert len(moved) == loop.private.steps_begun == 180
+    spreads = [float(each.std()) for each in moved]
+    assert min(spreads) > 0.5 * 0.1 * 1e-3
