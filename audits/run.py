@@ -22,13 +22,13 @@ from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
 from privctl.data.columns import USUAL, Columns
-from privctl.data.places import recorded_files
+from privctl.data.recorded import recorded_files
 from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import Workers
-from privctl.reports.files import POINTER, commit_with_report, file_artifact, now, pending_artifact, versions
+from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
 
 #: An audit in one process.
 ALONE = Workers()
@@ -156,7 +156,7 @@ def _judge_and_write(
         *opened.inputs,
         *other_inputs,
         *(
-            file_artifact(role, file, request.report)
+            digested_artifact(role, file, request.report)
             for role, path in request.files.items()
             for file in recorded_files(path)
         ),

@@ -21,7 +21,7 @@ _SUBJECT = "data"
 class DataAtHand:
     """What was counted: ``examples`` records, or units of privacy.
 
-    ``digests`` are those of its files, none for a folder of images.
+    ``digests`` are those of its files; a folder of class folders has one.
     """
 
     name: str
@@ -65,7 +65,7 @@ def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
 
 def _told(files: int, same: bool) -> str:
     if files == 1:
-        good, bad = "is the file that was trained on", "is not the file that was trained on: its digest differs"
+        good, bad = "is what was trained on", "is not what was trained on: its digest differs"
     else:
         good, bad = f"is the {files} files that were trained on", f"is not the {files} files that were trained on"
         bad += ": their digests differ"

@@ -17,7 +17,7 @@ from audits.canaries.design import PlantRequest, draw, formats_of, randomness, r
 from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, commitment_of, encode_manifest
 from privctl.data.columns import Columns, text_of
 from privctl.data.packed import byte_lines
-from privctl.data.places import data_digest
+from privctl.data.recorded import data_digest
 from privctl.data.rows import is_json_lines, rows_of
 from privctl.domain.errors import CommandError
 from privctl.reports.files import now

@@ -24,7 +24,7 @@ from audits.secrets.rows import Reader, reader_of
 from audits.secrets.targets import choose
 from audits.secrets.trace import trace_tests
 from privctl.data.columns import Columns
-from privctl.data.places import data_digest
+from privctl.data.recorded import data_digest
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission

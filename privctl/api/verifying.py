@@ -41,8 +41,7 @@ def verification_of(
 def _counted(data: Path, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
     from privctl.data.columns import Columns
     from privctl.data.count import count_examples
-    from privctl.data.places import recorded_files
-    from privctl.storage.digest import file_digest
+    from privctl.data.recorded import recorded_files
     from verify.data import DataAtHand, stated, unit_of
     from verify.run import read
 
@@ -52,7 +51,7 @@ def _counted(data: Path, report: PrivacyReport, path: Path, text_column: str | N
     known = [report, *(read(parent) for parent in parents if parent.is_file())]
     unit = next(filter(None, map(unit_of, known)), None)
     examples = count_examples(data, unit, Columns(text=text_column))
-    digests = tuple(file_digest(file) for file in recorded_files(data))
+    digests = tuple(file.digest for file in recorded_files(data))
     return DataAtHand(name=data.name, examples=examples, digests=digests)
 
 

@@ -49,7 +49,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("privctl.cli.verify:verify", "Recompute what a report promises; check its files and its noise."),
     "inspect": ("privctl.cli.inspect:inspect", "Show what a checkpoint holds and the chain of reports behind it."),
     "completion": ("privctl.cli.completion:completion", "Print a completion script for a shell."),
-    "demo": ("privctl.cli.demo:demo", "Run every step on a small model trained on the spot, in about half a minute."),
+    "demo": (
+        "privctl.cli.demo:demo",
+        "Train a small model plainly, with noise and privately, and attack each.",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""``privctl demo``: every step on a small model, in about half a minute."""
+"""``privctl demo``: every step on a small model, in under a minute."""
 
 from __future__ import annotations
 
@@ -28,41 +28,49 @@ if TYPE_CHECKING:
 @common
 @click.pass_context
 def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quiet: bool) -> None:
-    """Train a small GPT-2 on invented records, add noise at several epsilons, and attack each model.
+    """Train a small GPT-2 on invented records, add noise at several epsilons, train one privately, and attack each.
 
-    Needs no network and no files. Ends with one table: epsilon claimed, epsilon that follows, noise, perplexity, and
-    how well an attacker distinguishes members from non-members. All files stay in one folder, and every report in it is
-    verified at the end; the exit code is that of privctl verify.
+    Needs no network and no files. Shows one table: epsilon claimed, epsilon that follows, noise, perplexity, and
+    how well an attacker distinguishes members from non-members. Every report is then verified, a policy passes one
+    model through privctl gate and refuses another, and all of it is written to one page. All files stay in one folder;
+    the exit code is that of privctl verify.
 
     \b
     Example:
       privctl demo -o /tmp/privctl-demo
     """
     from privctl.demo.check import check
+    from privctl.demo.decide import POLICY_NAME, pass_gate, two_to_judge, write_page
     from privctl.demo.run import run_demo
     from privctl.reports.codec import encode
     from privctl.reports.files import read_report
     from privctl.show.progress import note, progress
-    from privctl.show.text.demo import demo_table, verification_text
+    from privctl.show.text.demo import demo_table, gate_text, verification_text
     from privctl.storage.atomic import fresh_folder, new_folder
 
     output = output or fresh_folder(Path("privctl-demo"))
     new_folder(output)
-    chapters = run_demo(output, seed, partial(progress, quiet=quiet))
-    checked = check(output)
+    shown = partial(progress, quiet=quiet)
+    chapters = run_demo(output, seed, shown)
+    checked = check(output, shown)
+    judged = pass_gate(output, two_to_judge(chapters), shown)
+    page = write_page(output, chapters, shown)
     if as_json:
         reports = [encode(read_report(path)).rstrip("\n") for path in sorted(output.glob("*.report.json"))]
         show("[" + ",\n".join(reports) + "]\n", as_json=True)
         ctx.exit(checked.exit_code)
     delta = next(g.delta for chapter in chapters for g in chapter.guarantees)
     show(demo_table([_row(chapter) for chapter in chapters], delta))
+    show("\n")
     show(verification_text(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]))
+    show(gate_text(judged, output / POLICY_NAME))
+    show(f"The page of all this: {page}\n")
     note(f"everything is in {output}; next: privctl inspect {chapters[1].model}", quiet=quiet)
     ctx.exit(checked.exit_code)
 
 
 def _row(chapter: DemoModel) -> DemoRow:
-    from privctl.demo.run import guarantee_under
+    from privctl.demo.run import guarantee_for_any_loss, guarantee_under
     from privctl.show.text.demo import DemoRow
 
     published = chapter.target is not None and chapter.target.calibration is Calibration.DP_WEIGHTS
@@ -70,7 +78,7 @@ def _row(chapter: DemoModel) -> DemoRow:
         name=chapter.model.name,
         claimed=chapter.target.epsilon if chapter.target and published else None,
         convex=guarantee_under(chapter, Regime.CONVEX),
-        nonconvex=guarantee_under(chapter, Regime.NONCONVEX),
+        any_loss=guarantee_for_any_loss(chapter),
         noise_stddev=chapter.noise_stddev,
         perplexity=chapter.perplexity,
         auc=chapter.auc,

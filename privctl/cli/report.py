@@ -27,12 +27,20 @@ _LONGEST = 200
 @click.option("--format", "kind", type=click.Choice(list(FORMATS)), default="html", show_default=True, help="html: one "
               "page with plots. markdown: text. model-card: a section in a README.md. intoto: a statement over the "
               "model's files.")  # fmt: skip
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw utility against epsilon and attack of several "
+              "models to FILE.svg or .png and print the numbers; a page only with --output or --format.")  # fmt: skip
 @click.option("--title", help="Title of the page; by default it names the models.")
 @force_option
 @click.option("-q", "--quiet", is_flag=True, help="No notes; only results and errors.")
 @click.option("--debug", is_flag=True, expose_value=False, callback=debug, help="Show tracebacks.")
 def report(
-    reports: tuple[Path, ...], output: Path | None, kind: str, title: str | None, force: bool, quiet: bool
+    reports: tuple[Path, ...],
+    output: Path | None,
+    kind: str,
+    plot: Path | None,
+    title: str | None,
+    force: bool,
+    quiet: bool,
 ) -> None:
     """Make one page from the REPORTs of a model and the reports they build on.
 
@@ -52,6 +60,7 @@ def report(
       privctl report private.report.json private.audit.report.json -o page.html
       privctl report private.report.json --format model-card -o private/README.md
       privctl report private.report.json --format markdown -o -
+      privctl report plain/ noised/ private/ --plot chart.svg
     """
     from privctl.reports.files import require_spare
     from privctl.show.gather.load import load
@@ -62,6 +71,10 @@ def report(
     if title is not None and not 0 < len(title) <= _LONGEST:
         raise CommandError(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
     reports = reports_at(reports, quiet)
+    if plot is not None:
+        _draw(reports, plot, output, force, quiet)
+        if output is None and not _asked_for("kind"):
+            return
     place = output or _default(reports[0], kind)
     standard = str(place) == "-"
     if not standard and place.resolve() in {path.resolve() for path in reports}:
@@ -78,6 +91,37 @@ def report(
     audited = any(source.report.step == AUDIT_STEP for source in data.sources)
     write_bytes(place, text, replace=force or kind == "model-card", public=kind == "model-card" or not audited)
     note(f"wrote {place}", quiet=quiet)
+
+
+def _asked_for(option: str) -> bool:
+    """Whether the user gave the option."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: bool, quiet: bool) -> None:
+    """Write the chart of several models, and print what it shows."""
+    from privctl.reports.files import require_spare
+    from privctl.show.comparison import HEADINGS, compare
+    from privctl.show.gather.load import load
+    from privctl.show.plots.compare import draw
+    from privctl.show.progress import note
+    from privctl.show.text.style import paragraph, table
+    from privctl.storage.atomic import require_absent, write_bytes
+
+    suffix = plot.suffix.lower()
+    if suffix not in (".svg", ".png"):
+        raise CommandError(f"--plot {plot} ends neither in .svg nor in .png; choose one of these endings")
+    if output is not None and plot.resolve() == output.resolve():
+        raise CommandError(f"--plot and --output both name {plot}; name two different files")
+    require_spare(plot)
+    require_absent(plot, force, option="--plot")
+    comparison = compare(load(reports, drawn=False))
+    if comparison is None:
+        raise CommandError("--plot compares models, and these are the reports of fewer than two; give those of more")
+    write_bytes(plot, draw(comparison, "png" if suffix == ".png" else "svg"), replace=force)
+    show(table(HEADINGS, [*comparison.rows()]) + "".join(paragraph(line, indent=2) for line in comparison.notes))
+    note(f"wrote {plot}", quiet=quiet)
 
 
 def _written(kind: str, data: PageData, reports: tuple[Path, ...], place: Path | None) -> bytes:

@@ -102,6 +102,11 @@ def count_images(path: Path) -> int:
     return len(read_npz(path, ("images", "labels"))[0])
 
 
+def class_images(path: Path) -> list[tuple[str, Path]]:
+    """The images of a folder of class folders, each with its class, by class and name; raises as ``read_images``."""
+    return _list_folder(path)[0]
+
+
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
     files, ignored = _list_folder(path)
     pixels: NDArray[np.uint8] | None = None

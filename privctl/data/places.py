@@ -14,11 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from privctl.data.packed import suffix_of
 from privctl.domain.errors import FileSystemError, InputError
-from privctl.storage.digest import file_digest
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_named_text, unreadable
 
@@ -82,26 +79,6 @@ def holds_classes(path: Path) -> bool:
 def shown(path: Path, file: Path) -> str:
     """What errors call ``file``, which belongs to ``path``."""
     return "standard input" if path == STDIN else str(file)
-
-
-def data_digest(path: Path) -> str:
-    """The digest of the data at ``path``: of a single file its BLAKE3.
-
-    Of several, the BLAKE3 of one line for each in the order of their names: the name, a NUL, the file's own digest and
-    a line end. Raises as ``data_files`` and ``file_digest`` do.
-    """
-    files = data_files(path)
-    if len(files) == 1:
-        return file_digest(files[0])
-    lines = (f"{file.name}\0{file_digest(file)}\n".encode() for file in files)
-    return "blake3:" + blake3(b"".join(lines)).hexdigest()
-
-
-def recorded_files(path: Path) -> tuple[Path, ...]:
-    """The files whose names and digests a report records for the data at ``path``; none for class folders and stdin."""
-    if path == STDIN or holds_classes(path):
-        return ()
-    return tuple(file for file in data_files(path) if file.is_file())
 
 
 def _of_folder(path: Path) -> tuple[Path, ...]:

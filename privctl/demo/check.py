@@ -7,6 +7,7 @@ from pathlib import Path
 
 from privctl.domain.errors import ExitCode
 from privctl.domain.guarantee import Status
+from privctl.domain.progress import Progress, unseen
 from privctl.domain.verdict import Outcome
 from verify.run import read, verify
 
@@ -25,9 +26,14 @@ class VerificationCounts:
     exit_code: ExitCode = ExitCode.OK
 
 
-def check(folder: Path) -> VerificationCounts:
+def check(folder: Path, progress: Progress = unseen) -> VerificationCounts:
     """Verify every report in ``folder``."""
-    verifications = [verify(path, read(path)) for path in sorted(folder.glob("*.report.json"))]
+    paths = sorted(folder.glob("*.report.json"))
+    verifications = []
+    with progress("verification", len(paths), "reports") as advance:
+        for path in paths:
+            verifications.append(verify(path, read(path)))
+            advance(1)
     verdicts = [judged.verdict for verification in verifications for judged in verification.guarantees]
     failed = [verification for verification in verifications if verification.exit_code is not ExitCode.OK]
     refuted = any(verification.exit_code is ExitCode.REFUTED for verification in failed)

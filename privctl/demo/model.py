@@ -1,4 +1,7 @@
-"""The demonstration's model: a small GPT-2 trained from random weights, with a tokenizer made from public words."""
+"""The demonstration's model: a small GPT-2 trained from random weights, with a tokenizer made from public words.
+
+It is trained twice: without noise until it knows its records, and privately.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,14 @@ from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.storage.commit import write_together
 from privctl.train.prepare import prepare as job_for
-from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.run import run_training
 from privctl.train.session import Session
 
 #: Notes drawn; a fair coin makes about half of them members.
 NOTES = 800
+#: What the private training may spend.
+PRIVATE_EPSILON = 1.0
 
 _SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _LENGTH = 32
@@ -36,6 +41,7 @@ class DemoFiles:
     model: Path
     members: Path
     nonmembers: Path
+    dataset_size: int
     report: PrivacyReport
 
 
@@ -44,7 +50,7 @@ def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
     return RetrainRequest(
         method_name="clipped",
         model=ModelRequest(path=folder / "start", from_scratch=True),
-        data=DataRequest(train=folder / "members.jsonl"),
+        data=DataRequest(train=folder / "members.jsonl", held_out=folder / "nonmembers.jsonl"),
         output=folder / "model",
         epochs=32,
         learning_rate=0.35,
@@ -70,7 +76,36 @@ def prepare(folder: Path, progress: Progress, *, seed: int = 0, notes: int = NOT
     with one_thread():
         report = run_training(job_for(request(folder, seed, len(notes_drawn.members))), Session(progress=progress))
     assert report is not None
-    return DemoFiles(model=folder / "model", members=members, nonmembers=nonmembers, report=report)
+    return DemoFiles(
+        model=folder / "model",
+        members=members,
+        nonmembers=nonmembers,
+        dataset_size=len(notes_drawn.members),
+        report=report,
+    )
+
+
+def train_privately(files: DemoFiles, delta: float, progress: Progress) -> PrivacyReport:
+    """Train the same network on the same records by DP-SGD; Poisson batches and noise are drawn afresh each time."""
+    report = run_training(job_for(private_request(files, delta)), Session(progress=progress))
+    assert report is not None  # there is one process
+    return report
+
+
+def private_request(files: DemoFiles, delta: float) -> RetrainRequest:
+    """The private training's request, for ``PRIVATE_EPSILON`` at ``delta``: large batches, few steps, a high rate."""
+    return RetrainRequest(
+        method_name="dp-sgd",
+        model=ModelRequest(path=files.model.with_name("start"), from_scratch=True),
+        data=DataRequest(train=files.members, held_out=files.nonmembers),
+        budget=BudgetRequest(epsilon=PRIVATE_EPSILON, delta=delta),
+        output=files.model.with_name("dp-sgd"),
+        epochs=20,
+        learning_rate=0.006,
+        optimizer=Optimizer.ADAMW,
+        batch_size=min(128, files.dataset_size // 2),
+        device="cpu",
+    )
 
 
 @contextmanager

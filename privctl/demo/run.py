@@ -1,4 +1,4 @@
-"""Runs the demonstration: train with clipped gradients, add noise at several epsilons, attack each model, compare."""
+"""Runs the demonstration: train with clipped gradients, add noise at several epsilons, train privately, attack all."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from audits.membership.audit import MembershipRequest
 from audits.run import AuditRequest, output_paths, run_audit
 from audits.scores.perplexity import perplexity
 from privctl.data.records import read_records
-from privctl.demo.model import NOTES, DemoFiles, one_thread, prepare
+from privctl.demo.model import NOTES, DemoFiles, one_thread, prepare, private_request, train_privately
 from privctl.domain.evidence import Evidence
-from privctl.domain.guarantee import Adjacency, Guarantee
+from privctl.domain.guarantee import Adjacency, Guarantee, Scope
 from privctl.domain.mechanism import Calibration, Regime
 from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
@@ -35,10 +35,13 @@ ANY_LOSS_EPSILON = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoModel:
-    """One model of the demonstration; the trained one has no noise and so no guarantee."""
+    """One model of the demonstration; the first, trained without noise, has no guarantee.
+
+    ``noise_stddev`` is that of noise added to the finished weights, None where the training itself was noisy.
+    """
 
     model: Path
-    noise_stddev: float
+    noise_stddev: float | None
     target: PrivacyTarget | None
     guarantees: tuple[Guarantee, ...]
     perplexity: float | None
@@ -62,7 +65,13 @@ def _models(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator
         return perplexity(load_model(weights, folder=files.model, device="cpu"), texts)
 
     released = list(_releases(files, evaluate, progress))
-    models = [files.model, *(candidate.path for candidate, _ in released)]
+    delta = default_delta(files.dataset_size)
+    private = train_privately(files, delta, progress)
+    models = [
+        files.model,
+        *(candidate.path for candidate, _ in released),
+        private_request(files, delta).output,
+    ]
     auc_by_model = dict(zip(models, _attack(files, models, progress), strict=True))
     yield DemoModel(
         model=files.model,
@@ -81,6 +90,14 @@ def _models(folder: Path, seed: int, progress: Progress, notes: int) -> Iterator
             perplexity=perplexity_of(report),
             auc=auc_by_model[candidate.path],
         )
+    yield DemoModel(
+        model=models[-1],
+        noise_stddev=None,
+        target=None,
+        guarantees=private.guarantees,
+        perplexity=evaluate(models[-1]),
+        auc=auc_by_model[models[-1]],
+    )
 
 
 def _releases(
@@ -137,8 +154,15 @@ def _attack(files: DemoFiles, models: Sequence[Path], progress: Progress) -> Ite
 
 
 def guarantee_under(model: DemoModel, regime: Regime) -> Guarantee | None:
-    """What the chapter's noise gives under ``regime`` when one example is replaced."""
+    """What noise on the finished weights gives under ``regime`` when one example is replaced."""
     return next(
         (g for g in model.guarantees if g.name == regime and g.adjacency is Adjacency.REPLACE_ONE),
         None,
     )
+
+
+def guarantee_for_any_loss(model: DemoModel) -> Guarantee | None:
+    """What follows for any loss: of noise on weights when one example is replaced, of DP-SGD as its report says."""
+    if model.noise_stddev is None:
+        return next((g for g in model.guarantees if g.scope is Scope.THIS_MODEL), None)
+    return guarantee_under(model, Regime.NONCONVEX)

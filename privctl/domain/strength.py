@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from statistics import NormalDist
 
 from privctl.domain.guarantee import Guarantee, Notion, PrivacyUnit, RiskMeasure, Status
-from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
+from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightNoise
 
 #: The false positive rate at which attackers are compared.
 FALSE_POSITIVES = 0.01
 #: A true positive rate of this much there is no protection worth the name.
 USELESS_RATE = 0.9
+
+
+class Severity(StrEnum):
+    """What a guarantee is worth, or what an attack found, as text, pages and cards colour it.
+
+    ``GOOD``: follows, and rules out much. ``FAIR``: so, if assumptions hold that nothing enforces. ``WEAK``: does not
+    follow, or only from what nobody stated; of attacks, a small leak. ``BAD``: false or next to empty; of attacks, a
+    leak. ``VOID``: an assumption is violated. ``NONE``: there is nothing to judge.
+    """
+
+    GOOD = "good"
+    FAIR = "fair"
+    WEAK = "weak"
+    BAD = "bad"
+    VOID = "void"
+    NONE = "none"
+
+
+def severity(guarantee: Guarantee | None, mechanism: Mechanism | None) -> Severity:
+    """What ``guarantee`` of a model made by ``mechanism`` is worth: by its status, and by what it rules out."""
+    if guarantee is None:
+        return Severity.NONE
+    fallen = {Status.REFUTED: Severity.BAD, Status.VOID: Severity.VOID, Status.CLAIMED: Severity.WEAK}
+    if guarantee.status in fallen:
+        return fallen[guarantee.status]
+    noise = mechanism if isinstance(mechanism, WeightNoise) else None
+    rate = largest_true_positive_rate(guarantee, one_gaussian=noise is not None)
+    if rate is not None and rate >= USELESS_RATE:
+        return Severity.BAD
+    if noise is not None and rests_on_unstated_loss(guarantee, noise):
+        return Severity.WEAK
+    return Severity.GOOD if guarantee.status is Status.PROVED else Severity.FAIR
 
 
 def largest_true_positive_rate(guarantee: Guarantee, *, one_gaussian: bool) -> float | None:

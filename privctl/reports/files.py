@@ -18,7 +18,7 @@ from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode, encode
 from privctl.storage.atomic import PendingFile, PendingFolder, require_no_folder, takes_a_stream, write_bytes
 from privctl.storage.commit import commit_together
-from privctl.storage.digest import file_digest
+from privctl.storage.digest import DigestedFile, file_digest
 from privctl.storage.reader import Checkpoint, read_named_text
 
 #: Key of a safetensors header's metadata: path of the report, relative to the file that holds it.
@@ -165,6 +165,11 @@ def file_artifact(role: str, path: Path, report: Path, advance: Advance = silent
         digest=file_digest(path, advance),
         bytes=path.stat().st_size,
     )
+
+
+def digested_artifact(role: str, file: DigestedFile, report: Path) -> Artifact:
+    """The artifact entry of data that was digested already."""
+    return Artifact(role=role, path=relative(file.path, report), digest=file.digest, bytes=file.bytes)
 
 
 def pending_artifact(role: str, pending: PendingFile, report: Path) -> Artifact:

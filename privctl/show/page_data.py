@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from privctl.domain.guarantee import Status
 from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.strength import Severity
 from privctl.domain.verdict import Verdict
 
 #: (x, y) pairs.
@@ -51,6 +52,7 @@ class BoundCurve:
 
     label: str
     status: Status
+    severity: Severity
     points: Points
     source: str
 

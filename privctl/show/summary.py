@@ -11,9 +11,15 @@ from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, Privacy
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
-from privctl.domain.strength import USELESS_RATE, largest_true_positive_rate, rests_on_unstated_loss
+from privctl.domain.strength import (
+    USELESS_RATE,
+    Severity,
+    largest_true_positive_rate,
+    rests_on_unstated_loss,
+    severity,
+)
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.leaks import leaks, refutes
+from privctl.show.leaks import is_claim, leaks, refutes
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.text.style import with_exponent
 
@@ -33,6 +39,7 @@ WORDS = {
     Outcome.PROVED: "proved",
 }
 _STRENGTH = (Status.PROVED, Status.CONDITIONAL, Status.CLAIMED, Status.VOID, Status.REFUTED)
+DO_NOT_RELEASE = "Do not release"
 #: Claims that a sentence names.
 _NAMED = 6
 
@@ -43,11 +50,13 @@ class Summary:
 
     ``leaked`` names the leaks that attacks found; empty where they found none. ``attack`` and ``check`` are the worst
     outcomes of audits and of verification (files that differ from their report count as the latter); None where there
-    were none. ``worst`` is the worse of the two.
+    were none. ``worst`` is the worse of the two. ``headline`` says all this in a few words, ``severity`` colours it.
     """
 
     subject: JudgedSubject
     lead: Guarantee | None
+    headline: str
+    severity: Severity
     guarantee: str
     attacked: str
     leaked: str
@@ -64,18 +73,30 @@ def summarize(subject: JudgedSubject) -> Summary:
     audited = [v for source in subject.audits for v in source.report.verdicts]
     checked = [v for source in subject.checks for v in source.report.verdicts]
     broken = _digest_faults(subject)
+    worst = worst_of([*audited, *decisive(checked), *broken])
+    leaked = _leak_sentence(subject)
+    worth = severity(lead, subject.source.report.mechanism)
+    false = worst_of([*(v for v in audited if is_claim(v)), *decisive(checked), *broken]) is Outcome.REFUTED
     return Summary(
         subject=subject,
         lead=lead,
+        headline=DO_NOT_RELEASE if leaked or false else _headline(lead, worth),
+        severity=Severity.BAD if worst is Outcome.REFUTED else worth,
         guarantee=_guarantee_sentence(subject, lead),
         attacked=_attack_sentence(subject, audited),
-        leaked=_leak_sentence(subject),
+        leaked=leaked,
         verified=_check_sentence(subject, checked, broken),
         attack=worst_of(audited),
         check=worst_of([*decisive(checked), *broken]),
-        worst=worst_of([*audited, *decisive(checked), *broken]),
+        worst=worst,
         unchecked=tuple(_missing_checks(subject)),
     )
+
+
+def _headline(lead: Guarantee | None, worth: Severity) -> str:
+    if lead is None or lead.status not in (Status.PROVED, Status.CONDITIONAL):
+        return "No guarantee"
+    return "No useful guarantee" if worth is Severity.BAD else amount(lead)
 
 
 def decisive(verdicts: Iterable[Verdict]) -> list[Verdict]:

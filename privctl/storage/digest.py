@@ -6,6 +6,7 @@ SHA-256 would cost more than reading, noising and writing a checkpoint together 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from blake3 import blake3
@@ -16,6 +17,15 @@ from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile, require_ordinary, unreadable
 
 _BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestedFile:
+    """A file, or a folder digested as a whole, of this many bytes."""
+
+    path: Path
+    digest: str
+    bytes: int
 
 
 def tag(hasher: blake3) -> str:

@@ -8,7 +8,7 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from privctl.data.places import data_digest, holds_classes
+from privctl.data.recorded import data_digest
 from privctl.train.method import OPTION, MethodSettings, flag_of
 from privctl.train.methods import METHODS, method_named
 from privctl.train.prepare import TrainingJob
@@ -41,7 +41,7 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "examples": len(job.task),
         "data": {
             **_settings_of(request.data),
-            "train": str(train) if holds_classes(train) else data_digest(train),
+            "train": data_digest(train),
         },
         "delta": job.delta,
         "secrets": None if job.plan is None else job.plan.digest,

@@ -10,7 +10,7 @@ from typing import Any
 
 from privctl.accounting.gridded import NOTE, Released, guarantee_of_floats_in_nats
 from privctl.accounting.guarantees import guarantee_of
-from privctl.data.places import recorded_files
+from privctl.data.recorded import recorded_files
 from privctl.domain.events import Ledger
 from privctl.domain.evidence import MOST_FREQUENT, Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
@@ -18,7 +18,7 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.tasks.classification import ImageClassification, TextClassification
-from privctl.reports.files import file_artifact, now, versions
+from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train import withheld
@@ -72,7 +72,10 @@ def report_for(
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
         inputs=tuple(
-            file_artifact(role, file, place) for role, path in inputs.items() if path for file in recorded_files(path)
+            digested_artifact(role, file, place)
+            for role, path in inputs.items()
+            if path
+            for file in recorded_files(path)
         ),
         outputs=outputs,
         parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},

@@ -221,7 +221,7 @@ def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
 
 
 def test_groups_that_are_too_coarse_are_halved_or_given_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    held, targets = many(40, 1)
+    held, targets = many(12, 1)
     exact = least(held, targets).noise_multiplier
     monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._MOST_HALVINGS", 0)
     monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._GROUP_RATIO", 3.0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import mpmath
 import numpy as np
 import pytest
+from scipy.integrate import simpson
+from scipy.stats import laplace, norm
 
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
@@ -24,29 +25,21 @@ def gaussian(noise: float, rate: float, steps: int = 1, batches: Batches = Batch
 
 def by_quadrature(event: SampledGaussian | LaplaceNoise, epsilon: float) -> float:
     """Delta of one step, from the densities themselves, in the worse order."""
-    q, e = mpmath.mpf(event.sample_rate), mpmath.exp(mpmath.mpf(epsilon))
+    q, e = event.sample_rate, math.exp(epsilon)
     if isinstance(event, LaplaceNoise):
-
-        def density(x: mpmath.mpf, centre: int) -> mpmath.mpf:
-            return mpmath.exp(-abs(x - centre) / event.scale) / (2 * event.scale)
-
-        reach = 80 * event.scale
+        law, shift, reach = laplace(scale=event.scale), 1, 80 * event.scale
     else:
-        shift = 2 if event.batches is Batches.FIXED_SIZE else 1
+        law = norm(scale=event.noise_multiplier)
+        shift, reach = (2 if event.batches is Batches.FIXED_SIZE else 1), 14 * event.noise_multiplier
 
-        def density(x: mpmath.mpf, centre: int) -> mpmath.mpf:
-            return mpmath.npdf(x, shift * centre, event.noise_multiplier)
+    def excess(x: np.ndarray, order: int) -> np.ndarray:
+        without = law.pdf(x)
+        present = (1 - q) * without + q * law.pdf(x - shift)
+        return np.maximum(0, present - e * without if order == 0 else without - e * present)
 
-        reach = 14 * event.noise_multiplier
-    points = [-reach, -reach / 4, 0, 0.25, 0.5, 0.75, 1, 1 + reach / 16, 1 + reach / 4, 1 + reach]
-
-    def excess(x: mpmath.mpf, order: int) -> mpmath.mpf:
-        without = density(x, 0)
-        present = (1 - q) * without + q * density(x, 1)
-        return max(mpmath.mpf(0), present - e * without if order == 0 else without - e * present)
-
-    fine = [a + (b - a) * k / 24 for a, b in itertools.pairwise(points) for k in range(24)]
-    return float(max(mpmath.quad(lambda x, o=o: excess(x, o), [*fine, points[-1]], maxdegree=3) for o in (0, 1)))
+    # The excess has two kinks at most: on a fine grid of Simpson's rule they cost less than the margins of the test.
+    x = np.linspace(-reach, 2 + reach, 2_000_001)
+    return float(max(simpson(excess(x, order), x=x) for order in (0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -64,8 +57,7 @@ def test_one_step_is_exact(event: SampledGaussian | LaplaceNoise, delta: float) 
     book = Ledger(events=(event,))
     bound, floor = epsilon_bound(book, delta), epsilon_floor(book, delta)
     assert 0 < floor <= bound <= floor * (1 + 1e-8)
-    with mpmath.workdps(20):
-        assert by_quadrature(event, bound * 1.0003) < delta < by_quadrature(event, floor * 0.9997)
+    assert by_quadrature(event, bound * 1.0003) < delta < by_quadrature(event, floor * 0.9997)
 
 
 def test_one_step_at_a_small_epsilon_is_no_longer_the_grids() -> None:
@@ -108,7 +100,10 @@ RARE = [
 ]
 
 
-@pytest.mark.parametrize(("noise", "rate", "steps", "delta", "low", "high"), RARE)
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta", "low", "high"),
+    [pytest.param(*row, marks=[] if i in (0, 3, 6) else pytest.mark.slow) for i, row in enumerate(RARE)],
+)
 def test_few_steps_and_rare_records(
     noise: float, rate: float, steps: int, delta: float, low: float, high: float
 ) -> None:

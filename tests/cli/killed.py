@@ -1,10 +1,11 @@
-"""Commands that write sets of files, killed before any of the system calls that give files their names."""
+"""Commands that are killed: before any of the system calls that give files their names, or after some steps."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
@@ -12,6 +13,8 @@ from unittest import mock
 import numpy as np
 
 from privctl.cli import run
+from tests.forked import Command
+from tests.train.logs import begun as logged
 
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
 PLAN = ["account", "--noise-multiplier", "1", "--delta", "1e-5", "--no-peers", "--method", "naive"]
@@ -116,3 +119,15 @@ def stamped(folder: Path) -> dict[str, bytes]:
 def touched(before: dict[str, bytes], after: dict[str, bytes]) -> set[str]:
     """Names of what came, went or changed."""
     return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+def ended(process: subprocess.Popen[str] | Command, begun: Path, number: int) -> tuple[int, str]:
+    """Send a started command a signal after some steps; its exit code and what it said."""
+    deadline = time.monotonic() + 120
+    while not logged(begun) > 12:
+        assert process.poll() is None, process.stderr
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    said = process.communicate()[1]
+    return process.returncode, said

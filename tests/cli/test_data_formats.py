@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.reports.files import read_report
 from tests.cli.test_inferred_task import retrain, saved
+from tests.models.tasks.small import architecture
 
 ROWS: list[dict[str, Any]] = [
     {"body": f"the old cat sat on {'a mat' if i % 2 else 'the dog'}", "gold": i % 2} for i in range(12)
@@ -137,3 +139,20 @@ def test_canaries_are_planted_into_lines_made_of_a_table(
     assert len(rows) > 12
     capsys.readouterr()
     assert run(["canary", "check", str(tmp_path / "planted.canaries.json"), "-q"]) == 0
+
+
+def test_a_folder_of_images_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i in range(8):
+        (tmp_path / "images" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (i, 0, 200 * (i % 2))).save(tmp_path / "images" / "ab"[i % 2] / f"{i}.png")
+    architecture(tmp_path / "resnet", "resnet")
+    call = ["retrain", "clipped", str(tmp_path / "resnet"), "--data", str(tmp_path / "images"), "--norm", "frozen"]
+    assert run([*call, "--epochs", "1", "--batch-size", "4", "-o", str(tmp_path / "out"), "-q"]) == 0
+    report = tmp_path / "out.report.json"
+    assert [Path(a.path).name for a in read_report(report).inputs if a.role == "data"] == ["images"]
+    capsys.readouterr()
+    assert run(["verify", str(report), "--data", str(tmp_path / "images"), "-q", "-v"]) == 0
+    assert "images is what was trained on" in " ".join(capsys.readouterr().out.split())
+    Image.new("RGB", (16, 16), (9, 9, 9)).save(tmp_path / "images" / "a" / "0.png")
+    assert run(["verify", str(report), "--data", str(tmp_path / "images"), "-q", "-v"]) == ExitCode.REFUTED
+    assert "is not what was trained on" in " ".join(capsys.readouterr().out.split())

@@ -37,7 +37,19 @@ def data(tmp_path: Path) -> Path:
 
 
 def call(model: Path, data: Path, output: Path, *more: str) -> list[str]:
-    usual = ["--batch-size", "12", "--epochs", "2", "--device", "cpu", "-q", "--format", "luq-fp4"]
+    usual = [
+        "--batch-size",
+        "12",
+        "--epochs",
+        "2",
+        "--device",
+        "cpu",
+        "-q",
+        "--format",
+        "luq-fp4",
+        "--micro-tokens",
+        "160",
+    ]
     return ["retrain", "dpquant", str(model), "--data", str(data), "-o", str(output), *usual, *more]
 
 

@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from PIL import Image
@@ -28,7 +30,12 @@ NAMES = ["anna", "ben", "carla", "dmitri", "eva", "farid", "gita", "hugo", "ines
 MAY_END = {"audit": (0, 1), "gate": (0, 1, 3), "verify": (0, 3), "claims": (0, 3)}
 #: Runs that other tests make, several processes or minutes long.
 ELSEWHERE = {"demo", "torchrun"}
-SMALLER = {("--steps", "1000"): "20", ("--count", "32"): "4", ("--batch-size", "512"): "64", ("--epochs", "20"): "1"}
+SMALLER = {
+    ("--steps", "1000"): "20", ("--count", "32"): "4", ("--batch-size", "512"): "64", ("--epochs", "20"): "1",
+    ("--epochs", "3"): "1", ("--epochs", "2"): "1",
+}  # fmt: skip
+#: The most tokens that go through a network at once; what a self-test computes grows with them.
+FEW = ("--micro-tokens", "512")
 
 
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -94,7 +101,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             save_model(folder / name, seed)
         shutil.copy("model/model.safetensors", "model.safetensors")
         for name, seed in (("train", 1), ("test", 2), ("held-out", 3), ("abstracts", 4), ("posts", 5)):
-            records(folder / f"{name}.jsonl", 520, seed)
+            records(folder / f"{name}.jsonl", 240, seed)
         architecture(folder / "resnet", "resnet")
         for name, shade in (("dark", 40), ("light", 200)):
             (folder / "images" / name).mkdir(parents=True)
@@ -102,6 +109,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Image.new("RGB", (16, 16), (shade, i, shade)).save(folder / "images" / name / f"{i}.png")
         (folder / "privctl-policy.toml").write_text("max_epsilon = 8\n")
         (folder / "names.txt").write_text("anna\nhugo\n")
+        (folder / "notes").mkdir()
+        bodies = [f"write to {name}@x.org" for name in NAMES]
+        parquet.write_table(pa.table({"body": bodies}), folder / "notes" / "0.parquet")
         rows = [f"{random.Random(i).gauss(i % 2, 1)},{i % 2}" for i in range(200)]
         (folder / "scores.csv").write_text("\n".join(["score,member", *rows]) + "\n")
         prepare = (
@@ -110,14 +120,15 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "canary plant train.jsonl -o planted.jsonl --count 40 --prefix-from train.jsonl",
             "secrets scan train.jsonl -o secrets.jsonl",
             "secrets plan train.jsonl --secrets secrets.jsonl --steps 5 --batch-size 16 --cap 5 -o plan.safetensors",
-            "retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 --steps 5 -o private/",
+            "retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 --fire-probability 0.5 --steps 5 "
+            "-o private/",  # at 1 / 16 perhaps no group would fire
             "shadow base/ --data train.jsonl --data held-out.jsonl --count 4 --epochs 1 --batch-size 32 -o shadows/",
             "retrain dp-sgd model/ --data train.jsonl --epsilon 8 --steps 5 -o m/",
             "audit m/ --members train.jsonl --nonmembers held-out.jsonl",
             "audit private/ --members train.jsonl --nonmembers held-out.jsonl",
         )
         for line in prepare:
-            assert run([*shlex.split(line), "-q"]) in MAY_END.get(line.split()[0], (0,)), line
+            assert run([*smaller(shlex.split(line)), "-q"]) in MAY_END.get(line.split()[0], (0,)), line
         shutil.copy("planted.canaries.json", "m.json")
     torch.set_num_threads(before)
     return folder
@@ -135,7 +146,8 @@ def free(folder: Path, words: list[str]) -> None:
 
 def smaller(words: list[str]) -> list[str]:
     """The call with less of what only takes time."""
-    return [words[0], *(SMALLER.get((flag, value), value) for flag, value in pairwise(words))]
+    found = [words[0], *(SMALLER.get((flag, value), value) for flag, value in pairwise(words))]
+    return [*found, *FEW] if words[0] in ("retrain", "shadow") and "--replay" not in words else found
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -299,7 +299,7 @@ def test_whatever_is_done_to_a_report_there_is_an_answer(here: Path, capsys: Cap
     ]
     whole = [(path, json.loads(Path(path).read_text())) for path in (OWN, AUDIT)]
     seen = set()
-    for _ in range(200):
+    for _ in range(120):
         path, data = drawn.choice(whole)
         changed = json.loads(json.dumps(data))
         node: Any = changed

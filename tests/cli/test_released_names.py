@@ -45,17 +45,28 @@ def call(method: str, model: Path, data: Path, *more: str) -> list[str]:
         "10",
         "--device",
         "cpu",
+        "--micro-tokens",
+        "160",
         *few,
         *more,
     ]
 
 
 @pytest.mark.parametrize(
-    "way",
-    [("dp-sgd",), ("dpquant", "--format", "fp8"), ("ferret", "--release", "gaussian", "--fire-probability", "0.5")],
+    ("way", "forms"),
+    [
+        (("dp-sgd",), ("n,y", "n, y", "names.txt")),
+        (("dpquant", "--format", "fp8"), ("n,y",)),
+        (("ferret", "--release", "gaussian", "--fire-probability", "0.5"), ("n,y",)),
+    ],
 )
 def test_class_names_from_the_data_void_the_guarantee(
-    way: tuple[str, ...], data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    way: tuple[str, ...],
+    forms: tuple[str, ...],
+    data: Path,
+    start: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = call(way[0], start, data, *way[1:], "--epsilon", "3")
     assert run([*arguments, "-o", str(tmp_path / "a")]) == 0
@@ -69,7 +80,8 @@ def test_class_names_from_the_data_void_the_guarantee(
     assert said.index("will be void") < said.index("wrote")
     names = tmp_path / "names.txt"
     names.write_text("n\ny\n")
-    for given in ("n,y", "n, y", str(names)):
+    for form in forms:
+        given = form.replace("names.txt", str(names))
         output = tmp_path / f"b{len(given)}"
         assert run([*arguments, "-o", str(output), "--labels", given]) == 0
         assert "void" not in capsys.readouterr().err

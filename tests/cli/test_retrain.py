@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,7 +26,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.models.tasks.language import CausalLanguage
 from privctl.reports.files import read_report
 from privctl.storage.reader import open_checkpoint
-from tests.forked import Command, Forked
+from tests.cli.killed import ended
+from tests.forked import Forked
+from tests.models.tasks import small
 from tests.models.tasks.small import architecture
 from tests.train.logs import begun as logged
 from tests.train.logs import pretend
@@ -37,7 +38,21 @@ WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    path = tmp_path / "train.jsonl"
+    return records(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model after plain training on the usual records, with its report beside it; it must not be changed."""
+    folder = tmp_path_factory.mktemp("trained")
+    start = architecture(folder / "start", "gpt2")
+    small.words().tokenizer.save_pretrained(start)
+    assert retrain("plain", start, records(folder), folder / "plain") == 0
+    return folder / "plain"
+
+
+def records(folder: Path) -> Path:
+    path = folder / "train.jsonl"
     drawn = random.Random(0)
     lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9))), "who": str(i % 20)} for i in range(60)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -48,7 +63,7 @@ def retrain(method: str, model: Path, data: Path, output: Path, *more: str) -> i
     call = [
         "retrain", method, str(model), "--data", str(data), "-o", str(output), "--batch-size", "12", "--epochs", "2",
     ]  # fmt: skip
-    return run([*call, "--device", "cpu", "-q", *more])
+    return run([*call, "--micro-tokens", "160", "--device", "cpu", "-q", *more])
 
 
 def report_of(output: Path) -> PrivacyReport:
@@ -85,11 +100,10 @@ def test_dp_sgd_meets_its_budget_and_says_what_it_rests_on(start: Path, data: Pa
     assert not output.with_name("private.run").exists()
 
 
-def test_weights_from_a_checkpoint_make_it_conditional(start: Path, data: Path, tmp_path: Path) -> None:
-    assert retrain("plain", start, data, tmp_path / "plain") == 0
-    assert not report_of(tmp_path / "plain").guarantees
+def test_weights_from_a_checkpoint_make_it_conditional(trained: Path, data: Path, tmp_path: Path) -> None:
+    assert not report_of(trained).guarantees
     call = ("--noise-multiplier", "2", "--delta", "1e-6")
-    assert retrain("dp-sgd", tmp_path / "plain", data, tmp_path / "private", *call) == 0
+    assert retrain("dp-sgd", trained, data, tmp_path / "private", *call) == 0
     (guarantee,) = report_of(tmp_path / "private").guarantees
     assert guarantee.status is Status.CONDITIONAL
     assert [a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED] == [
@@ -165,11 +179,10 @@ def test_a_vocabulary_from_the_data_voids_the_guarantee(data: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("style", ["flat", "automatic", "per-layer"])
-def test_clipping_styles_and_frozen_parameters(style: str, start: Path, data: Path, tmp_path: Path) -> None:
+def test_clipping_styles_and_frozen_parameters(style: str, trained: Path, data: Path, tmp_path: Path) -> None:
     call = ("--epsilon", "3", "--clipping", style, "--train", "*ln_*", "--train", "*.c_attn.*")
-    assert retrain("plain", start, data, tmp_path / "plain") == 0
-    assert retrain("dp-sgd", tmp_path / "plain", data, tmp_path / "a", *call) == 0
-    with open_checkpoint(tmp_path / "plain") as before, open_checkpoint(tmp_path / "a") as after:
+    assert retrain("dp-sgd", trained, data, tmp_path / "a", *call) == 0
+    with open_checkpoint(trained) as before, open_checkpoint(tmp_path / "a") as after:
         changed = {
             x.name
             for (one, x), (two, y) in zip(before.tensors(), after.tensors(), strict=True)
@@ -179,11 +192,10 @@ def test_clipping_styles_and_frozen_parameters(style: str, start: Path, data: Pa
     assert all("ln_" in name or "c_attn" in name for name in changed)
 
 
-def test_adapters_are_merged_into_the_weights(start: Path, data: Path, tmp_path: Path) -> None:
+def test_adapters_are_merged_into_the_weights(trained: Path, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
-    assert retrain("plain", start, data, tmp_path / "plain") == 0
-    assert retrain("dp-sgd", tmp_path / "plain", data, tmp_path / "a", "--epsilon", "3", "--lora-rank", "2") == 0
-    with open_checkpoint(tmp_path / "plain") as before, open_checkpoint(tmp_path / "a") as after:
+    assert retrain("dp-sgd", trained, data, tmp_path / "a", "--epsilon", "3", "--lora-rank", "2") == 0
+    with open_checkpoint(trained) as before, open_checkpoint(tmp_path / "a") as after:
         pairs = list(zip(before.tensors(), after.tensors(), strict=True))
         assert all(x.name == y.name for (_, x), (_, y) in pairs)
         changed = {x.name for (one, x), (two, y) in pairs if one.read(x) != two.read(y)}
@@ -232,18 +244,6 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert retrain("dp-sgd", tmp_path / "a", tmp_path / "images.npz", tmp_path / "b", *call) == 0
     found = {a.name: a.state for a in report_of(tmp_path / "b").guarantees[0].assumptions}
     assert found["normalisation statistics"] is found["starting weights"] is AssumptionState.ASSERTED
-
-
-def ended(process: subprocess.Popen[str] | Command, begun: Path, number: int) -> tuple[int, str]:
-    """Send a started command a signal after some steps; its exit code and what it said."""
-    deadline = time.monotonic() + 120
-    while not logged(begun) > 12:
-        assert process.poll() is None, process.stderr
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(number)
-    said = process.communicate()[1]
-    return process.returncode, said
 
 
 FRESH = pytest.param("plain", signal.SIGINT, True, marks=pytest.mark.slow)  # one from its very start
@@ -384,11 +384,10 @@ def test_an_empty_data_set(start: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "no records" in capsys.readouterr().err
 
 
-def test_the_example_compares_budgets(start: Path, data: Path, tmp_path: Path, root: Path, forked: Forked) -> None:
-    assert retrain("plain", start, data, tmp_path / "model") == 0
+def test_the_example_compares_budgets(trained: Path, data: Path, tmp_path: Path, root: Path, forked: Forked) -> None:
     held_out = tmp_path / "held-out.jsonl"
     held_out.write_text("".join(json.dumps({"text": f"the {a} sat on {b}"}) + "\n" for a in WORDS[:6] for b in WORDS))
-    command = ["bash", str(root / "examples" / "compare-budgets.sh"), str(tmp_path / "model"), str(data)]
+    command = ["bash", str(root / "examples" / "compare-budgets.sh"), str(trained), str(data)]
     more = [str(held_out), str(tmp_path / "out"), "--epochs", "1", "--batch-size", "20", "--device", "cpu"]
     environment = {**os.environ, "PRIVCTL": forked.shell(), "BUDGETS": "2"}
     done = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=False)

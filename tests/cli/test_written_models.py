@@ -72,7 +72,19 @@ def resnet(tmp_path: Path) -> Path:
 
 def retrain(method: tuple[str, ...], model: Path, data: Path, output: Path, *more: str) -> int:
     call = ["retrain", method[0], str(model), "--data", str(data), "--held-out", str(data), *method[1:], *more]
-    few = ["--epochs", "1", "--batch-size", "10", "--learning-rate", "0.01", "--device", "cpu", "-q"]
+    few = [
+        "--epochs",
+        "1",
+        "--batch-size",
+        "10",
+        "--learning-rate",
+        "0.01",
+        "--device",
+        "cpu",
+        "-q",
+        "--micro-tokens",
+        "160",
+    ]
     return run([*call, *few, "-o", str(output)])
 
 

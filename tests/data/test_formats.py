@@ -24,7 +24,8 @@ from privctl.data import arrow, packed
 from privctl.data.columns import Columns
 from privctl.data.count import count_examples
 from privctl.data.images import read_images
-from privctl.data.places import data_digest, data_files, recorded_files
+from privctl.data.places import data_files
+from privctl.data.recorded import data_digest, recorded_files
 from privctl.data.records import read_records
 from privctl.data.texts import iter_texts, read_texts
 from privctl.domain.errors import InputError, PrivctlError
@@ -119,7 +120,8 @@ def test_text_is_a_record_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["lines in .json", "an array", "parquet", "an Arrow stream", "gzip"])
 def test_standard_input(tmp_path: Path, name: str) -> None:
     code = (
-        "from pathlib import Path\nfrom privctl.data.places import data_digest, data_files\n"
+        "from pathlib import Path\nfrom privctl.data.places import data_files\n"
+        "from privctl.data.recorded import data_digest\n"
         "from privctl.data.texts import read_texts\np = Path('-')\n"
         "one, two = ([r.text for r in read_texts(p)] for _ in range(2))\n"
         "print(one == two, len(one), data_digest(p))\n"
@@ -151,11 +153,11 @@ def test_what_is_recorded_of_data(tmp_path: Path) -> None:
     assert data_digest(one) == "blake3:" + blake3(LINES.encode()).hexdigest(), "a file's digest is that of its bytes"
     folder = MADE["shards"](tmp_path)
     files = recorded_files(folder)
-    assert [file.name for file in files] == ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"]
-    lines = (f"{f.name}\0blake3:{blake3(f.read_bytes()).hexdigest()}\n".encode() for f in files)
+    assert [file.path.name for file in files] == ["train-00000-of-00002.parquet", "train-00001-of-00002.parquet"]
+    lines = (f"{f.path.name}\0blake3:{blake3(f.path.read_bytes()).hexdigest()}\n".encode() for f in files)
     assert data_digest(folder) == "blake3:" + blake3(b"".join(lines)).hexdigest()
     assert data_digest(folder / "data/*.parquet") == data_digest(folder)
-    files[0].write_bytes(files[1].read_bytes())
+    files[0].path.write_bytes(files[1].path.read_bytes())
     assert data_digest(folder) != "blake3:" + blake3(b"".join(lines)).hexdigest()
 
 
@@ -391,7 +393,13 @@ def test_class_folders_with_other_files_beside_them(tmp_path: Path) -> None:
         (tmp_path / name / "a.png").write_bytes(png(1))
     (tmp_path / "notes.txt").write_text("not a record")
     assert count_examples(tmp_path) == 2
-    assert recorded_files(tmp_path) == ()
+    whole = blake3(png(1)).hexdigest()
+    lines = f"cat/a.png\0blake3:{whole}\ndog/a.png\0blake3:{whole}\n".encode()
+    (recorded,) = recorded_files(tmp_path)
+    assert (recorded.path, recorded.bytes) == (tmp_path, 2 * len(png(1)))
+    assert recorded.digest == data_digest(tmp_path) == "blake3:" + blake3(lines).hexdigest()
+    (tmp_path / "cat" / "a.png").rename(tmp_path / "cat" / "b.png")
+    assert data_digest(tmp_path) != recorded.digest
     assert read_images(tmp_path).labels == ("cat", "dog")
     with pytest.raises(InputError, match="names no column|several formats|holds no"):
         data_files(written(tmp_path / "table.csv", b"a,b\n").parent)

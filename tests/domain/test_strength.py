@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, Risk, RiskMeasure, Status
-from privctl.domain.mechanism import ClippedTraining, Regime
-from privctl.domain.strength import is_useful, largest_true_positive_rate, stated_regimes
+from privctl.domain.mechanism import Calibration, ClippedTraining, Regime, WeightNoise
+from privctl.domain.strength import Severity, is_useful, largest_true_positive_rate, severity, stated_regimes
 
 BOUND = Guarantee(
     name="nonconvex",
@@ -51,3 +51,23 @@ def test_what_is_stated_of_a_loss() -> None:
     assert stated_regimes(replace(FACTS, smoothness=1.0), None) == {Regime.NONCONVEX, Regime.SMOOTH}
     strongly = {Regime.NONCONVEX, Regime.STRONGLY_CONVEX, Regime.CONVEX}
     assert stated_regimes(replace(FACTS, strong_convexity=0.1), None) == strongly
+
+
+def test_a_bound_is_worth_what_it_rules_out() -> None:
+    """Never green for its status alone: an epsilon of 1e8 is next to nothing, however well it is proved."""
+    proved = replace(BOUND, status=Status.PROVED, epsilon=1.0)
+    assert severity(proved, None) is Severity.GOOD
+    assert severity(replace(proved, status=Status.CONDITIONAL), None) is Severity.FAIR
+    assert severity(replace(proved, epsilon=1e8), None) is Severity.BAD
+    assert severity(replace(proved, epsilon=None), None) is Severity.BAD
+    assert severity(replace(proved, status=Status.CLAIMED), None) is Severity.WEAK
+    assert severity(replace(proved, status=Status.VOID), None) is Severity.VOID
+    assert severity(replace(proved, status=Status.REFUTED), None) is Severity.BAD
+    assert severity(None, None) is Severity.NONE
+
+
+def test_a_bound_for_a_loss_that_nobody_stated_is_weak() -> None:
+    noise = WeightNoise(noise_stddev=1.0, dimension=3, calibration=Calibration.DP_WEIGHTS, training=FACTS)
+    assert severity(replace(BOUND, name="convex"), noise) is Severity.WEAK
+    assert severity(BOUND, noise) is Severity.FAIR
+    assert severity(replace(BOUND, noise_multiplier=0.1), noise) is Severity.BAD

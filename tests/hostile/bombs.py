@@ -9,6 +9,7 @@ import resource
 import struct
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Caged:
-    """How a command ended that could take no more memory and processor time than it was given."""
+    """How commands ended that could take no more memory and processor time than they were given."""
 
     code: int
+    """That of the last."""
+    codes: tuple[int, ...]
     out: str
     said: str
     peak: int
@@ -38,26 +41,37 @@ class Caged:
 
 
 _CAGE = """
-import sys
+import json, sys
 from privctl.cli import run
 from tests.memory import peak
-code = run(sys.argv[2:])
-open(sys.argv[1], "w").write(str(peak()))
-sys.exit(code)
+codes = [run(call) for call in json.loads(sys.argv[2])]
+json.dump([peak(), codes], open(sys.argv[1], "w"))
+sys.exit(codes[-1])
 """
 
 
-def caged(folder: Path, *arguments: str | Path, memory: int = 3 << 30, seconds: int = 60) -> Caged:
-    """Run ``privctl`` with ``arguments``: no more address space than ``memory`` bytes, no more processor time."""
+def caged(
+    folder: Path,
+    *arguments: str | Path,
+    then: Sequence[Sequence[str | Path]] = (),
+    memory: int = 3 << 30,
+    seconds: int = 60,
+) -> Caged:
+    """Run ``privctl`` with ``arguments``: no more address space than ``memory`` bytes, no more processor time.
+
+    The process runs the calls of ``then`` after it.
+    """
 
     def cage() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-    peak = folder / "peak"
+    noted = folder / "peak"
+    noted.unlink(missing_ok=True)
+    calls = [[os.fspath(word) for word in call] for call in (arguments, *then)]
     done = subprocess.run(
-        [sys.executable, "-c", _CAGE, os.fspath(peak), *map(os.fspath, arguments)],
+        [sys.executable, "-c", _CAGE, os.fspath(noted), json.dumps(calls)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.fspath(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
@@ -67,7 +81,8 @@ def caged(folder: Path, *arguments: str | Path, memory: int = 3 << 30, seconds: 
         timeout=20 * seconds,
         check=False,
     )
-    return Caged(done.returncode, done.stdout, done.stderr, int(peak.read_text()) if peak.is_file() else -1)
+    peak, codes = json.loads(noted.read_text()) if noted.is_file() else (-1, ())
+    return Caged(done.returncode, tuple(codes), done.stdout, done.stderr, peak)
 
 
 def huge_shapes(path: Path, size: int) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -168,27 +169,32 @@ def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, more: dict[
 PUBLISHED = ("--calibration", "published")
 
 
-@pytest.mark.parametrize(
-    ("epochs", "more"),
-    [(2_000_000, ()), (10**12, ("--optimizer", "momentum", "--momentum", "0.9")), (10**12, ("--optimizer", "adam"))],
-)
-def test_noise_for_millions_of_epochs(tmp_path: Path, epochs: int, more: tuple[str, ...]) -> None:
+def test_noise_for_millions_of_epochs(tmp_path: Path) -> None:
     """Seconds of start-up included; the loop over 40 million steps took minutes."""
-    path = equal_tensors(tmp_path / "m.safetensors", 2)
-    losses = (*facts(epochs=epochs), "--smoothness", "1e-7", "--strong-convexity", "1e-8")
-    made = caged(tmp_path, "noise", path, *losses, *more, *PUBLISHED, "-q", memory=2 << 30, seconds=20)
-    assert made.code == 0, made.said
-    found = caged(tmp_path, "verify", tmp_path / "m.noised.report.json", "--json", memory=2 << 30, seconds=30)
-    assert found.code == 0, found.said
+    losses = ("--smoothness", "1e-7", "--strong-convexity", "1e-8")
+    calls: list[tuple[str | Path, ...]] = []
+    for name, epochs, more in (
+        ("sgd", 2_000_000, ()),
+        ("momentum", 10**12, ("--optimizer", "momentum", "--momentum", "0.9")),
+        ("adam", 10**12, ("--optimizer", "adam")),
+    ):
+        path = equal_tensors(tmp_path / f"{name}.safetensors", 2)
+        calls.append(("noise", path, *facts(epochs=epochs), *losses, *more, *PUBLISHED, "-q"))
+        calls.append(("verify", tmp_path / f"{name}.noised.report.json", "--json"))
+    found = caged(tmp_path, *calls[0], then=calls[1:], memory=2 << 30, seconds=50)
+    assert found.codes == (0,) * 6, found.said
 
 
-@pytest.mark.parametrize("epochs", [2_000_000, 10**12])
-def test_verifying_millions_of_epochs(tmp_path: Path, epochs: int) -> None:
+def test_verifying_millions_of_epochs(tmp_path: Path) -> None:
     more = ("--smoothness", "1", "--strong-convexity", "0.1")
     assert run(["noise", str(equal_tensors(tmp_path / "m.safetensors", 2)), *facts(), *more, *PUBLISHED, "-q"]) == 0
-    report = edited(tmp_path / "m.noised.report.json", ["mechanism", "training", "epochs"], epochs)
-    found = caged(tmp_path, "verify", report, memory=2 << 30, seconds=60)
-    assert found.code in (1, 3), found.said
+    report, other = tmp_path / "m.noised.report.json", tmp_path / "other.report.json"
+    shutil.copy(report, other)
+    where = ["mechanism", "training", "epochs"]
+    calls = [("verify", edited(path, where, many)) for path, many in ((report, 2_000_000), (other, 10**12))]
+    found = caged(tmp_path, *calls[0], then=calls[1:], memory=2 << 30, seconds=60)
+    assert len(found.codes) == 2, found.said
+    assert set(found.codes) <= {1, 3}, found.said
     assert "internal" not in found.said
     assert 0 < found.peak < 256 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from privctl.reports.codec import encode
 from tests.hostile.bombs import edited, equal_tensors, facts
 from tests.show import made
 
-NASTY = (0, -1, 2, 1e-300, 1e300, 2**63, 10**400, 1.5, None, "x")
+NASTY = (0, -1, 1e300, 10**400, 1.5, None, "x")
+MORE = (2, 1e-300, 2**63)
+values = pytest.mark.parametrize("values", [NASTY, pytest.param(MORE, marks=pytest.mark.slow)], ids=["nasty", "more"])
 
 
 def places(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -31,19 +33,21 @@ def places(value: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | 
         yield way
 
 
-def answers(path: Path, data: dict[str, Any], call: Callable[[Path], list[str]], capsys: Any) -> int:
-    """Run ``call`` on every variant of a report; returns how many there were."""
+def answers(
+    path: Path, data: dict[str, Any], values: Sequence[Any], call: Callable[[Path], list[str]], capsys: Any
+) -> int:
+    """Run ``call`` on a report with each of ``values`` in every place; returns how many places there were."""
     count = 0
     text = json.dumps(data)
     for way in places(data):
-        for value in NASTY:
+        for value in values:
             path.write_text(text)
             edited(path, list(way), value)
             code = run(call(path))
             said = capsys.readouterr()
             assert code in (0, 1, 2, 3), (way, value, said.err)
             assert "internal error" not in said.err
-            count += 1
+        count += 1
     return count
 
 
@@ -55,14 +59,20 @@ def noised(tmp_path: Path) -> dict[str, Any]:
     return found
 
 
-def test_verify(tmp_path: Path, noised: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+@values
+def test_verify(
+    tmp_path: Path, noised: dict[str, Any], values: Sequence[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "x.report.json"
-    assert answers(path, noised, lambda p: ["verify", str(p), "-q"], capsys) > 200
+    assert answers(path, noised, values, lambda p: ["verify", str(p), "-q"], capsys) > 20
     audit = json.loads(encode(made.audited()))
-    assert answers(path, audit, lambda p: ["verify", str(p), "-q"], capsys) > 100
+    assert answers(path, audit, values, lambda p: ["verify", str(p), "-q"], capsys) > 10
 
 
-def test_gate(tmp_path: Path, noised: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+@values
+def test_gate(
+    tmp_path: Path, noised: dict[str, Any], values: Sequence[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "x.report.json"
     asked = ["--max-epsilon", "8", "--max-auc", "0.7", "--max-exposure", "10", "--max-age-days", "9", "--min-power"]
 
@@ -70,17 +80,20 @@ def test_gate(tmp_path: Path, noised: dict[str, Any], capsys: pytest.CaptureFixt
         return ["gate", str(report), *asked, "auc=0.6", "--max-disclosed", "0.1"]
 
     for data in (noised, json.loads(encode(made.audited())), json.loads(encode(made.trained()))):
-        assert answers(path, data, call, capsys) > 80
+        assert answers(path, data, values, call, capsys) >= 9
 
 
-def test_report(tmp_path: Path, noised: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+@values
+def test_report(
+    tmp_path: Path, noised: dict[str, Any], values: Sequence[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "x.report.json"
 
     def call(report: Path) -> list[str]:
         return ["report", str(report), "--format", "markdown", "-o", "-"]
 
     for data in (noised, json.loads(encode(made.audited()))):
-        assert answers(path, data, call, capsys) > 80
+        assert answers(path, data, values, call, capsys) >= 9
 
 
 @pytest.mark.parametrize("value", [2**63, 10**13, 10**400])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def test_stacked_and_single_models_agree(kind: str, tmp_path: Path) -> None:
     assert np.abs(first - second).max() > 0.01
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "momentum"])
 def test_stacked_gradient_descent_agrees_too(optimizer: str, tmp_path: Path) -> None:
     more = ["--optimizer", optimizer, "--weight-decay", "0.5", "--learning-rate", "0.3", "--schedule", "linear"]
     more += ["--momentum", "0.9"] if optimizer == "momentum" else []
@@ -145,9 +146,9 @@ def test_halves_are_random() -> None:
     assert not np.array_equal(coins(0, 0, 50), coins(1, 0, 50))
 
 
-def test_a_second_call_trains_only_what_is_missing(tmp_path: Path) -> None:
+def test_a_second_call_trains_only_what_is_missing(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "shadows"
-    assert run(call(tmp_path, folder)) == 0
     before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.safetensors")}
     scores_path(folder, 2).unlink()
     assert run(call(tmp_path, folder, "--count", "6")) == 0
@@ -161,12 +162,19 @@ def test_a_second_call_trains_only_what_is_missing(tmp_path: Path) -> None:
     assert {item.role for item in report.inputs} == {"config", "tokenizer", "data"}
 
 
-def test_scores_do_not_depend_on_which_models_are_trained_together(tmp_path: Path) -> None:
-    assert run(call(tmp_path, tmp_path / "a")) == 0
+def test_scores_do_not_depend_on_which_models_are_trained_together(made: Path, tmp_path: Path) -> None:
     assert run(call(tmp_path, tmp_path / "b", "--vectorize", "3")) == 0
     for index in range(4):
-        one, other = (read_shadow(scores_path(tmp_path / name, index)).lp for name in "ab")
+        one, other = (read_shadow(scores_path(folder, index)).lp for folder in (made / "shadows", tmp_path / "b"))
         assert one == pytest.approx(other, abs=2e-4)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose ``shadows`` and the data beside them must not be changed."""
+    folder = tmp_path_factory.mktemp("made")
+    assert run(call(folder, folder / "shadows")) == 0
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -177,11 +185,8 @@ def test_scores_do_not_depend_on_which_models_are_trained_together(tmp_path: Pat
         (["--max-length", "20"], "was made with scoring"),
     ],
 )
-def test_other_settings_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
-) -> None:
-    assert run(call(tmp_path, tmp_path / "shadows")) == 0
-    assert run(call(tmp_path, tmp_path / "shadows", *more)) == 2
+def test_other_settings_are_refused(made: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str) -> None:
+    assert run(call(made, made / "shadows", *more)) == 2
     assert says in capsys.readouterr().err
 
 
@@ -212,9 +217,9 @@ def digests(path: Path) -> list[bytes]:
     return [record.digest for record in read_records(path)]
 
 
-def test_the_audit_finds_its_records_in_any_order(tmp_path: Path) -> None:
+def test_the_audit_finds_its_records_in_any_order(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "shadows"
-    assert run(call(tmp_path, folder)) == 0
     wanted = [*digests(tmp_path / "gpt22.jsonl")[::-1], *digests(tmp_path / "gpt21.jsonl")[3:9]]
     found = read_shadows(folder, wanted, "", described(folder))
     pool = [*digests(tmp_path / "gpt21.jsonl"), *digests(tmp_path / "gpt22.jsonl")]
@@ -254,9 +259,9 @@ def test_a_target_among_the_shadow_models_is_refused(tmp_path: Path, capsys: pyt
     assert (folder / "shadow-0001.report.json").is_file()
 
 
-def test_files_that_were_changed_are_refused(tmp_path: Path) -> None:
+def test_files_that_were_changed_are_refused(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "shadows"
-    assert run(call(tmp_path, folder)) == 0
     path = scores_path(folder, 0)
     whole = path.read_bytes()
     included = read_shadow(path).included

@@ -7,6 +7,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Risk, RiskMeasure, Status
 from privctl.domain.mechanism import Calibration, ClippedTraining, WeightNoise
 from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.domain.strength import Severity
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.page_data import (
     BoundCurve,
@@ -161,7 +162,11 @@ def page_data(text: str = "") -> PageData:
         band=((0.01, 0.04, 0.12), (0.5, 0.7, 0.9)),
     )  # fmt: skip
     bound = BoundCurve(
-        label="dp-sgd" + text, status=Status.CONDITIONAL, points=((1e-4, 0.01), (1.0, 1.0)), source="ledger" + text
+        label="dp-sgd" + text,
+        status=Status.CONDITIONAL,
+        severity=Severity.FAIR,
+        points=((1e-4, 0.01), (1.0, 1.0)),
+        source="ledger" + text,
     )
     model = ReportSource(key="r1", name="private" + text, digest=DIGEST, report=trained(text), bounds=(bound,),
                    absent=("gone" + text,))  # fmt: skip

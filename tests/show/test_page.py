@@ -195,7 +195,8 @@ def test_every_file_of_the_page_is_package_data() -> None:
         assert resources.files("privctl.show.html").joinpath("templates", name).is_file()
         assert any(fnmatch(f"show/html/templates/{name}", pattern) for pattern in data)
     sections = set(re.findall(r'^  \("([a-z]+)", "', source("page.html"), re.MULTILINE))
-    assert {f"{name}.html" for name in sections} | {"page.html", "macros.html", "page.css", "page.js"} == set(shown)
+    others = {"page.html", "macros.html", "notebook.html", "page.css", "page.js"}
+    assert {f"{name}.html" for name in sections} | others == set(shown)
 
 
 def luminance(colour: str) -> float:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,48 +17,86 @@ from privctl.storage.atomic import PendingFile, PendingFolder
 from privctl.storage.commit import commit_together
 from privctl.storage.journal import Journal, Rename, recover
 
-#: Writes three files, and perhaps a folder, anew; the process dies just before the system call of the given number.
-SET = """
-import os, sys
-from collections.abc import Callable
+#: A process that dies just before the system call of the given number, once for each of the calls on its input. It
+#: holds little, so that a fork of it costs little.
+DYING = """
+import json, os, sys
 from contextlib import ExitStack
 from pathlib import Path
 from privctl.storage import atomic, commit
-folder, version, fatal, folders = Path(sys.argv[1]), sys.argv[2].encode(), int(sys.argv[3]), sys.argv[4] == "folders"
-count = 0
-def dying(call):
-    def wrapped(*args, **kwargs):
-        global count
-        count += 1
-        if count == fatal:
-            os._exit(9)
-        return call(*args, **kwargs)
-    return wrapped
-with ExitStack() as stack:
+
+def a_set(stack, folder, version, folders):
     pending = [stack.enter_context(atomic.PendingFile(folder / name)) for name in ("model", "report", "manifest")]
     for file in pending:
-        file.write_at(0, version)
+        file.write_at(0, version.encode())
     if folders:
         made = stack.enter_context(atomic.PendingFolder(folder / "made", replaces=(folder / "made").exists()))
-        (made.temporary / "x").write_bytes(version)
+        (made.temporary / "x").write_bytes(version.encode())
         pending.append(made)
-    for name in ("rename", "replace", "link", "unlink", "fsync"):
-        setattr(os, name, dying(getattr(os, name)))
-    commit.commit_together(pending)
-print(count)
+    return pending, []
+
+def apart(stack, folder, version, folders):
+    pending = [stack.enter_context(atomic.PendingFile(folder / name)) for name in ("a/plot", "link/report")]
+    for file in pending:
+        file.write_at(0, version.encode())
+    return pending, [folder / "b" / "book"]
+
+def run(make, folder, version, folders, fatal, told):
+    count = 0
+    def dying(call):
+        def wrapped(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == fatal:
+                os._exit(9)
+            return call(*args, **kwargs)
+        return wrapped
+    with ExitStack() as stack:
+        pending, remove = make(stack, Path(folder), version, folders)
+        for name in ("rename", "replace", "link", "unlink", "fsync"):
+            setattr(os, name, dying(getattr(os, name)))
+        commit.commit_together(pending, remove=remove)
+    os.write(told, str(count).encode())
+    os._exit(0)
+
+for line in sys.stdin:
+    make, *call = json.loads(line)
+    read, told = os.pipe()
+    child = os.fork()
+    if not child:
+        run({"a set": a_set, "apart": apart}[make], *call, told)
+    os.close(told)
+    with os.fdopen(read) as stream:
+        counted = stream.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([code, int(counted or 0)]), flush=True)
 """
 
+#: What to write, in which folder, the text, with a folder too or not, and the fatal call: the exit code and the number
+#: of system calls.
+Write = Callable[[str, Path, str, bool, int], tuple[int, int]]
 
-def written(root: Path, folder: Path, version: str, fatal: int = 0, folders: bool = False) -> tuple[int, str]:
-    arguments = [str(folder), version, str(fatal), "folders" if folders else ""]
-    done = subprocess.run(
-        [sys.executable, "-c", SET, *arguments],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode in (0, 9), done.stderr
-    return done.returncode, done.stdout.strip()
+
+@pytest.fixture(scope="module")
+def write(root: Path) -> Iterator[Write]:
+    """Writes a set of files anew in a process of its own."""
+    server = subprocess.Popen(
+        [sys.executable, "-c", DYING],
+        env={**os.environ, "PYTHONPATH": str(root)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdin is not None
+    assert server.stdout is not None
+    asked, told = server.stdin, server.stdout
+
+    def call(make: str, folder: Path, version: str, folders: bool, fatal: int) -> tuple[int, int]:
+        print(json.dumps([make, str(folder), version, folders, fatal]), file=asked, flush=True)
+        code, count = json.loads(told.readline())
+        assert code in (0, 9)
+        return code, count
+
+    yield call
+    server.communicate()
+    assert server.returncode == 0
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -67,15 +105,15 @@ def contents(folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("replaced", "folders"), [(True, False), (False, True), (True, True)])
 def test_a_kill_at_every_system_call_leaves_the_old_set_or_the_new_one(
-    tmp_path: Path, root: Path, replaced: bool, folders: bool
+    tmp_path: Path, write: Write, replaced: bool, folders: bool
 ) -> None:
-    _, counted = written(root, new_folder(tmp_path / "whole", replaced, folders), "new", folders=folders)
-    calls = int(counted)
+    code, calls = write("a set", new_folder(tmp_path / "whole", replaced, folders), "new", folders, 0)
+    assert code == 0
     assert calls > 12
     outcomes = []
     for fatal in range(1, calls + 1):
         folder = new_folder(tmp_path / str(fatal), replaced, folders)
-        code, _ = written(root, folder, "new", fatal, folders=folders)
+        code, _ = write("a set", folder, "new", folders, fatal)
         assert code == 9
         recover(folder)
         found = {name: text for name, text in contents(folder).items() if not name.startswith(".")}
@@ -86,7 +124,7 @@ def test_a_kill_at_every_system_call_leaves_the_old_set_or_the_new_one(
         if found != old:
             assert not any(".kept" in p.name or ".commit" in p.name for p in folder.iterdir())
         if replaced:
-            again, _ = written(root, folder, "again", folders=folders)
+            again, _ = write("a set", folder, "again", folders, 0)
             found = {name: text for name, text in contents(folder).items() if not name.endswith(".draft")}
             assert (again, found) == (0, dict.fromkeys(names, "again")), fatal
     assert True in outcomes
@@ -170,39 +208,9 @@ def test_a_folder_is_never_replaced(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"model": "old"}
 
 
-def committed_apart(folder: Path, fatal: int) -> int:
-    """Commit files in two folders, one reached through a link, and remove a third, in a child that dies at a call."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child:
-        os.close(write)
-        with os.fdopen(read) as stream:
-            said = stream.read()
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (9 if fatal else 0)
-        return int(said or 0)
-    count = 0
+def test_a_set_in_two_folders_is_finished_from_either(tmp_path: Path, write: Write) -> None:
+    """Files in two folders, one of them reached through a link, and one that is removed."""
 
-    def dying(call: Callable[..., object]) -> Callable[..., object]:
-        def wrapped(*args: object, **kwargs: object) -> object:
-            nonlocal count
-            count += 1
-            if count == fatal:
-                os._exit(9)
-            return call(*args, **kwargs)
-
-        return wrapped
-
-    with PendingFile(folder / "a" / "plot") as plot, PendingFile(folder / "link" / "report") as report:
-        for file in (plot, report):
-            file.write_at(0, b"new")
-        for name in ("rename", "replace", "link", "unlink", "fsync"):
-            setattr(os, name, dying(getattr(os, name)))
-        commit_together([plot, report], remove=[folder / "b" / "book"])
-    os.write(write, str(count).encode())
-    os._exit(0)
-
-
-def test_a_set_in_two_folders_is_finished_from_either(tmp_path: Path) -> None:
     def made(name: str) -> Path:
         folder = tmp_path / name / "deep"
         for place in ("a/plot", "b/report", "b/book"):
@@ -213,10 +221,12 @@ def test_a_set_in_two_folders_is_finished_from_either(tmp_path: Path) -> None:
         return folder
 
     outcomes = []
-    for fatal in range(1, committed_apart(made("whole"), 0) + 1):
+    code, calls = write("apart", made("whole"), "new", False, 0)
+    assert code == 0
+    for fatal in range(1, calls + 1):
         for start in "ab":
             folder = made(f"{fatal}{start}")
-            committed_apart(folder, fatal)
+            assert write("apart", folder, "new", False, fatal)[0] == 9
             recover(folder / start)
             found = {f"{place}/{name}": text for place in "ab" for name, text in contents(folder / place).items()}
             shown = {name: text for name, text in found.items() if "/." not in name}

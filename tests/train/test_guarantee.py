@@ -13,6 +13,7 @@ guarantee holds. Seeds are fixed, so the tests do not flicker; with fresh ones a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -66,6 +67,7 @@ class TwoLayers(nn.Module):
         return found
 
 
+@functools.cache
 def asked_for(batch_size: int = 30, steps: int = 1) -> TrainingSettings:
     """What ``privctl retrain dp-sgd --epsilon 1 --delta 0.05`` would do with ``RECORDS`` examples."""
     request = RetrainRequest(
@@ -172,7 +174,8 @@ def measured(
     ("batch_size", "steps", "others"), [(30, 2, 0.0), (6, 1, 0.0), (30, 1, -50.0)], ids=["half", "tenth", "opposed"]
 )
 def test_nobody_can_show_more_than_is_claimed(batch_size: int, steps: int, others: float) -> None:
-    assert measured(asked_for(batch_size, steps), 1000 // steps, others=others) < EPSILON
+    # An honest run fails with probability ALPHA at most, however many there are; the faults below show in so few.
+    assert measured(asked_for(batch_size, steps), 300 // steps, others=others) < EPSILON
 
 
 @pytest.mark.slow
@@ -184,8 +187,16 @@ def test_many_runs_show_a_good_part_of_what_is_claimed() -> None:
 class HalfNoise(KeyedNoise):
     """Half the standard deviation that was asked for."""
 
+    part = 0.5
+
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        super().release(tensors, stddev / 2, step)
+        super().release(tensors, stddev * self.part, step)
+
+
+class QuarterNoise(HalfNoise):
+    """A quarter of it."""
+
+    part = 0.25
 
 
 class NoiseForOne(KeyedNoise):
@@ -195,8 +206,12 @@ class NoiseForOne(KeyedNoise):
         super().release(list(tensors)[:1], stddev, step)
 
 
-# In 1500 runs half the noise shows with probability 0.98.
-@pytest.mark.parametrize(("fault", "runs"), [(HalfNoise, 1500), (NoiseForOne, 300)])
+# With fresh seeds: in 1500 runs half the noise shows with probability 0.98, in 500 runs a quarter of it with more than
+# 0.95 (60 of 60 simulated), as does noise for one in 300. ``test_loop`` finds half the noise in quick tests.
+@pytest.mark.parametrize(
+    ("fault", "runs"),
+    [pytest.param(HalfNoise, 1500, marks=pytest.mark.slow), (QuarterNoise, 500), (NoiseForOne, 300)],
+)
 def test_too_little_noise_is_found(fault: type[KeyedNoise], runs: int) -> None:
     assert measured(asked_for(), runs, noise=lambda seed: fault(NoiseSource(seed))) > EPSILON
 

@@ -35,7 +35,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(place: Path, method: str, output: Path, *more: str) -> int:
     held_out = ["--held-out", str(place / "held-out.jsonl")]
     command = ["retrain", method, str(place / "start"), "--data", str(place / "data.jsonl"), *held_out]
-    return run([*command, "--epochs", "1", "--batch-size", "10", "--device", "cpu", "-o", str(output), *more])
+    return run(
+        [
+            *command,
+            "--micro-tokens",
+            "160",
+            "--epochs",
+            "1",
+            "--batch-size",
+            "10",
+            "--device",
+            "cpu",
+            "-o",
+            str(output),
+            *more,
+        ]
+    )
 
 
 def everything(folder: Path) -> str:

@@ -53,7 +53,7 @@ def test_the_data_trained_on_are_counted_and_recognised(made: Path, capsys: pyte
     code, said = told(capsys, made / "dp-sgd.report.json", made / "train.jsonl")
     assert code == 0
     assert "train.jsonl holds 60 examples, as the report says" in said
-    assert "train.jsonl is the file that was trained on" in said
+    assert "train.jsonl is what was trained on" in said
 
 
 @pytest.mark.parametrize("report", ["people.report.json", "people.private.report.json"])
@@ -85,7 +85,7 @@ def test_other_data_of_the_same_size_are_not_the_file(
     code, said = told(capsys, made / "dp-sgd.report.json", other)
     assert code == 1
     assert "other.jsonl holds 60 examples, as the report says" in said
-    assert "other.jsonl is not the file that was trained on" in said
+    assert "other.jsonl is not what was trained on" in said
 
 
 def test_a_report_without_a_number_and_data_without_records_are_one_sentence(

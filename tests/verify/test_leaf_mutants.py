@@ -21,7 +21,7 @@ from tests.verify.mutants import HARMLESS, HARMLESS_OF, at, better, harmless, mu
 from verify.run import Verification, read, verify
 
 #: In the quick tests every so many-th mutant of a kind.
-_QUICK, _SLOW_KINDS = 41, ("plan", "plan of fixed batches", "ledger", "noise, several candidates")
+_QUICK, _SLOW_KINDS = 61, ("plan", "plan of fixed batches", "ledger", "noise, several candidates")
 Kinds = dict[str, Kind]
 
 

@@ -157,6 +157,8 @@ def _smooth_loss(t: ClippedTraining, change: float) -> float:
     assert t.smoothness is not None
     keep, steps = 1 - t.learning_rate * t.weight_decay, t.total_steps
     equal = steps % t.epochs == 0
+    if not equal:  # then every step is followed
+        _require(steps, _MOST_FOLLOWED, "followed")
     distance, epoch, followed = 0.0, 0, 0
     while epoch < t.epochs:
         count = steps * (epoch + 1) // t.epochs - steps * epoch // t.epochs

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtri
@@ -25,7 +26,7 @@ from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.secrets.batched import least_noise
 from privctl.accounting.secrets.count_laws import Integers, check_memberships, law_blocks, means_of, round_up_to_levels
 from privctl.accounting.secrets.fano import posterior
-from privctl.accounting.secrets.trade_off import COARSE, FINE, Curve, curve_of, pointwise_largest, tails_of_block
+from privctl.accounting.secrets.trade_off import COARSE, FINE, curve_of, pointwise_largest, tails_of_block
 from privctl.domain.checks import at_least, positive
 from privctl.domain.progress import Advance, silent
 
@@ -262,13 +263,18 @@ def _laws(book: SecretMemberships, places: Integers) -> Iterator[tuple[int, Floa
 
 def _lower_by_own_curves(book: SecretMemberships, sigma: float, places: Integers, bounds: Floats) -> None:
     """Lower ``bounds`` for each of ``places`` to the bound by its own law; equal laws are computed once."""
-    curves: dict[tuple[bytes, float], Curve] = {}
+    found: dict[tuple[bytes, float], float] = {}
     for j, tails in _laws(book, places):
-        prior = float(book.priors[j])
-        key = tails.tobytes(), prior
-        if key not in curves:
-            curves[key] = curve_of(tails, sigma, book.steps, FINE, prior=prior)
-        bounds[j] = min(bounds[j], curves[key].posterior(prior))
+        key = tails.tobytes(), float(book.priors[j])
+        if key not in found:
+            found[key] = _posterior_by_own_curve(key[0], key[1], sigma, book.steps)
+        bounds[j] = min(bounds[j], found[key])
+
+
+@lru_cache(maxsize=2 * _FEW)
+def _posterior_by_own_curve(tails: bytes, prior: float, sigma: float, steps: int) -> float:
+    """The posterior by the curve of one law. A plan asks for the same few again: to certify, to sharpen, to report."""
+    return curve_of(np.frombuffer(tails), sigma, steps, FINE, prior=prior).posterior(prior)
 
 
 def _fill_by_groups(book: SecretMemberships, sigma: float, places: Integers, means: Floats, bounds: Floats) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from privctl.accounting.guarantees import finite, guarantee_of
-from privctl.data.places import recorded_files
+from privctl.data.recorded import recorded_files
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import (
@@ -24,7 +24,7 @@ from privctl.domain.guarantee import (
 )
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
-from privctl.reports.files import file_artifact, now, pending_artifact, report_beside, versions
+from privctl.reports.files import digested_artifact, now, pending_artifact, report_beside, versions
 from privctl.secrets.plan.sweep import CapSweep, CapTrial, PlanProblem, nearest_secret
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.storage.atomic import PendingFile
@@ -54,7 +54,9 @@ def report_of(
         step="secrets-plan",
         created=now(),
         versions=versions(("numpy", "scipy", "highspy")),
-        inputs=tuple(file_artifact(role, file, place) for role, path in files.items() for file in recorded_files(path)),
+        inputs=tuple(
+            digested_artifact(role, file, place) for role, path in files.items() for file in recorded_files(path)
+        ),
         outputs=() if plan_file is None else (pending_artifact("plan", plan_file, place),),
         parameters=_parameters(problem, sweep),
         mechanism=None if plan is None else planned_ledger(plan),

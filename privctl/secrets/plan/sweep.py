@@ -21,7 +21,7 @@ from privctl.accounting.secrets.posterior_curves import (
     sharpen,
 )
 from privctl.data.columns import USUAL, Columns
-from privctl.data.places import data_digest, recorded_files
+from privctl.data.recorded import data_digest, recorded_files
 from privctl.data.texts import count_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, Progress
@@ -169,7 +169,7 @@ def _scan_report(secrets: Path, data: Path, digest: str) -> FoundReport | None:
         return None
     scan = FoundReport(place, read_report(place))
     scanned = [entry.digest for entry in scan.report.inputs if entry.role == "data"]
-    if scanned and sorted(scanned) != sorted(file_digest(file) for file in recorded_files(data)):
+    if scanned and sorted(scanned) != sorted(file.digest for file in recorded_files(data)):
         raise InputError(f"{secrets} was made from other data than {data}, as {place} says; scan {data} again")
     return scan
 

@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, cast
 
-from privctl.data.places import recorded_files
+from privctl.data.recorded import recorded_files
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.files import file_artifact, now, versions
+from privctl.reports.files import digested_artifact, now, versions
 from privctl.secrets.scan.kinds import not_looked_for
 from privctl.secrets.scan.occurrences import SecretGroup
 from privctl.secrets.scan.request import ScanRequest
@@ -110,7 +110,10 @@ def report_of(
         created=now(),
         versions=versions(("numpy", "regex", "blake3")),
         inputs=tuple(
-            file_artifact(role, file, place) for role, path in inputs.items() if path for file in recorded_files(path)
+            digested_artifact(role, file, place)
+            for role, path in inputs.items()
+            if path
+            for file in recorded_files(path)
         ),
         outputs=() if book is None else (book,),
         parameters=parameters,

@@ -12,6 +12,7 @@ from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.strength import severity
 from privctl.show.page_data import PLANS, BoundCurve
 
 _RATES = np.geomspace(1e-4, 1, 121)
@@ -37,7 +38,13 @@ def bounds_of(report: PrivacyReport) -> Iterator[BoundCurve]:
         curve, source = _curve(report, guarantee)
         points = tuple((rate, min(1.0, curve.true_positive_rate(rate))) for rate in _RATES.tolist())
         label = f"{guarantee.name} ({guarantee.status})"
-        yield BoundCurve(label=label, status=guarantee.status, points=points, source=source)
+        yield BoundCurve(
+            label=label,
+            status=guarantee.status,
+            severity=severity(guarantee, report.mechanism),
+            points=points,
+            source=source,
+        )
 
 
 def _is_drawn(guarantee: Guarantee) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.shown import counted
-from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
+from privctl.show.html.values import Figure, Table, evidence_table, figure, interval, table
 from privctl.show.page_data import BoundCurve, JudgedSubject, ReportSource, RocCurve
 from privctl.show.plain import clean
 from privctl.show.svg.axes import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Scale, frame, polyline, stairs
@@ -209,13 +209,13 @@ def _bound_shapes(
 ) -> Iterator[Node]:
     yield from frame(x, y, "false positive rate", "true positive rate, at most")
     best = min(bounds, key=lambda bound: _height(bound, 0.01))
-    yield el("path", class_=f"excluded {colour(best.status)}", d=polyline(
+    yield el("path", class_=f"excluded {best.severity}", d=polyline(
         x, y, [(_LEAST, 1.0), *best.points, (1.0, 1.0)]
     ) + "Z")  # fmt: skip
     yield _chance(x, y)
     for bound in bounds:
         tip = f"{bound.label}, {bound.status}"
-        yield el("path", class_=f"curve {colour(bound.status)}", d=polyline(x, y, bound.points), data_tip=tip)
+        yield el("path", class_=f"curve {bound.severity}", d=polyline(x, y, bound.points), data_tip=tip)
     for audit, curves in attacked:
         for curve in audit.roc:
             if curves is not None and curve.name == curves.method:
@@ -229,9 +229,7 @@ def _bound_shapes(
 def _bound_names(bounds: Sequence[BoundCurve], y: Scale) -> Iterator[Node]:
     for index, bound in enumerate(bounds[:4]):
         height = y.start - 12 - 16 * (len(bounds[:4]) - 1 - index)
-        yield el(
-            "line", class_=f"curve {colour(bound.status)}", x1=WIDTH - 226, x2=WIDTH - 202, y1=height - 4, y2=height - 4
-        )
+        yield el("line", class_=f"curve {bound.severity}", x1=WIDTH - 226, x2=WIDTH - 202, y1=height - 4, y2=height - 4)
         yield el("text", clean(bound.label, 30), class_="label", x=WIDTH - 196, y=height)
 
 

@@ -1,4 +1,4 @@
-"""Rates and bounds of audits beside membership: extraction, completions, secrets, certified bounds on epsilon."""
+"""Models side by side, and rates and bounds of audits: extraction, completions, secrets, certified epsilons."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Notion, Scope
-from privctl.show.html.values import Figure, Table, colour, evidence_table, figure, interval, table
-from privctl.show.page_data import JudgedSubject, ReportSource
+from privctl.domain.strength import severity
+from privctl.show.comparison import HEADINGS, compare
+from privctl.show.html.values import Figure, Table, evidence_table, figure, interval, table
+from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.summary import amount
+from privctl.show.svg import compare as side_by_side
 from privctl.show.svg.dots import MOST, DotRow, ReferenceLine, dots, height
 from privctl.show.text.style import bound, number, with_exponent
 
@@ -78,14 +81,14 @@ def epsilon_figure(subject: JudgedSubject) -> Figure | None:
                 name=f"{guarantee.name}, {guarantee.adjacency} ({guarantee.status})",
                 value=guarantee.epsilon,
                 text=f"≤ {with_exponent(guarantee.epsilon)}",
-                colour=colour(guarantee.status),
+                colour=severity(guarantee, source.report.mechanism),
                 tip=f"{guarantee.name}: {amount(guarantee)}, {guarantee.status}",
             ))  # fmt: skip
     lower = list(_certified(subject.audits))
     if not rows or len(rows) + len(lower) < 2:
         return None
     rows += lower
-    words = "Epsilon on a log axis: stated bounds coloured by status, and what audits certify from below."
+    words = "Epsilon on a log axis: stated bounds coloured by what they are worth, and what audits certify from below."
     deltas = sorted({guarantee.delta for guarantee in source.report.guarantees})
     notes = [f"Stated at δ = {', '.join(with_exponent(delta, 3) for delta in deltas)}."]
     if len(rows) > MOST:
@@ -127,7 +130,7 @@ def account_figure(source: ReportSource) -> Figure | Table | None:
             value=g.follows,
             hollow=g.epsilon,
             text=f"{with_exponent(g.epsilon)}, true ≤ {with_exponent(g.follows)}",
-            colour=colour(g.status),
+            colour=severity(g, source.report.mechanism),
         )
         for g in drawn
     ]
@@ -198,4 +201,19 @@ def noise_figure(source: ReportSource, stddev: float) -> Figure | None:
             rows, "root mean square", marks=[ReferenceLine(value=stddev, name=f"noise {number(stddev, 3)}")], log=True
         ),
         notes=notes, behind=[table(f"Tensors, {source.name}", heads, body)],
+    )  # fmt: skip
+
+
+def comparison_figure(data: PageData) -> Figure | None:
+    """The figure with its numbers; None for fewer than two models."""
+    comparison = compare(data)
+    if comparison is None:
+        return None
+    notes = list(comparison.notes)
+    if len(comparison.models) > side_by_side.MOST:
+        notes.append(f"The first {side_by_side.MOST} of {len(comparison.models)} are drawn.")
+    return figure(
+        "comparison", side_by_side.TITLE, side_by_side.MARKS, side_by_side.height(comparison),
+        side_by_side.compare_shapes(comparison), notes=notes,
+        behind=[table("Models side by side", HEADINGS, [*comparison.rows()])],
     )  # fmt: skip

@@ -11,17 +11,23 @@ from typing import TypeVar
 
 from privctl.domain.guarantee import Guarantee, Scope
 from privctl.domain.mechanism import WeightNoise
-from privctl.domain.verdict import Outcome
 from privctl.show.html.chain_figure import chain
 from privctl.show.html.curves import roc_figure, trade_off_figure
-from privctl.show.html.evidence_figures import account_figure, epsilon_figure, noise_figure, rate_figures, tests_table
+from privctl.show.html.evidence_figures import (
+    account_figure,
+    comparison_figure,
+    epsilon_figure,
+    noise_figure,
+    rate_figures,
+    tests_table,
+)
 from privctl.show.html.exposure import exposure_figure
 from privctl.show.html.render import render_template
 from privctl.show.html.training import plan_figures, training_figures
-from privctl.show.html.values import Figure, Table, colour
+from privctl.show.html.values import Figure, Table
 from privctl.show.html.words import digest_table, file_table, limits, setting_table, verdict_table
 from privctl.show.page_data import ACCOUNT_STEP, PLAN_STEP, PLANS, PageData, ReportSource
-from privctl.show.summary import MEANING, Summary, summarize
+from privctl.show.summary import MEANING, summarize
 from privctl.show.svg.axes import WIDTH
 
 #: Guarantees of one report that are shown.
@@ -69,17 +75,10 @@ def _verdict(data: PageData) -> Part:
     summaries = [summarize(subject) for subject in data.subjects]
     statuses = {g.status for summary in summaries for g in summary.subject.source.report.guarantees}
     return {
-        "cards": [(summary, _card_colour(summary), summary.subject.source.report.step in PLANS)
-                  for summary in summaries],
+        "cards": [(summary, summary.subject.source.report.step in PLANS) for summary in summaries],
+        "figures": _present([comparison_figure(data)]),
         "legend": [(status, meaning) for status, meaning in MEANING.items() if status in statuses],
-    }  # fmt: skip
-
-
-def _card_colour(summary: Summary) -> str:
-    """The card's own colour: a violation outweighs whatever is guaranteed."""
-    if summary.worst is Outcome.REFUTED:
-        return colour(summary.worst)
-    return colour(summary.lead.status if summary.lead is not None else None)
+    }
 
 
 def _guarantees(data: PageData) -> Part:

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from privctl.domain.strength import severity
 from privctl.show.html.values import Pill, colour, state_word
 from privctl.show.html.words import assumption_counts, risk
 from privctl.show.plain import clean
@@ -43,6 +44,7 @@ _FILTERS = {
     "number": number,
     "protects": protects,
     "risk": risk,
+    "severity": severity,
     "sha256_of": sha256_of,
     "short": short,
     "size": size,

@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterator
 
 from privctl.domain.errors import InputError
-from privctl.domain.guarantee import Notion, Status
-from privctl.domain.mechanism import WeightNoise
-from privctl.domain.strength import rests_on_unstated_loss
+from privctl.domain.guarantee import Notion
+from privctl.domain.strength import Severity, severity
 from privctl.domain.verdict import Outcome
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.page_data import PLANS, PageData
 from privctl.show.plain import json_text
-from privctl.show.summary import Summary, amount, protects, summarize, weak
+from privctl.show.summary import DO_NOT_RELEASE, Summary, amount, protects, summarize
 
 BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
 #: Within the metadata, which is YAML.
@@ -63,13 +62,11 @@ def _split(text: str, name: str) -> tuple[str, str]:
 
 def _holds(summary: Summary) -> bool:
     """Whether a guarantee of differential privacy stands that rules something out, so that the tag is deserved."""
-    lead, report = summary.lead, summary.subject.source.report
-    if lead is None or summary.check is Outcome.REFUTED or lead.status not in (Status.PROVED, Status.CONDITIONAL):
+    lead = summary.lead
+    if lead is None or summary.check is Outcome.REFUTED or summary.headline == DO_NOT_RELEASE:
         return False
-    noise = report.mechanism
-    unstated = isinstance(noise, WeightNoise) and rests_on_unstated_loss(lead, noise)
-    private = lead.notion is Notion.APPROXIMATE_DP and lead.epsilon is not None
-    return private and not unstated and not weak(lead, report)
+    worth = severity(lead, summary.subject.source.report.mechanism)
+    return worth in (Severity.GOOD, Severity.FAIR) and lead.notion is Notion.APPROXIMATE_DP
 
 
 def _with_metadata(front: str, metadata: str, newline: str, name: str, *, held: bool) -> str:

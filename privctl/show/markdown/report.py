@@ -64,9 +64,10 @@ def verdict_lines(summary: Summary, *, level: int) -> Iterator[str]:
     yield f"{'#' * level} {plain(source.name)}"
     yield ""
     if lead is None:
-        yield "**No guarantee.**"
+        yield f"**{plain(summary.headline)}.**"
     else:
-        yield f"**{plain(amount(lead))}** ({lead.status}): {plain(lead.name)}; {plain(protects(lead))}."
+        stated = f"{plain(amount(lead))}, " if summary.headline != amount(lead) else ""
+        yield f"**{plain(summary.headline)}** ({stated}{lead.status}): {plain(lead.name)}; {plain(protects(lead))}."
     yield ""
     for name, text in (
         ("Guarantee", summary.guarantee),

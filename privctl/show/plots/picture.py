@@ -35,6 +35,20 @@ _STYLE: Mapping[str, Mapping[str, str]] = {
     "title": {"fill": _INK, "font-size": "14", "font-weight": "bold"},
     "faint": {"fill": _FAINT, "font-size": "9.5"},
     "shade": {"fill": "#F3F3F3"},
+    "strong": {"font-weight": "bold"},
+    "dot": {"fill": "currentColor"},
+    "range": {"stroke": "currentColor", "stroke-width": "2.4", "opacity": "0.65"},
+    "guess": {"stroke": _FAINT, "stroke-width": "0.8"},
+    "hollow": {"fill": "#FFFFFF", "stroke": _FAINT, "stroke-width": "1.5"},
+    "unbounded": {"fill": "#B3211B", "opacity": "0.07"},
+    "plate": {"fill": "#FFFFFF"},
+    "leader": {"stroke": _FAINT, "stroke-width": "0.8"},
+    "good": {"color": "#146C43"},
+    "fair": {"color": "#1C5FB0"},
+    "weak": {"color": "#8A5300"},
+    "bad": {"color": "#B3211B"},
+    "void": {"color": "#6D3FA0"},
+    "none": {"color": "#5A5F68"},
     "mid": {"text-anchor": "middle"},
     "end": {"text-anchor": "end"},
 }
@@ -47,12 +61,18 @@ _COMMAND = re.compile(r"([MLHVZ])([^MLHVZ]*)")
 _TURNED = re.compile(r"translate\((\S+) (\S+)\) rotate\(-90\)")
 
 
-def picture_bytes(shapes: Sequence[Node], width: float, height: float, format: Literal["svg", "png"]) -> bytes:  # noqa: A002
-    """The picture as the bytes of a file of that format; raises ValueError for another format."""
+def picture_bytes(
+    shapes: Sequence[Node], width: float, height: float, format: Literal["svg", "png"], *,  # noqa: A002
+    words: Sequence[str] = (),
+) -> bytes:  # fmt: skip
+    """The picture as the bytes of a file of that format; raises ValueError for another format.
+
+    ``words`` are its title and what it shows, for whoever cannot see it; a PNG has no place for them.
+    """
     if format not in ("svg", "png"):
         raise ValueError(f"format is {format!r}; it is svg or png")
     styled = [_style(shape) for shape in shapes]
-    return _svg(styled, width, height) if format == "svg" else _png(styled, width, height)
+    return _svg(styled, width, height, words) if format == "svg" else _png(styled, width, height)
 
 
 def marker(i: int, x: float, y: float, colour: str) -> Node:
@@ -93,16 +113,24 @@ def _style(node: Node) -> Node:
     """The node with what its classes stand for, less what it says itself, instead of the classes."""
     own = dict(node.attributes)
     style: dict[str, str] = {}
+    own.pop("data-tip", None)  # said on pointing, by the page's script
     for name in own.pop("class", "").split():
         style |= _STYLE[name]
-    return Node(node.tag, tuple((style | own).items()), node.children)
+    look = style | own
+    colour = look.pop("color", None)
+    for part in ("fill", "stroke"):
+        if colour is not None and look.get(part) == "currentColor":
+            look[part] = colour
+    children = tuple(_style(child) if isinstance(child, Node) else child for child in node.children)
+    return Node(node.tag, tuple(look.items()), children)
 
 
-def _svg(shapes: Sequence[Node], width: float, height: float) -> bytes:
+def _svg(shapes: Sequence[Node], width: float, height: float, words: Sequence[str]) -> bytes:
+    said = [el(tag, text) for tag, text in zip(("title", "desc"), words, strict=False)]
     whole = el(
-        "svg", el("rect", width=width, height=height, fill="#FFFFFF"), shapes, xmlns="http://www.w3.org/2000/svg",
+        "svg", said, el("rect", width=width, height=height, fill="#FFFFFF"), shapes, xmlns="http://www.w3.org/2000/svg",
         width=f"{width:.0f}pt", height=f"{height:.0f}pt", viewBox=f"0 0 {width:.0f} {height:.0f}",
-        font_family=", ".join(_FONTS),
+        font_family=", ".join(_FONTS), role="img" if said else None,
     )  # fmt: skip
     return f'<?xml version="1.0" encoding="utf-8"?>\n{whole}\n'.encode()
 
@@ -131,6 +159,11 @@ def _paint(axes: Axes, shape: Node, order: int) -> None:
     from matplotlib.patches import Circle, PathPatch
     from matplotlib.path import Path
 
+    if shape.tag == "g":
+        for child in shape.children:
+            if isinstance(child, Node):
+                _paint(axes, child, order)
+        return
     given = dict(shape.attributes)
     if shape.tag == "text":
         turned = _TURNED.match(given.get("transform", ""))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from privctl.domain.evidence import Evidence
+from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.shown import counted
 from privctl.show.text.style import bound, number, paragraph, table
@@ -21,8 +24,8 @@ class DemoRow:
     name: str
     claimed: float | None
     convex: Guarantee | None
-    nonconvex: Guarantee | None
-    noise_stddev: float
+    any_loss: Guarantee | None
+    noise_stddev: float | None
     perplexity: float | None
     auc: Evidence
 
@@ -34,18 +37,21 @@ def demo_table(rows: Sequence[DemoRow], delta: float) -> str:
             row.name.removeprefix(_STEM),
             number(row.claimed, 3),
             _epsilon(row.convex),
-            _epsilon(row.nonconvex),
+            _epsilon(row.any_loss),
             number(row.perplexity, 4),
             f"{number(row.auc.estimate, 3)} ({number(row.auc.lower, 3)} to {number(row.auc.upper, 3)})",
         ]
         for row in rows
     ]
+    deviations = [number(row.noise_stddev, 3) for row in rows if row.noise_stddev is not None]
     headings = ["model", "claimed", "if convex", "any loss", "perplexity", "attack AUC (interval)"]
     notes = (
-        f"eps at delta {bound(delta, 3)}, replacing one record. 'claimed' is what the published formula promises.",
+        f"eps at delta {bound(delta, 3)}, replacing one record (of dp-sgd: adding or removing one). 'claimed' is what "
+        "the published formula promises.",
         "'if convex' follows for a convex loss, which a GPT-2 does not have; 'any loss' needs no such assumption, only "
         "that rounding in the training moved the weights no farther than exact steps may.",
-        f"The noise has standard deviation {', '.join(number(row.noise_stddev, 3) for row in rows)}, in this order.",
+        f"The noise added to finished weights has standard deviation {', '.join(deviations)}, in this order; dp-sgd "
+        "has its noise in every step of the training.",
         "'perplexity' is on records the model never saw; 'attack AUC' is 0.5 where a guess is as good.",
         "An AUC near 0.5 means that this attack found nothing, not that nothing leaks.",
     )
@@ -62,6 +68,20 @@ def verification_text(reports: int, proved: int, false: int, failed: Sequence[st
         f"privctl verify passes all {reports} reports: {counted(proved, 'guarantee')} proved again by independent "
         f"code, {counted(false, 'published claim')} refuted, as the reports say"
     )
+
+
+def gate_text(judgements: Sequence[GateJudgement], policy: Path) -> str:
+    """What the gate says of each model, and why it refuses one."""
+    lines = [f"privctl gate with {policy}:\n"]
+    for judgement in judgements:
+        name = Path(judgement.models[0]).name if judgement.models else "no model"
+        lines.append(paragraph(f"{name}: {judgement.outcome.value.upper()}", indent=2))
+        open_findings = (*judgement.of(GateOutcome.FAIL), *judgement.of(GateOutcome.INCONCLUSIVE))
+        for rule, count in Counter(finding.rule for finding in open_findings).items():
+            first = next(finding for finding in open_findings if finding.rule == rule)
+            more = f" (and {counted(count - 1, 'more finding')})" if count > 1 else ""
+            lines.append(paragraph(f"{rule}: {first.message}{more}", indent=4))
+    return "".join(lines)
 
 
 def _epsilon(guarantee: Guarantee | None) -> str:

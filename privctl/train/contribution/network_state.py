@@ -59,7 +59,8 @@ def fixed_seed(device: torch.device, seed: int = 0) -> Iterator[None]:
     """Inside, random numbers start from ``seed``; afterwards the random state is restored."""
     devices = [] if device.type == "cpu" else [device]
     with torch.random.fork_rng(devices, device_type="cuda" if device.type == "cpu" else device.type):
-        torch.manual_seed(seed)
+        # For a CPU its generator alone: torch.manual_seed also keeps a stack trace for every device not yet in use.
+        (torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed)(seed)
         yield
 
 

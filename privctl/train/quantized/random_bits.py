@@ -55,7 +55,8 @@ class RandomBits:
     def __init__(self, seed: bytes, step: int) -> None:
         if not 0 <= step < _STEPS:
             raise ValueError(f"step {step}; words have steps from 0 to below 2^64")
-        self._key = hashlib.sha256(_DOMAIN + b"\0" + step.to_bytes(8, "big") + seed).digest()[:16]
+        key = hashlib.sha256(_DOMAIN + b"\0" + step.to_bytes(8, "big") + seed).digest()[:16]
+        self._cipher = algorithms.AES(key)
 
     def stream(self, key: int, place: RoundingSite) -> AEADEncryptionContext:
         """The AES-128-CTR keystream of the example with ``key`` (below 2^64) at ``place``.
@@ -63,7 +64,7 @@ class RandomBits:
         GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1); its tag is never asked for. That is the
         same bits as plain counter mode from faster code, and faster than generators that are no ciphers.
         """
-        return Cipher(algorithms.AES(self._key), modes.GCM(_nonce(key, place))).encryptor()
+        return Cipher(self._cipher, modes.GCM(_nonce(key, place))).encryptor()
 
     def hash_words(self, keys: Sequence[int], place: RoundingSite, count: int, device: torch.device) -> Tensor:
         """Words (n, count) int32 for devices where a cipher is slow: a hash of the position under two keyed numbers.
@@ -72,7 +73,7 @@ class RandomBits:
         between its two multiplications. They are not the words of ``stream``, and no cipher's.
         """
         blocks = b"".join(_nonce(key, place) + bytes(4) for key in keys)
-        encrypted = Cipher(algorithms.AES(self._key), modes.ECB()).encryptor().update(blocks)  # noqa: S305
+        encrypted = Cipher(self._cipher, modes.ECB()).encryptor().update(blocks)  # noqa: S305
         numbers = torch.from_numpy(np.frombuffer(encrypted, np.int32).reshape(-1, 4).copy()).to(device)
         positions = torch.arange(count, dtype=torch.int32, device=device)
         return mix(positions + numbers[:, :1], numbers[:, 1:2])

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.data.places import data_digest
+from privctl.data.recorded import data_digest
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import TaskName
 from privctl.reports.files import FoundReport, report_of

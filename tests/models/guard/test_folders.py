@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,10 +28,10 @@ from privctl.models.language import (
 from privctl.models.loading import load_for_training
 from privctl.storage.reader import open_checkpoint
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer
+from tests.forked import Forked
 
-#: Address space of a process that must refuse a bomb: PyTorch and transformers alone take 5 GB of it.
-_LIMIT = 9 << 30
-ROOT = Path(__file__).parents[3]
+#: Address space that a process which must refuse a bomb has beyond PyTorch and transformers, and its processor seconds.
+_ROOM, _SECONDS = 4 << 30, 60
 
 
 @pytest.fixture
@@ -208,7 +206,7 @@ def test_experts_that_are_kept_in_one_tensor_come_back(tmp_path: Path) -> None:
             check_loaded(network, checkpoint, (), ())
 
 
-def refusals(load: str, folders: list[Path]) -> list[str]:
+def refusals(load: str, folders: list[Path], forked: Forked) -> list[str]:
     """What each folder is refused with, all of them loaded in one process of little memory, and in a minute."""
     program = f"""
 import resource, sys
@@ -218,7 +216,10 @@ from privctl.models.language import load_model, read_tokenizer
 from privctl.models.choices import TaskName
 from privctl.models.loading import load_for_training
 from tests.memory import peak
-resource.setrlimit(resource.RLIMIT_AS, ({_LIMIT}, {_LIMIT}))
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + {_ROOM}
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+resource.setrlimit(resource.RLIMIT_CPU, ({_SECONDS}, {_SECONDS}))
 before = peak()
 for folder in map(Path, sys.argv[1:]):
     try:
@@ -228,15 +229,18 @@ for folder in map(Path, sys.argv[1:]):
         print(fault)
 print((peak() - before) >> 20)
 """
-    command = [sys.executable, "-c", program, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    *lines, grown = done.stdout.splitlines()
+    script, said = (folders[0].parent / name for name in ("refuse.py", "said"))
+    script.write_text(program)
+    with said.open("w") as out:
+        process = forked.start([*map(str, folders)], errors=True, stdout=out.fileno(), script=str(script))
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors[-2000:]
+    *lines, grown = said.read_text().splitlines()
     assert int(grown) < 300, "MiB"
     return lines
 
 
-def test_a_configuration_larger_than_its_weights_is_not_built(tmp_path: Path) -> None:
+def test_a_configuration_larger_than_its_weights_is_not_built(tmp_path: Path, forked: Forked) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"num_hidden_layers": 200_000}, "num_hidden_layers 200000; at most 2048 layers are built"),
         ({"num_hidden_layers": 2_000}, "num_hidden_layers 2000, but the weights are 21 tensors"),
@@ -248,7 +252,7 @@ def test_a_configuration_larger_than_its_weights_is_not_built(tmp_path: Path) ->
     folders = [save_model(tmp_path / str(i)) for i in range(len(cases))]
     for folder, (changes, _) in zip(folders, cases, strict=True):
         edit(folder / "config.json", **changes)
-    found = refusals("load_model(folder, device='cpu')", folders)
+    found = refusals("load_model(folder, device='cpu')", folders, forked)
     for line, (_, sentence) in zip(found, cases, strict=True):
         assert sentence in line
 
@@ -265,7 +269,7 @@ def test_a_configuration_that_contradicts_itself_is_one_sentence(tmp_path: Path,
         load_for_training(folder, TaskName.CAUSAL_LM, from_scratch=True)
 
 
-def test_random_weights_have_bounds_too(tmp_path: Path) -> None:
+def test_random_weights_have_bounds_too(tmp_path: Path, forked: Forked) -> None:
     cases = [
         ({"num_hidden_layers": 200_000}, "at most 2048 layers are built"),
         ({"vocab_size": 1 << 38}, "this machine has room for"),
@@ -274,7 +278,7 @@ def test_random_weights_have_bounds_too(tmp_path: Path) -> None:
     for folder, (changes, _) in zip(folders, cases, strict=True):
         edit(folder / "config.json", **changes)
         (folder / "model.safetensors").unlink()
-    found = refusals("load_for_training(folder, TaskName.CAUSAL_LM)", folders)
+    found = refusals("load_for_training(folder, TaskName.CAUSAL_LM)", folders, forked)
     for line, (_, sentence) in zip(found, cases, strict=True):
         assert sentence in line
 
@@ -316,7 +320,7 @@ def pattern(data: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def test_tokenizers_that_take_memory_without_end_are_refused(tmp_path: Path) -> None:
+def test_tokenizers_that_take_memory_without_end_are_refused(tmp_path: Path, forked: Forked) -> None:
     cases = [
         (grow, "may grow by a factor of 1.1e+12, and 64 is the most"),
         (pad, "fills every text up to 1073741824 tokens"),
@@ -331,7 +335,7 @@ def test_tokenizers_that_take_memory_without_end_are_refused(tmp_path: Path) -> 
         data = json.loads((folder / "tokenizer.json").read_text())
         change(data)
         (folder / "tokenizer.json").write_text(json.dumps(data))
-    found = refusals("read_tokenizer(folder, folder)('w' * 64)", folders)
+    found = refusals("read_tokenizer(folder, folder)('w' * 64)", folders, forked)
     for line, (_, sentence) in zip(found, cases, strict=True):
         assert sentence in line
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,15 @@ def test_records_that_reach_each_other_are_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("ferret backward", "ferret partial")])
+#: Methods whose self-test is another's, in a quick test of the same kind.
+SLOW = {"ferret difference", "clipped"}
+
+
+def slow(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
+@pytest.mark.parametrize("method", slow(name for name in METHODS if name not in ("ferret backward", "ferret partial")))
 def test_sound_models_pass_and_the_report_says_what_was_tested(
     method: str, gpt2: Path, data: Path, tmp_path: Path
 ) -> None:
@@ -145,7 +154,7 @@ def fnet(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("method", ["dp-sgd", "clipped", "dpquant", "ferret partial"])
+@pytest.mark.parametrize("method", slow(["dp-sgd", "clipped", "dpquant", "ferret partial"]))
 def test_fnet_is_padded_to_a_public_length(method: str, data: Path, tmp_path: Path, capsys: Any) -> None:
     more = ["--task", "masked-lm", "--max-length", "12"]
     assert retrain(METHODS[method], fnet(tmp_path / "fnet"), data, tmp_path / "out", *more) == 0

@@ -14,12 +14,12 @@ from privctl.accounting import renyi
 from privctl.accounting.gridded import NOTE, arithmetic_of, epsilon_with_charge
 from privctl.accounting.guarantees import finite, guarantee_of
 from privctl.accounting.sign_bits import average_case, worst_case
-from privctl.data.places import recorded_files
+from privctl.data.recorded import recorded_files
 from privctl.domain.events import Batches, Ledger
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.files import file_artifact, now, versions
+from privctl.reports.files import digested_artifact, now, versions
 from privctl.train import withheld
 from privctl.train.choices import DerivativeMethod
 from privctl.train.contribution.training_job import with_contribution_test
@@ -79,7 +79,10 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
         inputs=tuple(
-            file_artifact(role, file, place) for role, path in inputs.items() if path for file in recorded_files(path)
+            digested_artifact(role, file, place)
+            for role, path in inputs.items()
+            if path
+            for file in recorded_files(path)
         ),
         outputs=outputs,
         parameters=_parameters(job, done),

@@ -1,0 +1,44 @@
+"""What a report records of the data that was read: each file, or a folder of images as one, with its digest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from privctl.data.images import class_images
+from privctl.data.places import STDIN, data_files, holds_classes
+from privctl.storage.digest import DigestedFile, bytes_digest, file_digest
+
+
+def recorded_files(path: Path) -> tuple[DigestedFile, ...]:
+    """The files of the data at ``path``, each with its digest; a folder of class folders is one, digested as a whole.
+
+    Raises as ``data_files``, ``class_images`` and ``file_digest`` do.
+    """
+    if holds_classes(path):
+        return (_of_classes(path),)
+    files = [file for file in data_files(path) if file.is_file()]
+    return tuple(
+        DigestedFile(path=path if path == STDIN else file, digest=file_digest(file), bytes=file.stat().st_size)
+        for file in files
+    )
+
+
+def data_digest(path: Path) -> str:
+    """The digest of the data at ``path``: of a single file its BLAKE3.
+
+    Of several, and of a folder of class folders, the BLAKE3 of one line for each in the order of their names: the name
+    (with the class before a slash), a NUL, the file's own digest and a line end. Raises as ``recorded_files`` does.
+    """
+    files = recorded_files(path)
+    return files[0].digest if len(files) == 1 else _together((file.path.name, file.digest) for file in files)
+
+
+def _of_classes(path: Path) -> DigestedFile:
+    images = class_images(path)
+    digest = _together((f"{label}/{file.name}", file_digest(file)) for label, file in images)
+    return DigestedFile(path=path, digest=digest, bytes=sum(file.stat().st_size for _, file in images))
+
+
+def _together(named: Iterable[tuple[str, str]]) -> str:
+    return bytes_digest(b"".join(f"{name}\0{digest}\n".encode("utf-8", "surrogateescape") for name, digest in named))

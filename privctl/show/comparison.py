@@ -1,0 +1,186 @@
+"""Models side by side: the epsilon that follows, how useful each still is, and what attacks found.
+
+Everything is read from reports: what was not measured is None, never guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import Notion, PrivacyUnit, Status
+from privctl.domain.report import PrivacyReport
+from privctl.domain.strength import Severity, severity
+from privctl.domain.verdict import Outcome
+from privctl.show.leaks import MEMBERSHIP, WITHOUT_MODEL, found_leaks
+from privctl.show.page_data import PLANS, JudgedSubject, PageData
+from privctl.show.summary import leading_guarantee
+from privctl.show.text.style import number, with_exponent
+
+#: Kinds of utility, and the quantities of evidence that measure each; the first is preferred.
+UTILITIES = {
+    "held-out accuracy": ("held-out accuracy",),
+    "held-out perplexity": ("held-out perplexity", "perplexity"),
+    "held-out loss, nats": ("held-out loss, nats",),
+}
+#: What a row says, in order.
+HEADINGS = ("model", "epsilon that follows", "before", "after", "attack (interval)", "what attacks found")
+_FOUND = {
+    Severity.BAD: "a leak",
+    Severity.WEAK: "a small or uncertain leak",
+    Severity.FAIR: "nothing",
+    Severity.NONE: "not attacked",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedModel:
+    """One model. ``epsilon`` is the one that follows, None where none does; ``status`` that of its guarantee.
+
+    ``utility`` is infinite where it was too large to be told; ``before`` is that of the model it was made from.
+    ``attack`` is the AUC that certainly exceeds chance by most, and ``found`` what attacks amount to.
+    """
+
+    name: str
+    epsilon: float | None
+    status: Status | None
+    utility: float | None
+    before: float | None
+    attack: Evidence | None
+    found: Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """At least two models. ``quantity`` is what ``utility`` measures, None where no report holds any.
+
+    ``mixed``: some perplexities count the token that ends each text, as training does, and some do not, as ``privctl
+    noise --evaluate`` does.
+    """
+
+    models: tuple[ComparedModel, ...]
+    quantity: str | None
+    deltas: tuple[float, ...]
+    mixed: bool = False
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What a reader must know of the figures."""
+        if self.deltas:
+            yield f"Epsilon at δ = {', '.join(with_exponent(delta, 3) for delta in self.deltas)}."
+        if self.quantity is None:
+            yield "No report holds a held-out loss, perplexity or accuracy, so the height is what the attack reached."
+        if any(model.utility == math.inf for model in self.models):
+            yield "What is infinite stands at the end of the axis."
+        if self.mixed:
+            yield (
+                "Of models from training, perplexity counts the token that ends each text; of noised ones it does not. "
+                "Differences of a few percent between the two mean nothing."
+            )
+        if self.quantity is not None and (missing := [model.name for model in self.models if model.utility is None]):
+            yield f"Of {', '.join(missing)} no report holds the {self.quantity}."
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """A line a model, under ``HEADINGS``."""
+        for model in self.models:
+            yield (
+                model.name,
+                epsilon_words(model),
+                number(model.before, 4),
+                number(model.utility, 4),
+                attack_words(model),
+                _FOUND[model.found],
+            )
+
+
+def epsilon_words(model: ComparedModel) -> str:
+    """The epsilon that follows, with its status."""
+    return "none follows" if model.epsilon is None else f"≤ {with_exponent(model.epsilon, 3)} ({model.status})"
+
+
+def attack_words(model: ComparedModel) -> str:
+    """The attack's AUC with its interval."""
+    best = model.attack
+    if best is None or best.estimate is None or best.lower is None or best.upper is None:
+        return "not attacked"
+    return f"AUC {best.estimate:.2f} ({best.lower:.2f}–{best.upper:.2f})"
+
+
+def compare(data: PageData) -> Comparison | None:
+    """The models of a page side by side; None where they are fewer than two."""
+    subjects = [subject for subject in data.subjects if subject.source.report.step not in PLANS]
+    if len(subjects) < 2:
+        return None
+    held = Counter(kind for subject in subjects for kind in UTILITIES if _measured(subject.source.report, kind))
+    quantity = max(UTILITIES, key=lambda kind: held[kind]) if held else None
+    measured = {item.quantity for s in subjects if quantity and (item := _measured(s.source.report, quantity))}
+    deltas = {lead.delta for subject in subjects if (lead := leading_guarantee(subject)) is not None}
+    return Comparison(
+        models=tuple(_compared(subject, quantity) for subject in subjects),
+        quantity=quantity,
+        deltas=tuple(sorted(deltas)),
+        mixed=len(measured) > 1,
+    )
+
+
+def _compared(subject: JudgedSubject, quantity: str | None) -> ComparedModel:
+    report, lead = subject.source.report, leading_guarantee(subject)
+    follows = (
+        lead is not None
+        and lead.notion is Notion.APPROXIMATE_DP
+        and lead.unit is PrivacyUnit.EXAMPLE
+        and severity(lead, report.mechanism) in (Severity.GOOD, Severity.FAIR, Severity.BAD)
+        and lead.status in (Status.PROVED, Status.CONDITIONAL)
+    )
+    audits = [audit.report for audit in subject.audits]
+    return ComparedModel(
+        name=subject.source.name,
+        epsilon=lead.epsilon if lead is not None and follows else None,
+        status=lead.status if lead is not None and follows else None,
+        utility=_utility(report, quantity),
+        before=_utility_before(subject, quantity),
+        attack=best_attack([item for audit in audits for item in audit.evidence]),
+        found=_found(audits),
+    )
+
+
+def best_attack(evidence: Sequence[Evidence]) -> Evidence | None:
+    """The AUC that certainly exceeds chance by most, of attacks on the model itself."""
+    areas = [
+        item
+        for item in evidence
+        if item.quantity == "AUC" and item.lower is not None and item.method not in WITHOUT_MODEL
+    ]
+    return max(areas, key=lambda item: item.lower or 0.0, default=None)
+
+
+def _found(audits: Sequence[PrivacyReport]) -> Severity:
+    if any(found_leaks(audit) for audit in audits):
+        return Severity.BAD
+    outcomes = [v.outcome for audit in audits for v in audit.verdicts if v.subject == MEMBERSHIP]
+    if not outcomes:
+        return Severity.NONE
+    return Severity.WEAK if Outcome.REFUTED in outcomes else Severity.FAIR
+
+
+def _measured(report: PrivacyReport, quantity: str) -> Evidence | None:
+    names = UTILITIES[quantity]
+    return next((item for item in report.evidence if item.quantity in names), None)
+
+
+def _utility(report: PrivacyReport, quantity: str | None) -> float | None:
+    found = None if quantity is None else _measured(report, quantity)
+    if found is None:
+        return None
+    return math.inf if found.estimate is None else found.estimate
+
+
+def _utility_before(subject: JudgedSubject, quantity: str | None) -> float | None:
+    by_key = {ancestor.key: ancestor for ancestor in subject.ancestors}
+    for key in subject.source.parents:
+        if key in by_key and (value := _utility(by_key[key].report, quantity)) is not None:
+            return value
+    return None

@@ -1,0 +1,93 @@
+"""The headline of a model, the same on the page, in Markdown and on the card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.report import PrivacyReport
+from privctl.domain.strength import Severity
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.html.page import page
+from privctl.show.leaks import MEMBERSHIP
+from privctl.show.markdown.model_card import insert_summary
+from privctl.show.markdown.report import markdown
+from privctl.show.page_data import JudgedSubject, PageData, ReportSource
+from privctl.show.summary import summarize
+from tests.show.made import DIGEST, trained
+
+BOUND: Guarantee = trained().guarantees[0]
+TAG = b"- differential-privacy"
+
+
+def model(*guarantees: Guarantee) -> ReportSource:
+    report = replace(trained(), guarantees=guarantees)
+    return ReportSource(key="r1", name="private", digest=DIGEST, report=report)
+
+
+def attack(lower: float) -> ReportSource:
+    """An audit whose attack certainly has at least this AUC."""
+    found = Evidence(method="loss", quantity="AUC", estimate=lower + 0.04, lower=lower, upper=lower + 0.08,
+                     details={"chance": 0.5})  # fmt: skip
+    told = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC")
+    report = PrivacyReport(
+        step="audit", created="2026-01-02T00:00:00Z", versions={}, evidence=(found,), verdicts=(told,)
+    )
+    return ReportSource(key="r2", name="private.audit", digest=DIGEST, report=report, parents=("r1",))
+
+
+def data(source: ReportSource, *audits: ReportSource) -> PageData:
+    subject = JudgedSubject(source=source, audits=audits)
+    return PageData(title="t", version="0", sources=(source, *audits), subjects=(subject,))
+
+
+@pytest.mark.parametrize(
+    ("guarantees", "headline", "severity"),
+    [
+        ((BOUND,), "ε\u00a0≤\u00a02 at δ\u00a0=\u00a010⁻⁵", Severity.FAIR),
+        ((replace(BOUND, status=Status.VOID),), "No guarantee", Severity.VOID),
+        ((replace(BOUND, status=Status.CLAIMED),), "No guarantee", Severity.WEAK),
+        ((replace(BOUND, epsilon=1e8, risks=()),), "No useful guarantee", Severity.BAD),
+        ((), "No guarantee", Severity.NONE),
+    ],
+)
+def test_the_headline_is_what_is_left_of_a_guarantee(
+    guarantees: tuple[Guarantee, ...], headline: str, severity: Severity
+) -> None:
+    shown = data(model(*guarantees))
+    summary = summarize(shown.subjects[0])
+    assert (summary.headline, summary.severity) == (headline, severity)
+    assert f'<span class="figure">{headline}</span>' in page(shown)
+    assert f'<article class="card verdict {severity}">' in page(shown)
+    plain = headline.replace("\u00a0", " ")
+    assert f"**{plain}" in markdown(shown)
+    card = insert_summary(None, shown, "README.md")
+    assert f"**{plain}".encode() in card
+    assert (TAG in card) == (severity is Severity.FAIR)
+
+
+def test_a_model_that_leaks_is_not_to_be_released_whatever_its_guarantee() -> None:
+    leaking = data(model(BOUND), attack(0.7))
+    assert summarize(leaking.subjects[0]).headline == "Do not release"
+    assert summarize(leaking.subjects[0]).severity is Severity.BAD
+    assert '<span class="figure">Do not release</span>' in page(leaking)
+    assert "ε\u00a0≤\u00a02" in page(leaking), "what is guaranteed stands beside it"
+    assert b"**Do not release**" in insert_summary(None, leaking, "README.md")
+    assert TAG not in insert_summary(None, leaking, "README.md")
+
+
+def test_a_leak_within_its_margin_does_not_headline() -> None:
+    slight = summarize(data(model(BOUND), attack(0.52)).subjects[0])
+    assert slight.headline == summarize(data(model(BOUND)).subjects[0]).headline
+    assert slight.severity is Severity.BAD, "a hypothesis was rejected all the same"
+
+
+def test_the_tag_goes_where_the_guarantee_goes() -> None:
+    """As the one function of severity has it, for the card as for the page."""
+    sound, leaking = data(model(BOUND)), data(model(BOUND), attack(0.7))
+    card = insert_summary(None, sound, "README.md")
+    assert TAG in card
+    assert TAG not in insert_summary(card, leaking, "README.md")
