@@ -352,19 +352,6 @@ def test_what_tables_may_unpack_to(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read_texts(one_line)
 
 
-def test_a_string_that_a_file_repeats_is_not_unpacked_for_many_rows_at_once(tmp_path: Path) -> None:
-    one = pa.DictionaryArray.from_arrays(pa.array([0] * 150, pa.int32()), pa.array(["a" * (3 << 20)]))
-    path = tmp_path / "a.parquet"
-    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30, "store_schema": False}
-    pq.write_table(pa.table({"text": one}), path, **options)
-    assert path.stat().st_size < 2000
-    pool, most = pa.default_memory_pool(), 0
-    before = pool.bytes_allocated()
-    for _ in iter_texts(path):
-        most = max(most, pool.bytes_allocated() - before)
-    assert most < 300 << 20, "all rows at once would be 450 MiB"
-
-
 def test_an_arrow_body_larger_than_its_file(tmp_path: Path) -> None:
     path = stream(tmp_path / "a.arrow", ROWS)
     content = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Records that a path would mean twice, and folders that mean others than they seem to."""
+"""Records that a path would mean twice, files that repeat them, and folders that mean others than they seem to."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from privctl.data.count import count_examples
 from privctl.data.places import data_files
+from privctl.data.texts import iter_texts
 from privctl.domain.errors import InputError
 
 LINE = '{"text": "a record"}\n'
@@ -61,3 +62,26 @@ def test_a_state_of_another_shape_is_one_sentence(files: str, tmp_path: Path) ->
     (tmp_path / "state.json").write_text(f'{{"_data_files": {files}}}')
     with pytest.raises(InputError, match="names no files beside it"):
         data_files(tmp_path)
+
+
+def test_a_string_that_a_file_repeats_is_not_unpacked_for_many_rows_at_once(tmp_path: Path) -> None:
+    one = pa.DictionaryArray.from_arrays(pa.array([0] * 150, pa.int32()), pa.array(["a" * (3 << 20)]))
+    path = tmp_path / "a.parquet"
+    options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30, "store_schema": False}
+    pq.write_table(pa.table({"text": one}), path, **options)
+    assert path.stat().st_size < 2000
+    pool, most = pa.default_memory_pool(), 0
+    before = pool.bytes_allocated()
+    for _ in iter_texts(path):
+        most = max(most, pool.bytes_allocated() - before)
+    assert most < 300 << 20, "all rows at once would be 450 MiB"
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"text": "a"} {"text": "b"}]', '[{"text": "a"},]', '[,{"text": "a"}]', '[{"text": "a"},,{"text": "b"}]']
+)
+def test_an_array_with_commas_out_of_place_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="no valid JSON"):
+        count_examples(path)
