@@ -168,6 +168,11 @@ def claim_of(text: str | None) -> EpsilonClaim | None:
     return EpsilonClaim(epsilon=epsilon, delta=delta)
 
 
+def every_option(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` of one subcommand with those of the others, which were not given."""
+    return {**dict.fromkeys((*OF_A_MODEL, "claim", "delta", "text_column", "label_column")), **options}
+
+
 def flag_of(name: str) -> str:
     """The option of this name, as it is given."""
     return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"

@@ -22,6 +22,7 @@ NESTED = [
     *(["retrain", name] for name in ("dp-sgd", "dpquant", "ferret", "clipped", "plain")),
     *(["canary", name] for name in ("plant", "check")),
     *(["secrets", name] for name in ("scan", "plan")),
+    *(["audit", name] for name in ("membership", "canaries", "extraction", "secrets", "scores")),
     *(["claims", name] for name in ("papers", "check")),
     *(["claims", "check", name] for name in ("gaussian", "laplace", "ferret", "secret")),
 ]
@@ -74,6 +75,20 @@ def test_every_help_has_an_example_and_is_narrow_enough(root: Path, name: str) -
         assert len(line) <= 100
 
 
+@pytest.mark.parametrize("name", ["audit", *(" ".join(names) for names in NESTED if names[0] == "audit")])
+def test_the_help_of_an_audit_fits_a_screen(root: Path, name: str) -> None:
+    done = run(root, "-m", "privctl", *name.split(), "--help")
+    assert 24 <= len(done.stdout.splitlines()) <= 40
+
+
+def test_the_help_of_audit_shows_the_common_options_and_the_subcommands(root: Path) -> None:
+    shown = run(root, "-m", "privctl", "audit", "--help").stdout
+    for word in ("--members", "--train", "--canaries", "  membership  ", "  scores  ", "[MODEL]"):
+        assert word in shown
+    for word in ("--top-k", "--shadow", "--from-scores", "--debug"):
+        assert word not in shown
+
+
 def test_the_group_lists_every_command_with_the_table_s_line(root: Path) -> None:
     done = run(root, "-m", "privctl", "--help")
     assert done.returncode == 0
@@ -85,8 +100,10 @@ def test_the_group_lists_every_command_with_the_table_s_line(root: Path) -> None
 
 def test_the_table_and_the_files_agree(root: Path) -> None:
     modules = {target.split(":")[0].rpartition(".")[2] for target, _ in COMMANDS.values()}
-    files = {p.stem for p in (root / "privctl" / "cli").glob("*.py")} - {"__init__", "options"}
-    assert modules <= files, "a command in the table has no file"
+    folder = root / "privctl" / "cli"
+    files = {p.stem for p in folder.glob("*.py")} - {"__init__", "options"}
+    packages = {p.parent.name for p in folder.glob("*/__init__.py")}
+    assert modules <= files | packages, "a command in the table has no file"
     for stem in files - modules:
         text = (root / "privctl" / "cli" / f"{stem}.py").read_text(encoding="utf-8")
         assert "click.command" not in text, f"{stem}.py has a command that the table lacks"

@@ -19,6 +19,8 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
 _BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
 _BASELINES = (_BLIND, _LENGTH, _CONTROL)
+#: What the scores of another tool are called: its column.
+_COLUMN = "column "
 _DIFFERENCE = "AUC over "
 _EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
 _EXTRACTED, _BEYOND = "rate on training text", "rate beyond held-out text"
@@ -185,7 +187,7 @@ def _membership(report: PrivacyReport, least: float | None) -> Iterator[str]:
     if not any(_is_auc(item) for item in attacks):
         return
     for name in (_BLIND, _LENGTH):
-        if name not in baselines:
+        if name not in baselines and not _of_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
     outcome = _outcome(report, _MEMBERSHIP)
     if outcome is None:
@@ -199,6 +201,11 @@ def _membership(report: PrivacyReport, least: float | None) -> Iterator[str]:
     enough = least is not None and reach <= least and not apart and not seen
     if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and not enough:
         yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, which its intervals do not support"
+
+
+def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
+    """Whether it judges scores that another tool gave to records, and so says nothing of a model."""
+    return {item.role for item in report.inputs} == {"scores"} and all(i.method.startswith(_COLUMN) for i in attacks)
 
 
 def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator[str]:

@@ -84,7 +84,7 @@ def verify(
     ``data`` is what was counted of the data that it speaks of, where somebody gave that.
     """
     hashed, measured, digests, expected = _read_files(path, report, advance)
-    files = NamedFiles(digests)
+    files = NamedFiles({**{output: hasher.file_digest for output, hasher in hashed.items()}, **digests})
     links = check_chain(path, hashed, files)
     parents = [link.report for link in links[1:] if link.report is not None]
     found = [verdict for link in links for verdict in link.verdicts]

@@ -123,7 +123,9 @@ class ScoreAttack:
     def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
         """AUC, then the TPR at each of ``RATES``."""
         scores = self.score(candidates, settings)
-        return AttackResult(evidence=curve_evidence(self.name, candidates.table, scores, settings), scores=scores)
+        return AttackResult(
+            evidence=curve_evidence(self.name, scores, candidates.table.member, settings), scores=scores
+        )
 
 
 def auc_evidence(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: Settings) -> Evidence:
@@ -160,11 +162,13 @@ def _most_fpr(rate: float, nonmembers: int, alpha: float) -> float:
     return beyond_rank(int(rate * nonmembers + 1e-9), nonmembers, alpha)
 
 
-def curve_evidence(name: str, table: ScoreTable, scores: NDArray[Any], settings: Settings) -> tuple[Evidence, ...]:
+def curve_evidence(
+    name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: Settings
+) -> tuple[Evidence, ...]:
     """The AUC of ``scores`` [records] and the TPR at each of ``RATES``, with their intervals."""
-    members, nonmembers = table.split(scores)
+    members, nonmembers = scores[member], scores[~member]
     alpha = 1 - settings.confidence
-    evidence = [auc_evidence(name, scores, table.member, settings)]
+    evidence = [auc_evidence(name, scores, member, settings)]
     for rate in RATES:
         point = tpr_at_fpr(members, nonmembers, rate, alpha)
         evidence.append(Evidence(
@@ -175,7 +179,7 @@ def curve_evidence(name: str, table: ScoreTable, scores: NDArray[Any], settings:
             upper=None if point.reason else point.tpr_upper,
             confidence=settings.confidence,
             interval=CLOPPER_PEARSON,
-            samples=table.samples,
+            samples={"members": len(members), "nonmembers": len(nonmembers)},
             details={
                 # The threshold comes from the same non-members, so random guessing exceeds the rate on average.
                 # Compare with an upper limit on the false positive rate instead.

@@ -107,7 +107,7 @@ class MembershipAudit:
             warnings=(
                 *self._caveats(attacks, intervals, settings),
                 *_data_warnings(table, self._work.max_length),
-                *_backwards_warnings(evidence),
+                *backwards_warnings(evidence),
             ),
             parameters={
                 "attack": [attack.name for attack in attacks],
@@ -196,7 +196,7 @@ def _omissions(table: ScoreTable) -> list[Omission]:
     ]
 
 
-def _backwards_warnings(evidence: Sequence[Evidence]) -> list[str]:
+def backwards_warnings(evidence: Sequence[Evidence]) -> list[str]:
     """Warn about attacks with an AUC below chance. That points at the data, so the scores are not silently negated."""
     return [
         f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "

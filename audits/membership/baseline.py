@@ -50,7 +50,9 @@ class Baseline:
 
     @property
     def low_power_note(self) -> str:
-        """A note for verdicts if the blind baseline has too little power to rule out a difference; else empty."""
+        """A note for verdicts if there is no baseline, or the blind one has too little power; else empty."""
+        if not self.evidence:
+            return "; no baseline without the model was run, so the records may differ by themselves"
         reach = next((i.details.get("detectable", 1.0) for i in self.evidence if i.method == BLIND), 1.0)
         missed = f"an AUC below {reach:.2f}" if reach < 1 else "any difference"
         return (

@@ -42,7 +42,7 @@ def accounted(setting: Setting) -> Row:
         for each in report["guarantees"]
     }
     if is_installed("dp-accounting"):
-        answers[DP_ACCOUNTING] = {"answer": _dp_accounting(setting), "status": "bound", "follows": None}
+        answers[DP_ACCOUNTING] = {"answer": _dp_accounting(setting), "status": "claimed", "follows": None}
     return {"key": setting.key, "answers": answers}
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
+#: Mean exposure, in bits, of canaries of a model that remembers nothing: 1 / ln 2.
+NOTHING = 1.44
+
 
 def table(results: Row) -> str:
     """Three tables: epsilon for a noise, noise for an epsilon, and what training at that noise gave."""
@@ -65,7 +68,7 @@ def _runs(results: Row) -> Iterator[str]:
     yield (
         f"A GPT-2 of two layers after {told['epochs']} epochs on {results['prepared']['records']} notes, with the "
         f"noise that each accountant asks for at ε = {told['epsilon']:g}; canaries of a model that remembers nothing "
-        "have an exposure of 1.44 bits:"
+        f"have an exposure of {NOTHING} bits on average:"
     )
     yield ""
     rows = []
@@ -99,7 +102,7 @@ def plot(results: Row) -> bytes:
         for each in axes:
             grid(each)
 
-    return svg(draw, (10.0, 4.2), layout="constrained")
+    return svg(draw, (10.0, 4.8), layout="constrained")
 
 
 def _draw_noise(axes: Axes, results: Row) -> None:
@@ -118,17 +121,16 @@ def _draw_noise(axes: Axes, results: Row) -> None:
     axes.invert_yaxis()
     axes.set(xlabel="noise asked for, in that of the privacy loss distribution")
     axes.set_title("Noise for an epsilon; left of the line is too little", loc="left", weight="bold", fontsize=9)
-    axes.legend(frameon=False, fontsize=7, loc="lower right")
+    axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def _draw_runs(axes: Axes, results: Row) -> None:
-    for way, runs in _ordered(results):
+    for (way, runs), marker in zip(_ordered(results), "o^vsDP", strict=False):
         colour = {PLAIN: RED, "privacy loss distribution": GREEN}.get(way, BLUE)
         x, y = mean(row["perplexity"] for row in runs), mean(row["exposure"] for row in runs)
-        axes.plot([x], [y], "o", color=colour)
-        axes.annotate(way, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8)
-    axes.axhline(1.44, color=INK, linewidth=0.9, linestyle="--")
-    axes.set_xscale("log")
-    axes.margins(x=0.35, y=0.15)
+        axes.plot([x], [y], marker, color=colour, label=way, alpha=0.8)
+    axes.axhline(NOTHING, color=INK, linewidth=0.9, linestyle="--", label="nothing remembered")
+    axes.margins(x=0.1, y=0.15)
     axes.set(xlabel="held-out perplexity", ylabel="mean exposure of canaries, bits")
     axes.set_title("What that noise does to a model", loc="left", weight="bold", fontsize=9)
+    axes.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)

@@ -6,35 +6,61 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privctl.api.arguments import FilePath, path_or_none
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.gate import GateJudgement
 from privctl.domain.progress import Notify, Progress, unseen
+
+if TYPE_CHECKING:
+    from privctl.gate.model_at_hand import ModelAtHand
 
 
 def judgement_of(
     reports: Sequence[Path],
     *,
-    model: Path | None,
+    model: ModelAtHand | None,
     policy: Path | None,
     settings: Mapping[str, str],
     environment: Mapping[str, str],
-    progress: Progress,
 ) -> GateJudgement:
     """``reports`` and the ``model`` at hand against ``policy``; ``settings`` are texts by the keys' names."""
     from privctl.gate.checks import RULES
     from privctl.gate.judge import judge
-    from privctl.gate.model_at_hand import model_at, model_bytes
     from privctl.gate.policy import read_policy
 
     effective = read_policy(policy, settings, environment, RULES)
-    if model is None:
-        return judge(reports, effective, None, datetime.now(UTC))
-    with progress("digests", model_bytes(model), "bytes") as advance:
-        held = model_at(model, advance)
-    return judge(reports, effective, held, datetime.now(UTC))
+    return judge(reports, effective, model, datetime.now(UTC))
+
+
+def judged_files(
+    paths: Sequence[Path], model: Path | None, progress: Progress, notify: Notify
+) -> tuple[tuple[Path, ...], ModelAtHand | None]:
+    """The reports that ``paths`` stand for, and the model at hand: ``model``, or the one among them, read once.
+
+    A model that no report fits is judged by the one that names its files, which refutes its weights. Raises
+    CommandError for two models, InputError for a model that cannot be read, or that has no report of its own.
+    """
+    from privctl.gate.model_at_hand import model_at
+    from privctl.reports.of_model import is_model, reports_at, weight_bytes
+
+    models = list(dict.fromkeys(path for path in paths if is_model(path)))
+    if len(models) > 1:
+        raise CommandError(f"{models[0]} and {models[1]} are two models; judge one at a time")
+    held = None
+    for path in dict.fromkeys([*models, *([] if model is None else [model])]):
+        try:
+            size = weight_bytes(path)
+        except InputError as error:
+            said = f"{path} is neither a report nor a model: " if path in models else ""
+            raise InputError(f"{said}{error}") from None
+        with progress("digests", size, "bytes") as advance:
+            at_hand = model_at(path, advance)
+        if path in models:
+            paths = reports_at(paths, progress, notify, known={path: at_hand.digests}, by_name=True)
+        held = at_hand if path == model or model is None else held
+    return tuple(paths), held
 
 
 def gate(
@@ -57,7 +83,6 @@ def gate(
     Raises CommandError for a malformed policy or call.
     """
     from privctl.gate.settings import KEYS, suggestion
-    from privctl.reports.of_model import is_model, reports_at
 
     for name in settings:
         if name not in KEYS:
@@ -65,16 +90,13 @@ def gate(
     paths = [Path(each) for each in reports]
     if not paths:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    models = [path for path in paths if is_model(path)]
-    if len(models) > 1:
-        raise CommandError(f"{models[0]} and {models[1]} are two models; judge one at a time")
+    found, held = judged_files(paths, path_or_none(model), progress, notify)
     return judgement_of(
-        reports_at(paths, progress, notify),
-        model=models[0] if models and model is None else path_or_none(model),
+        found,
+        model=held,
         policy=path_or_none(policy),
         settings={name: _text(value) for name, value in settings.items()},
         environment=os.environ,
-        progress=progress,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privctl.api.arguments import FilePath, check, path_or_none
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Omission, PrivacyReport
 
@@ -36,6 +38,47 @@ def verification_of(
     with progress("files", bytes_of(report, claimed), "bytes") as advance:
         verification = run(report, claimed, advance=advance, data=counted)
     return _simulated(verification, seed, seconds, notify) if simulate else verification
+
+
+def report_of(given: Path, progress: Progress) -> Path:
+    """``given``, or where it is a model the report beside it: by its name, or else by the digests of its weights.
+
+    A report by name is taken though its digests may not fit: ``verification_at`` reads the weights, and says so.
+    """
+    from privctl.reports.of_model import is_model, report_by_name, reports_at
+
+    if not is_model(given):
+        return given
+    try:
+        named = report_by_name(given)
+    except InputError as error:
+        raise InputError(f"{given} is neither a report nor a model: {error}") from None
+    return named or reports_at((given,), progress)[0]
+
+
+def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
+    """The verification of ``report``, which is ``report_of`` what was ``given``; ``settings`` as ``verification_of``.
+
+    Where a model was given whose weights are not those of its report by name, another report that fits them is verified
+    instead; where there is none, the verification of the former refutes the weights.
+    """
+    from privctl.reports.of_model import changed_since, reports_at, weight_digests
+
+    notify, verification = settings["notify"], verification_of(report, **settings)
+    if report == given:
+        return verification
+    fits = True
+    if verification.exit_code == ExitCode.REFUTED:
+        written = {each.digest for each in verification.report.outputs if each.role == "model"}
+        fits = weight_digests(given) == written
+    if not fits:
+        with suppress(InputError):
+            report, fits = reports_at((given,), settings["progress"])[0], True
+            verification = verification_of(report, **settings)
+    notify(f"verifying {os.path.relpath(report)}, the report of {given}")
+    if not fits:
+        notify(changed_since(report, given))
+    return verification
 
 
 def _counted(data: Path, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
@@ -90,18 +133,18 @@ def verify(
     Raises InputError for what is no report, or a model without one; CommandError for files in the way.
     """
     from privctl.reports.files import require_spare, write_report
-    from privctl.reports.of_model import reports_at
     from privctl.storage.atomic import require_absent
     from verify.as_report import as_report
 
     check("verify", {"seed": seed, "seconds": seconds})
-    place = reports_at((Path(report),), progress)[0]
+    place = report_of(Path(report), progress)
     if (written := path_or_none(output)) is not None:
         if written.resolve() == place.resolve():
             raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
         require_absent(written, force)
         require_spare(written, but="verify")
-    found = verification_of(
+    found = verification_at(
+        Path(report),
         place,
         data=path_or_none(data),
         text_column=text_column,

@@ -62,8 +62,10 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
         return
     assert isinstance(ctx.command, click.Group)
     commands = ctx.command.list_commands(ctx)
+    # A group that is a command too has options of its own in its table, and its command the tables of the others.
+    alone = getattr(ctx.command, "alone", None)
     for key in own:
-        if key not in commands:
+        if key not in commands and (alone is None or isinstance(own[key], dict)):
             raise CommandError(
                 f"{place} has {_shown(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
             )
@@ -75,6 +77,7 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
     section = own.get(name, {})
     if not isinstance(section, dict):
         raise CommandError(f"{place}: {_shown(ctx, name)} must be a table of options; see docs/cli.md")
+    section = {key: each for key, each in section.items() if key not in getattr(command, "subcommands", ())}
     if section and not isinstance(command, click.Group):
         ctx.default_map = {name: dict(_defaults(ctx, name, command, section))}
         keys = ", ".join(plain(key) for key in section)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from privctl.cli.configured import own_environment
-from privctl.cli.options import MODEL, common, reports_at, verbose
+from privctl.cli.options import MODEL, common, verbose
 from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
 from privctl.gate.settings import KEYS
@@ -89,8 +89,7 @@ def gate(
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
     """
-    from privctl.api.gating import judgement_of
-    from privctl.reports.of_model import is_model
+    from privctl.api.gating import judged_files, judgement_of
     from privctl.show.progress import note, progress
     from privctl.show.text.style import plain
     from privctl.storage.atomic import write_bytes
@@ -102,21 +101,16 @@ def gate(
         raise CommandError(f"--json and --format {form} contradict each other; remove one")
     if not reports:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
-    models = [path for path in reports if is_model(path)]
-    if len(models) > 1:
-        raise CommandError(f"{models[0]} and {models[1]} are two models; judge one at a time")
-    if models and model is None:
-        model = str(models[0])
-    reports = reports_at(reports, quiet)
+    shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
+    reports, at_hand = judged_files(reports, None if model is None else Path(model), shown, told)
     form = form or ("json" if as_json else "text")
     _check_distinct(output, (*reports, *(() if policy is None else (policy,))))
     judgement = judgement_of(
         reports,
-        model=None if model is None else Path(model),
+        model=at_hand,
         policy=policy,
         settings={name: text for name, text in settings.items() if text is not None},
         environment=os.environ,
-        progress=partial(progress, quiet=quiet),
     )
     detail = {"quiet": quiet, "verbose": verbose()} if form == "text" else {}
     text = importlib.import_module(FORMATS[form]).render(judgement, **detail)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from privctl.cli.configured import apply_settings
 
@@ -25,5 +29,73 @@ class SuggestingGroup(click.Group):
             ctx.fail(f"{ctx.command_path} has no command {name!r}; {advice}")
         found, command, rest = super().resolve_command(ctx, args)
         if found is not None and command is not None and not ctx.resilient_parsing:
-            apply_settings(ctx, found, command)
+            apply_settings(ctx, found, command.called(rest) if isinstance(command, GroupWithCommand) else command)
         return found, command, rest
+
+
+class CommandAlone(click.Command):
+    """What a ``GroupWithCommand`` runs where no subcommand is named; its help lists the subcommands."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.subcommands: Mapping[str, click.Command] = {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, then the subcommands."""
+        super().format_options(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(60)) for name, each in self.subcommands.items()])
+
+
+class Subcommand(click.Command):
+    """A command of a ``GroupWithCommand``. Where a file has its name, an error says how that is written."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does."""
+        name = str(ctx.info_name)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if ctx.parent is None or not os.path.exists(name):
+                raise
+            raise click.UsageError(
+                f"{error.format_message()} Here {name} is the subcommand; for the file or folder of that name write "
+                f"{ctx.parent.command_path} ./{name}",
+                ctx,
+            ) from None
+
+
+class GroupWithCommand(SuggestingGroup):
+    """A group that runs the command ``alone`` where the first word names no subcommand.
+
+    The words then are those of ``alone``, options before or after its argument, as if there were no group.
+    """
+
+    def __init__(self, alone: CommandAlone, commands: Mapping[str, Subcommand]) -> None:
+        super().__init__(alone.name, commands=dict(commands), help=alone.help)
+        self.alone = alone
+        alone.subcommands = self.commands
+
+    def called(self, words: list[str]) -> click.Command:
+        """What ``words`` call: the group where they begin with a subcommand, else the command ``alone``."""
+        return self if words and words[0] in self.commands else self.alone
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The context of the group where a subcommand is named, else that of ``alone``."""
+        if args and args[0] in self.commands:
+            return super().make_context(info_name, args, parent, **extra)
+        if args and not args[0].startswith("-") and not extra.get("resilient_parsing"):
+            close = get_close_matches(args[0], self.commands, cutoff=0.75)
+            if close and not os.path.exists(args[0]):
+                context = click.Context(self, parent, info_name)
+                raise click.UsageError(f"{args[0]} is no file and no command; did you mean {close[0]}?", context)
+        return self.alone.make_context(info_name, args, parent, **extra)
+
+
+def complete_subcommands(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell may put for the first argument of a ``CommandAlone``: a file, or a subcommand."""
+    names = ctx.command.subcommands if isinstance(ctx.command, CommandAlone) else ()
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [*found, CompletionItem(incomplete, type="file")]

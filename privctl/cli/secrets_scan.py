@@ -19,7 +19,9 @@ _FILE = click.Path(path_type=Path)
 
 @click.argument("data", type=_FILE)
 @click.option("-o", "--output", type=_FILE, required=True, help="The book of secrets to write: .jsonl or .jsonl.gz.")
-@click.option("--kinds", help="Some of card,iban,key,email,phone; none: only what is named below.  [default: all]")
+@click.option(
+    "--kinds", help="Some of card,iban,nhs,ssn,mrn,dob,key,email,phone; none: only what is named below.  [default: all]"
+)
 @click.option("--pattern", "patterns", multiple=True, metavar="NAME=REGEX", help="Matches are secrets; repeatable.")
 @click.option("--literals", type=_FILE, help="File of texts that are secrets wherever they occur, one per line.")
 @click.option("--by", metavar="FIELD", help="Each value of this field is a secret of the records that have it.")
@@ -29,6 +31,7 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--pattern-seconds", type=AMOUNT, default=1.0, show_default=True, help="Time limit per pattern and record."
 )
+@click.option("--presidio", is_flag=True, help="Presidio's recognizers too (names, places, ...), if installed.")
 @TEXT_COLUMN
 @force
 @common
@@ -44,6 +47,7 @@ def scan(
     rare_least: int,
     most_secrets: int,
     pattern_seconds: float,
+    presidio: bool,
     force: bool,
     as_json: bool,
     quiet: bool,
@@ -51,12 +55,14 @@ def scan(
     """Find the secrets in DATA and the records that hold them.
 
     DATA is what a training reads: JSON lines, parquet, a datasets folder, CSV, text and more (see docs/data.md), with
-    "text", or "prompt" and "response", or the field that --text-column names. The scan looks for payment
-    cards and IBANs (with valid check digits), keys, tokens and passwords, e-mail addresses, phone numbers, and whatever
-    --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case of an e-mail address, the
-    separators of a number) count as one. Where matches of several kinds overlap, the longest wins; your own patterns
-    and literals are found everywhere. Names of people, dates of birth, addresses, record numbers and national
-    identity or health numbers (SSN, NHS) have no kind: only --pattern, --literals and --by find them.
+    "text", or "prompt" and "response", or the field that --text-column names. The scan looks for payment cards, IBANs
+    and NHS numbers (with valid check digits), US social security numbers (ssn), medical record numbers (mrn) and dates
+    of birth (dob) behind a word that announces them, keys, tokens and passwords, e-mail addresses, phone numbers, and
+    whatever --pattern, --literals, --by and --rare-words describe. Spellings of one secret (the case of an e-mail
+    address, the separators of a number) count as one. Where matches of several kinds overlap, the longest wins; your
+    own patterns and literals are found everywhere. Names of people, addresses and other national numbers have no kind:
+    only --pattern, --literals and --by find them, and the recognizers of Microsoft Presidio, which --presidio adds
+    where presidio-analyzer is installed (English; guesses of its language model, at a score from 0.4).
 
     A pattern is a regular expression; if it has a group (?P<secret>...), that group is the secret. Literals match
     whole words and are case-sensitive.
@@ -91,6 +97,7 @@ def scan(
         rare_least=rare_least,
         most_secrets=most_secrets,
         pattern_seconds=pattern_seconds,
+        presidio=presidio,
     )
     scanned = run(request, None if quiet else progress, force=force)
     show(encode(scanned.report) if as_json else _rendered(scanned), as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import AMOUNT, SEED32
-from privctl.cli.options import TEXT_COLUMN, common, force, reports_at, show, to_standard_output, verbose
+from privctl.cli.options import TEXT_COLUMN, common, force, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -59,7 +58,8 @@ def verify(
 ) -> None:
     """Verify REPORT: its chain and files, its internal consistency, and every guarantee in it.
 
-    A model in place of REPORT stands for its own report: the one beside it that was written with these weights.
+    A model in place of REPORT stands for its own report: the one beside it that was written with these weights, or
+    else the one that names its files, which are then refuted.
 
     Each guarantee is recomputed by code that shares nothing with the code behind the claim, and is PROVED, REFUTED with
     a counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
@@ -79,7 +79,7 @@ def verify(
       privctl verify private.report.json --data train.jsonl
       privctl verify private.report.json --simulate --plot loss.svg
     """
-    from privctl.api.verifying import verification_of
+    from privctl.api.verifying import report_of, verification_at
     from privctl.reports.codec import encode
     from privctl.reports.files import require_spare
     from privctl.show.progress import note, progress
@@ -89,16 +89,15 @@ def verify(
 
     if to_standard_output(output):
         output, as_json = None, True
-    given, report = report, reports_at((report,), quiet=True)[0]
-    if report != given:
-        note(f"verifying {os.path.relpath(report)}, the report of {given}", quiet=quiet)
+    shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
+    given, report = report, report_of(report, shown)
     _check(report, output, plot)
     for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
             require_absent(path, force, option=option)
             require_spare(path, but="verify" if path == output else "")
-    shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
-    verification = verification_of(
+    verification = verification_at(
+        given,
         report,
         data=data,
         text_column=text_column,
@@ -108,7 +107,7 @@ def verify(
         progress=shown,
         notify=told,
     )
-    place = output or report.with_name("verify.report.json")
+    place = output or verification.path.with_name("verify.report.json")
     text = encode(as_report(verification, place, seed if simulate else None))
     show(text if as_json else _rendered(verification), as_json=as_json)
     contents = ((plot, _drawn(verification, plot)), (output, text.encode()))

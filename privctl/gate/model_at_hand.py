@@ -49,12 +49,6 @@ class ModelAtHand:
             return None
 
 
-def model_bytes(path: Path) -> int:
-    """The size of all weight files; raises InputError where there is no model."""
-    with open_checkpoint(path) as checkpoint:
-        return sum(file.size for file in checkpoint.files)
-
-
 def model_at(path: Path, advance: Advance = silent) -> ModelAtHand:
     """The model at ``path``, a safetensors file or a folder of them; raises InputError for anything else."""
     with open_checkpoint(path) as checkpoint:

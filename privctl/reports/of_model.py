@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, Notify, Progress, silent
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.chain import ReportFile, ReportFiles, absolute_path
+from privctl.reports.chain import ReportFile, ReportFiles, absolute_path, path_of
 from privctl.reports.files import REPORT_SUFFIX, pointer_of, report_beside
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
@@ -75,6 +75,31 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
     return ReportsOfModel(own=own[0].path, examining=examining)
 
 
+def report_by_name(model: Path) -> Path | None:
+    """The report beside ``model`` that says it wrote these very files, whatever they hold now; no weights are read.
+
+    None where none says so, or several that differ do.
+    """
+    with open_checkpoint(model) as checkpoint:
+        weights = {absolute_path(file.path) for file in checkpoint.files}
+    files = ReportFiles()
+    found: dict[str, Path] = {}
+    for place in _places(model):
+        file = files.at(place)
+        outputs = () if file.report is None else file.report.outputs
+        if file.digest is not None and {path_of(place, each) for each in outputs if each.role == "model"} == weights:
+            found.setdefault(file.digest, file.path)
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def changed_since(report: Path, model: Path) -> str:
+    """What is wrong where ``report`` is that of ``model`` by its name alone."""
+    return (
+        f"{os.path.relpath(report)} names the files of {model}, but the digest of its weights is another: they were "
+        "changed or replaced after it was written"
+    )
+
+
 def _examines(report: PrivacyReport, weights: frozenset[str], about: set[str | None]) -> bool:
     """Whether it is about these weights, or builds on one that is."""
     if report.step not in _EXAMINING:
@@ -114,20 +139,41 @@ def _advice(model: Path, read: dict[Path, ReportFile]) -> str:
     return f"{expected.path.name} is about other weights, so restore the model or give the report that fits"
 
 
-def reports_at(paths: Sequence[Path], progress: Progress, notify: Notify = lambda _: None) -> tuple[Path, ...]:
+def _size_of(path: Path) -> int:
+    try:
+        return weight_bytes(path)
+    except InputError as error:
+        raise InputError(f"{path} is neither a report nor a model: {error}") from None
+
+
+def reports_at(
+    paths: Sequence[Path],
+    progress: Progress,
+    notify: Notify = lambda _: None,
+    *,
+    known: Mapping[Path, frozenset[str]] | None = None,
+    by_name: bool = False,
+) -> tuple[Path, ...]:
     """``paths`` with each model replaced by the reports beside it that fit its weights, its own first; each once.
 
-    Raises InputError where a model has no report of its own, or several.
+    ``known`` are the digests of models whose weights were read already. With ``by_name``, a model that no report fits
+    is replaced by the one that names its files. Raises InputError where a model has no report of its own, or several.
     """
     found: dict[Path, ReportsOfModel] = {}
     for path in dict.fromkeys(filter(is_model, paths)):
+        weights = (known or {}).get(path)
+        if weights is None:
+            with progress("digests", _size_of(path), "bytes") as advance:
+                weights = weight_digests(path, advance)
         try:
-            size = weight_bytes(path)
-        except InputError as error:
-            raise InputError(f"{path} is neither a report nor a model: {error}") from None
-        with progress("digests", size, "bytes") as advance:
-            weights = weight_digests(path, advance)
-        found[path] = reports_of(path, weights)
+            found[path] = reports_of(path, weights)
+        except InputError:
+            named = report_by_name(path) if by_name else None
+            if named is None:
+                raise
+            found[path] = ReportsOfModel(own=named)
+            notify(changed_since(named, path))
+            continue
         notify(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}")
     every = (each for path in paths for each in (found[path].all if path in found else (path,)))
     return tuple({absolute_path(path): path for path in every}.values())

@@ -40,8 +40,9 @@ _FOUND = {
 class ComparedModel:
     """One model. ``epsilon`` is the one that follows, None where none does; ``status`` that of its guarantee.
 
-    ``utility`` is infinite where it was too large to be told; ``before`` is that of the model it was made from.
-    ``attack`` is the AUC that certainly exceeds chance by most, and ``found`` what attacks amount to.
+    ``utility`` is infinite where it was too large to be told; ``before`` is that of the model it was made from, as its
+    own report or that model's says. ``attack`` is the AUC that certainly exceeds chance by most, and ``found`` what
+    attacks amount to.
     """
 
     name: str
@@ -179,6 +180,9 @@ def _utility(report: PrivacyReport, quantity: str | None) -> float | None:
 
 
 def _utility_before(subject: JudgedSubject, quantity: str | None) -> float | None:
+    own = None if quantity is None else _measured(subject.source.report, quantity)
+    if own is not None and "before" in own.details:
+        return own.details["before"]
     by_key = {ancestor.key: ancestor for ancestor in subject.ancestors}
     for key in subject.source.parents:
         if key in by_key and (value := _utility(by_key[key].report, quantity)) is not None:

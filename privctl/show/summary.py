@@ -19,7 +19,8 @@ from privctl.domain.strength import (
     severity,
 )
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.leaks import is_claim, leaks, refutes
+from privctl.show.decision import Decision, conclusion
+from privctl.show.leaks import EXITS_WITH_0, is_claim, leaks, refutes
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.text.style import with_exponent
 
@@ -48,9 +49,10 @@ _NAMED = 6
 class Summary:
     """Of one subject: the guarantee that leads, sentences on it, on attacks and on checks, and what is missing.
 
-    ``leaked`` names the leaks that attacks found; empty where they found none. ``attack`` and ``check`` are the worst
-    outcomes of audits and of verification (files that differ from their report count as the latter); None where there
-    were none. ``worst`` is the worse of the two. ``headline`` says all this in a few words, ``severity`` colours it.
+    ``attacked`` says what the audits amount to, ``leaked`` gives the figures of the leaks that they found; empty where
+    they found none. ``attack`` and ``check`` are the worst outcomes of audits and of verification (files that differ
+    from their report count as the latter); None where there were none. ``worst`` is the worse of the two. ``headline``
+    says all this in a few words, ``severity`` colours it.
     """
 
     subject: JudgedSubject
@@ -83,7 +85,7 @@ def summarize(subject: JudgedSubject) -> Summary:
         headline=DO_NOT_RELEASE if leaked or false else _headline(lead, worth),
         severity=Severity.BAD if worst is Outcome.REFUTED else worth,
         guarantee=_guarantee_sentence(subject, lead),
-        attacked=_attack_sentence(subject, audited),
+        attacked=_attack_sentence(subject),
         leaked=leaked,
         verified=_check_sentence(subject, checked, broken),
         attack=worst_of(audited),
@@ -182,18 +184,11 @@ def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
     return " ".join(filter(None, ["A plan, not a run." if plan else "", text, weak(lead, subject.source.report)]))
 
 
-def _attack_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict]) -> str:
-    if not subject.audits:
-        return "Not attacked."
-    if not verdicts:
-        return "Attacked, without a verdict."
-    parts = []
-    for outcome, word in WORDS.items():
-        subjects = [f"“{v.subject}”" for v in verdicts if v.outcome is outcome]
-        if subjects:
-            more = f" and {len(subjects) - _NAMED} more" if len(subjects) > _NAMED else ""
-            parts.append(f"{word}: {', '.join(subjects[:_NAMED])}{more}")
-    return "Attacked. " + ". ".join(part[0].upper() + part[1:] for part in parts) + "."
+def _attack_sentence(subject: JudgedSubject) -> str:
+    """What each audit amounts to, in the words of its own command, the worst first."""
+    concluded = [conclusion(source.report) for source in subject.audits]
+    found = sorted(concluded, key=lambda each: list(Decision).index(each.decision))
+    return " ".join(dict.fromkeys(each.sentence for each in found)) or "Not attacked."
 
 
 def _leak_sentence(subject: JudgedSubject) -> str:
@@ -203,7 +198,7 @@ def _leak_sentence(subject: JudgedSubject) -> str:
     text = "; ".join(lines)
     if all(refutes(source.report) for source in subject.audits if leaks(source.report)):
         return f"{text[0].upper()}{text[1:]}."
-    return f"{text[0].upper()}{text[1:]}. The audit's exit code is 0 all the same, because no claim was refuted."
+    return f"{text[0].upper()}{text[1:]}. {EXITS_WITH_0}."
 
 
 def _check_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:

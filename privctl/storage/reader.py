@@ -191,11 +191,23 @@ def missing_model(path: Path) -> InputError:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The index's tensor name -> shard name; raises InputError for a malformed one or a name that is no plain file."""
+    """The index's tensor name -> shard name; raises InputError for a malformed one or a name that is no plain file.
+
+    transformers loads no model whose index lacks ``metadata``, so no command takes such an index.
+    """
     data = parse_json(read_text(index), str(index))
-    mapping = data.get("weight_map") if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        raise InputError(f'{index} is not a JSON object with "metadata" and "weight_map"; save the model again')
+    mapping = data.get("weight_map")
     if not isinstance(mapping, dict) or not mapping or not all(isinstance(v, str) for v in mapping.values()):
-        raise InputError(f"{index} has no weight_map of tensor names to shard names")
+        raise InputError(
+            f'{index} has no "weight_map", an object of tensor names and their shards; save the model again'
+        )
+    if not isinstance(data.get("metadata"), dict):
+        raise InputError(
+            f'{index} has no "metadata", an object without which transformers does not load the model; add '
+            '"metadata": {} beside "weight_map"'
+        )
     for shard in mapping.values():
         if Path(shard).name != shard:
             raise InputError(f"{index} names the shard {shard!r}; a shard must be a file beside the index")

@@ -18,6 +18,7 @@ import pytest
 import privctl
 from privctl.api.arguments import range_of
 from privctl.cli import root
+from privctl.cli.groups import GroupWithCommand
 from privctl.cli.numbers import Number, Whole
 from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.gate import GateOutcome
@@ -43,7 +44,7 @@ def command(*names: str) -> click.Command:
         inner = found.get_command(click.Context(found), name)
         assert inner is not None
         found = inner
-    return found
+    return found.alone if isinstance(found, GroupWithCommand) else found
 
 
 def default_of(parameter: click.Parameter) -> Any:

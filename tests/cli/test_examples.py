@@ -23,6 +23,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from audits.canaries.manifest import read_manifest
 from privctl.cli import root, run
+from privctl.cli.groups import GroupWithCommand
 from tests.models.tasks.small import architecture
 
 NAMES = ["anna", "ben", "carla", "dmitri", "eva", "farid", "gita", "hugo", "ines", "jan"]
@@ -44,6 +45,8 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
         yield path, command
         return
     ctx = click.Context(command)
+    if isinstance(command, GroupWithCommand):
+        yield path, command.alone
     for name in command.list_commands(ctx):
         found = command.get_command(ctx, name)
         assert found is not None
@@ -114,6 +117,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         parquet.write_table(pa.table({"body": bodies}), folder / "notes" / "0.parquet")
         rows = [f"{random.Random(i).gauss(i % 2, 1)},{i % 2}" for i in range(200)]
         (folder / "scores.csv").write_text("\n".join(["score,member", *rows]) + "\n")
+        named = [f"{i},{row},{random.Random(i).gauss(0, 1)},{i % 3}" for i, row in enumerate(rows)]
+        heading = "id,score,member,loss,rmia"
+        (folder / "per-record.csv").write_text("\n".join([heading, *named]) + "\n")
         prepare = (
             "noise model.safetensors --epsilon 1 --epochs 1 --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 "
             "--batch-size 5",

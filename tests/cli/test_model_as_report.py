@@ -13,6 +13,7 @@ from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.reports.of_model import reports_of, weight_digests
 from tests.gate.genuine import genuine
+from tests.work import bytes_read
 
 Capture = pytest.CaptureFixture[str]
 MODEL, OWN, AUDIT = "release/model", "release/model.report.json", "release/model.audit.report.json"
@@ -78,15 +79,58 @@ def test_a_page_of_a_model_is_that_of_its_reports(here: Path, capsys: Capture) -
     assert Path("release/model.html").is_file()
 
 
-@pytest.mark.parametrize("command", ["verify", "gate", "report"])
-def test_changed_weights_have_no_report(here: Path, capsys: Capture, command: str) -> None:
+def test_no_page_is_made_of_changed_weights(here: Path, capsys: Capture) -> None:
     flip(here / MODEL / "model.safetensors")
     before = sorted(here.rglob("*"))
-    assert run([command, MODEL]) == 3
+    assert run(["report", MODEL]) == 3
     error = capsys.readouterr().err
     assert f"no report beside {MODEL} was written with these weights" in error
     assert "model.report.json is about other weights" in error
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("model", [MODEL, f"{MODEL}/model.safetensors"])
+def test_changed_weights_are_refuted_by_the_report_of_their_name(here: Path, capsys: Capture, model: str) -> None:
+    flip(here / MODEL / "model.safetensors")
+    assert run(["verify", OWN, "-q"]) == 1
+    by_report = capsys.readouterr().out
+    assert run(["verify", model]) == 1
+    said = capsys.readouterr()
+    assert said.out == by_report
+    changed = f"{OWN} names the files of {model}, but the digest of its weights is another"
+    assert changed in said.err
+    assert run(["gate", OWN, "--model", MODEL, "--max-epsilon", "3", "-q"]) == 1
+    assert run(["gate", model, "--max-epsilon", "3"]) == 1
+    assert changed in capsys.readouterr().err
+
+
+def test_a_report_whose_digests_fit_is_taken_before_one_of_the_name(here: Path, capsys: Capture) -> None:
+    shutil.rmtree(MODEL)
+    shutil.move("release/noised", MODEL)
+    shutil.move("release/noised.report.json", "release/moved.report.json")
+    assert run(["verify", MODEL]) == 3, "the files that it names are not there"
+    said = capsys.readouterr().err
+    assert f"verifying release/moved.report.json, the report of {MODEL}" in said
+    assert "is another" not in said
+
+
+@pytest.mark.parametrize(
+    ("call", "times"),
+    [
+        # The weights of a trained model are held against where its training began, which is another pass.
+        (["verify", MODEL], 2),
+        (["verify", OWN], 2),
+        (["verify", "release/noised"], 1),
+        (["gate", MODEL, "--max-epsilon", "3"], 1),
+        (["gate", MODEL, "--model", MODEL, "--max-epsilon", "3"], 1),
+        (["gate", "release/noised", "--max-epsilon", "3"], 1),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_the_weights_are_read_once(here: Path, call: list[str], times: int) -> None:
+    place = Path("release/noised" if "release/noised" in call else MODEL) / "model.safetensors"
+    read = bytes_read(lambda: run([*call, "-q"]))
+    assert round(read[str(place.absolute())] / place.stat().st_size) == times
 
 
 def test_another_models_report_in_its_place_is_not_taken(here: Path) -> None:

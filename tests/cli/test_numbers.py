@@ -9,6 +9,7 @@ import click
 import pytest
 
 from privctl.cli import root, run
+from privctl.cli.groups import GroupWithCommand
 from privctl.train.methods.dpquant.settings import DpquantSettings
 from privctl.train.methods.ferret.settings import FerretSettings
 
@@ -16,6 +17,8 @@ NUMBERS = {"integer", "float", "number"}
 
 
 def commands(command: click.Command, name: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if isinstance(command, GroupWithCommand):
+        yield name, command.alone
     if isinstance(command, click.Group):
         context = click.Context(command)
         for each in command.list_commands(context):
@@ -51,7 +54,7 @@ OPTIONS = {
 #: Options that are 0 where nothing of the kind is wanted, and seeds.
 MAY_BE_ZERO = {
     "--seed", "--momentum", "--beta1", "--beta2", "--weight-decay", "--warmup-steps", "--beta", "--smoothing",
-    "audit --delta", "canary plant --delta",
+    "audit --delta", "audit canaries --delta", "audit scores --delta", "canary plant --delta",
 }  # fmt: skip
 
 

@@ -30,10 +30,10 @@ def scan(data: Path, *more: str) -> int:
 def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--pattern", r"ticket=\bT-\d{6}\b", "--by", "who") == 0
     shown = capsys.readouterr()
-    rows = {line.split()[0]: line.split()[1:4] for line in shown.out.splitlines()[2:9]}
+    rows = {line.split()[0]: line.split()[1:4] for line in shown.out.splitlines()[2:13]}
     assert rows == {
         "card": ["1", "1", "1"],
-        "iban": ["0", "0", "0"],
+        **{kind: ["0", "0", "0"] for kind in ("iban", "nhs", "ssn", "mrn", "dob")},
         "key": ["0", "0", "0"],
         "email": ["1", "2", "2"],
         "phone": ["1", "1", "1"],
@@ -62,9 +62,9 @@ def test_what_was_not_looked_for_is_said(data: Path, capsys: pytest.CaptureFixtu
     (report,) = (read_report(path) for path in data.parent.glob("*.report.json"))
     (warning,) = (line for line in report.warnings if line.startswith("not looked for"))
     for text in (" ".join(said.split()).partition("Not looked for: ")[2], warning):
-        for kind in ("card", "iban", "key"):
+        for kind in ("card", "iban", "ssn", "mrn", "dob", "key"):
             assert f"the kind {kind};" in text
-        for what in ("names of people", "dates of birth", "record and account numbers", "SSN and NHS"):
+        for what in ("names of people", "dates of birth and record numbers without", "account numbers", "SSN and NHS"):
             assert what in text
         assert "the kind email" not in text
     assert scan(data, "-f", *more) == 0

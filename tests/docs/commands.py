@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import click
 
 from privctl.cli import COMMANDS, root
+from privctl.cli.groups import GroupWithCommand
 from tests.docs.pages import as_table
 
 _EXAMPLE = "Example:"
@@ -54,11 +56,12 @@ def reference() -> str:
 def _described(command: click.Command, name: str, level: int) -> Iterator[str]:
     yield f"{'#' * level} {name}\n"
     text, example = _split(command.help or "")
-    yield f"```text\n{_usage(command, name)}\n```\n"
+    called = command.alone if isinstance(command, GroupWithCommand) else command
+    yield f"```text\n{_usage(called, name)}\n```\n"
     yield _plain(text)
     if example:
         yield f"```sh\n{example}\n```\n"
-    rows = [_option(parameter) for parameter in command.params if isinstance(parameter, click.Option)]
+    rows = [_option(parameter) for parameter in called.params if _is_shown(parameter)]
     if rows:
         yield as_table(["option", "meaning"], rows)
     if isinstance(command, click.Group):
@@ -95,6 +98,10 @@ def _plain(text: str) -> str:
         if joined:
             found.append(_escaped(joined))
     return "\n\n".join(found) + "\n"
+
+
+def _is_shown(parameter: click.Parameter) -> TypeGuard[click.Option]:
+    return isinstance(parameter, click.Option) and not parameter.hidden
 
 
 def _option(option: click.Option) -> list[str]:

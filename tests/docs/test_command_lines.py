@@ -9,6 +9,7 @@ import click
 import pytest
 
 from privctl.cli import root
+from privctl.cli.groups import GroupWithCommand
 from tests.docs.pages import ROOT, called, mentioned, pages
 
 TEXTS = {**pages(), "README.md": (ROOT / "README.md").read_text(encoding="utf-8")}
@@ -20,10 +21,12 @@ def command_of(words: Sequence[str]) -> tuple[click.Command, list[str]]:
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
         found = command.get_command(click.Context(command), rest[0])
+        if found is None and isinstance(command, GroupWithCommand):
+            break
         if found is None:
             raise click.UsageError(f"no command {rest[0]}")
         command, rest = found, rest[1:]
-    return command, rest
+    return (command.alone if isinstance(command, GroupWithCommand) else command), rest
 
 
 def parse(words: Sequence[str], *, whole: bool) -> None:

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from privctl.cli import root
+from privctl.cli.groups import GroupWithCommand
 from privctl.domain import events, evidence, guarantee, mechanism, verdict
 from privctl.secrets import protection
 from privctl.train.choices import ClippingStyle, FormatName
@@ -21,14 +22,14 @@ GLOSSARY = pages()["glossary.md"]
 #: Options about files, looks, speed and the model itself. Every other option is a term that the glossary defines.
 _PLAIN = """
 --bf16 --beta1 --beta2 --by --cache --candidates --checkpointing --compile --count --data --debug --derivatives
---device --dropout --dry-run --exact --exclude --export --force --format --from-scores --from-scratch
---full-precision --greedy-only --include --init --json --keep-models --keep-scores --kind --kinds --learning-rate
---leaks --least-prefix --length --literals --long --lora-rank --luq-levels --manifest --max-length --micro-examples
---micro-tokens --model --momentum --most-secrets --no-cache --no-exact --no-peers --optimizer --output --pattern
---pattern-seconds --plot --prefix-from --prefix-tokens --quiet --rare-least --rare-words --report --resize
---response-only --resume --schedule --seconds --simulate --solver --static-layers --suffix-tokens --task
---temperature --template --threads --timeout --title --tokenizer --top-k --top-p --vectorize --verbose
---warmup-steps --weight-decay --version --help
+--device --dropout --dry-run --exact --exclude --export --force --format --from-scores --from-scratch --full-precision
+--id-column --member-column --models --score-column --greedy-only --include --init --json --keep-models --keep-scores
+--kind --kinds --learning-rate --leaks --least-prefix --length --literals --long --lora-rank --luq-levels --manifest
+--max-length --micro-examples --micro-tokens --model --momentum --most-secrets --no-cache --no-exact --no-peers
+--optimizer --output --pattern --pattern-seconds --presidio --plot --prefix-from --prefix-tokens --quiet --rare-least
+--rare-words --report --resize --response-only --resume --schedule --seconds --simulate --solver --static-layers
+--suffix-tokens --task --temperature --template --threads --timeout --title --tokenizer --top-k --top-p --vectorize
+--verbose --warmup-steps --weight-decay --version --help
 """
 PLAIN = frozenset(_PLAIN.split())
 #: Words that reports and options use, all of whose values the glossary must name.
@@ -61,6 +62,8 @@ WORDS: tuple[type[StrEnum], ...] = (
 def options(command: click.Command = root) -> Iterator[str]:
     """Every long option of every command."""
     context = click.Context(command)
+    if isinstance(command, GroupWithCommand):
+        yield from options(command.alone)
     yield from (
         name for each in command.get_params(context) for name in (*each.opts, *each.secondary_opts) if "--" in name
     )

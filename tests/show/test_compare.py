@@ -120,6 +120,11 @@ def test_what_a_model_was_made_from_is_before() -> None:
     found = compare(replace(given, subjects=subjects))
     assert found is not None
     assert [model.before for model in found.models] == [None, 5.0]
+    (measured,) = child.report.evidence
+    own = replace(child, report=replace(child.report, evidence=(replace(measured, details={"before": 7.0}),)))
+    found = compare(replace(given, subjects=(subjects[0], replace(subjects[1], source=own))))
+    assert found is not None
+    assert found.models[1].before == 7.0, "what its own report says comes first"
 
 
 def test_without_a_measure_of_utility_the_attack_is_shown_alone_and_that_is_said() -> None:

@@ -17,6 +17,7 @@ from privctl.show.markdown.model_card import insert_summary
 from privctl.show.markdown.report import markdown
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.summary import summarize
+from privctl.show.text.guarantee import guarantee_text
 from tests.show.made import DIGEST, trained
 
 BOUND: Guarantee = trained().guarantees[0]
@@ -100,3 +101,9 @@ def test_a_guarantee_of_another_program_s_loop_gets_no_tag(name: str) -> None:
     card = insert_summary(None, data(model(replace(BOUND, assumptions=(*BOUND.assumptions, loop)))), "README.md")
     assert TAG not in card
     assert b"at \xce\xb4 = 10" in card, "it is shown all the same"
+
+
+def test_the_terminal_colours_a_bound_by_what_it_rules_out() -> None:
+    proved = replace(BOUND, status=Status.PROVED)
+    assert "\x1b[32mproved" in guarantee_text(proved, named=False, verbose=False)
+    assert "\x1b[31mproved" in guarantee_text(replace(proved, epsilon=1e8, risks=()), named=False, verbose=False)

@@ -149,6 +149,22 @@ def test_a_malformed_index(sharded: Path, text: str) -> None:
     refused(sharded, INDEX_NAME)
 
 
+@pytest.mark.parametrize("metadata", [None, [], "absent"])
+def test_an_index_that_transformers_would_not_load_is_refused_with_what_to_add(sharded: Path, metadata: object) -> None:
+    path = sharded / INDEX_NAME
+    index = json.loads(path.read_text()) | {"metadata": metadata}
+    if metadata == "absent":
+        del index["metadata"]
+    path.write_text(json.dumps(index))
+    assert 'add "metadata": {} beside "weight_map"' in refused(sharded, INDEX_NAME, 'has no "metadata"')
+    path.write_text(json.dumps(index | {"metadata": {}}))
+    with open_checkpoint(sharded) as checkpoint:
+        assert len(checkpoint.files) == 2
+    del index["weight_map"]
+    path.write_text(json.dumps(index | {"metadata": {}}))
+    refused(sharded, INDEX_NAME, 'has no "weight_map"', "save the model again")
+
+
 def test_an_index_that_is_not_text(sharded: Path) -> None:
     (sharded / INDEX_NAME).write_bytes(b"\xff\xfe\x00")
     assert "not UTF-8" in refused(sharded, INDEX_NAME)

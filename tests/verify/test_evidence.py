@@ -56,7 +56,7 @@ def audited(folder: Path, kind: str) -> Path:
     one, two = scores[judged], looks[judged]
     beyond = auc_difference(one[inside], one[~inside], two[inside], two[~inside], 1 - settings.confidence, least=2)
     evidence = (
-        *curve_evidence("loss", table, scores, settings),
+        *curve_evidence("loss", scores, table.member, settings),
         auc_evidence(BLIND, looks[judged], inside, settings),
         Evidence(
             method="loss", quantity=DIFFERENCE, estimate=beyond.difference, lower=beyond.lower, upper=beyond.upper,
@@ -132,7 +132,7 @@ def test_narrow_intervals_of_less_confidence_do_not_add_up(tmp_path: Path) -> No
     table = table_of(150, 1200)
     random = np.random.default_rng(4)
     scores = random.standard_normal(1350) + 0.4 * table.member
-    path.write_text(encode(replace(report, evidence=curve_evidence("loss", table, scores, settings))))
+    path.write_text(encode(replace(report, evidence=curve_evidence("loss", scores, table.member, settings))))
     (verdict,), _ = judged(verify(path, read(path)))
     assert verdict.outcome is Outcome.REFUTED
     assert "its 3 intervals are wrong with chance 0.3 together, but it states 0.05" in verdict.reason

@@ -108,7 +108,7 @@ def report_of(
     return PrivacyReport(
         step="secrets-scan",
         created=now(),
-        versions=versions(("numpy", "regex", "blake3")),
+        versions=versions(("numpy", "regex", "blake3", *(("presidio-analyzer",) if request.presidio else ()))),
         inputs=tuple(
             digested_artifact(role, file, place)
             for role, path in inputs.items()

@@ -17,7 +17,8 @@ class ScanRequest:
     """``kinds`` empty means all in the table; ``patterns`` are ``NAME=REGEX`` as given.
 
     ``rare_words`` N asks for words in at least ``rare_least`` and at most N records. ``pattern_seconds`` is the time a
-    pattern may take for a record. Raises CommandError for settings that cannot be met.
+    pattern may take for a record. ``presidio`` asks for Presidio's recognizers as well. Raises CommandError for
+    settings that cannot be met.
     """
 
     data: Path
@@ -31,6 +32,7 @@ class ScanRequest:
     rare_least: int = 1
     most_secrets: int = 1_000_000
     pattern_seconds: float = 1.0
+    presidio: bool = False
 
     def __post_init__(self) -> None:
         if not self.output.name.endswith(_BOOKS) or self.output.name in _BOOKS:

@@ -85,7 +85,12 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
 
 def _prepare_search(request: ScanRequest) -> _ScanSearch:
     kinds = select_kinds(request.kinds)
-    patterns = parse_patterns(request.patterns, (*KINDS, LITERAL, RARE, NONE))
+    if request.presidio:
+        from privctl.secrets.scan.kinds.presidio import presidio_kinds
+
+        kinds += presidio_kinds()
+    reserved = (*KINDS, *(kind.name for kind in kinds), LITERAL, RARE, NONE)
+    patterns = parse_patterns(request.patterns, reserved)
     listed = read_literals(request.literals) if request.literals else []
     if listed:
         kinds.append(SecretKind(name=LITERAL, find=Literals(listed), by_user=True))
@@ -93,7 +98,7 @@ def _prepare_search(request: ScanRequest) -> _ScanSearch:
         kinds.append(SecretKind(name=name, find=Pattern(name, expression, request.pattern_seconds), by_user=True))
     if not kinds and request.by is None and request.rare_words is None:
         raise CommandError(
-            f"--kinds {NONE} leaves nothing to look for; give --pattern, --literals, --by or --rare-words"
+            f"--kinds {NONE} leaves nothing to look for; give --pattern, --literals, --by, --rare-words or --presidio"
         )
     return _ScanSearch(kinds=tuple(kinds), patterns=patterns, listed=len(listed))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privctl.domain.guarantee import Guarantee, Notion, Risk, RiskMeasure, Status
-from privctl.show.text.style import assumption_lines, bound, paragraph, status_word
+from privctl.show.text.style import assumption_lines, bound, graded_word, paragraph
 
 
 def amount(guarantee: Guarantee) -> str:
@@ -22,7 +22,7 @@ def amount(guarantee: Guarantee) -> str:
 def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
     """All of it, a paragraph a part; ``named`` begins with its name."""
     name = f"{guarantee.name}: " if named and guarantee.status is not Status.REFUTED else ""
-    text = paragraph(f"{name}{amount(guarantee)} ({status_word(guarantee.status)})")
+    text = paragraph(f"{name}{amount(guarantee)} ({graded_word(guarantee)})")
     if guarantee.status in (Status.REFUTED, Status.CLAIMED):
         return text + paragraph(f"{guarantee.accountant}: {guarantee.note}", indent=2)
     if named or verbose:

@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from privctl.domain.guarantee import Assumption, AssumptionState, Status
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, Status
 from privctl.domain.shown import upward
+from privctl.domain.strength import Severity, severity
 from privctl.domain.verdict import Outcome
 from privctl.show.plain import escape_hidden
 
@@ -47,6 +48,14 @@ _OF_STATUS = {
     Status.REFUTED: Colour.BAD,
     Status.VOID: Colour.BAD,
 }
+_OF_SEVERITY = {
+    Severity.GOOD: Colour.GOOD,
+    Severity.FAIR: Colour.CARE,
+    Severity.WEAK: Colour.CARE,
+    Severity.BAD: Colour.BAD,
+    Severity.VOID: Colour.BAD,
+    Severity.NONE: Colour.CARE,
+}
 _OF_OUTCOME = {
     Outcome.PROVED: Colour.GOOD,
     Outcome.CONSISTENT: Colour.GOOD,
@@ -73,6 +82,11 @@ def coloured(text: str, colour: Colour) -> str:
 def status_word(status: Status) -> str:
     """A guarantee's status, coloured."""
     return coloured(str(status), _OF_STATUS[status])
+
+
+def graded_word(guarantee: Guarantee) -> str:
+    """A guarantee's status, coloured by what the guarantee is worth; for what is no noise on finished weights."""
+    return coloured(str(guarantee.status), _OF_SEVERITY[severity(guarantee, None)])
 
 
 def outcome_word(outcome: Outcome) -> str:

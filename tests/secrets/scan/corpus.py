@@ -13,6 +13,10 @@ import string
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
+MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
 DIGITS, WORD = string.digits, string.ascii_letters + string.digits
 #: What stands around a secret; no word in them announces one.
 AROUND = (
@@ -205,12 +209,55 @@ def keys(rng: random.Random) -> list[str]:
     return rng.choice(made)()
 
 
+def ssns(rng: random.Random) -> list[str]:
+    area = rng.choice([rng.randint(1, 665), rng.randint(667, 899)])
+    parts = f"{area:03d}", f"{rng.randint(1, 99):02d}", f"{rng.randint(1, 9999):04d}"
+    bare = "".join(parts)
+    return [
+        "-".join(parts), "\u2011".join(parts), f"SSN {bare}", f"SSN: {' '.join(parts)}",
+        f"social security number is {bare}",
+    ]  # fmt: skip
+
+
+def nhs_numbers(rng: random.Random) -> list[str]:
+    """Weighted from the other end: the whole number, check digit with weight 1, is a multiple of 11."""
+    while True:
+        number = drawn(rng, DIGITS, 10)
+        if sum(int(sign) * (10 - i) for i, sign in enumerate(number)) % 11 == 0 and len(set(number)) > 1:
+            break
+    three = grouped(number, (3, 3, 4), " ")
+    return [f"NHS {number}", f"NHS number: {three}", f"nhs no. {three.replace(' ', '-')}", f"NHS Number ({number})"]
+
+
+def record_numbers(rng: random.Random) -> list[str]:
+    letters, digits = rng.choice(["", "A", "MH"]), drawn(rng, DIGITS, 7)
+    number = f"{letters}{digits}"
+    return [
+        f"MRN {number}", f"MRN: {number}", f"mrn#{number.lower()}", f"patient ID = {number}",
+        f"Medical record number is {number}", f"hospital no. {letters}{digits[:3]}-{digits[3:]}",
+    ]  # fmt: skip
+
+
+def births(rng: random.Random) -> list[str]:
+    month, day, year = rng.randint(1, 12), rng.randint(13, 28), rng.randint(1920, 2019)
+    name = MONTHS[month - 1]
+    return [
+        f"born {year}-{month:02d}-{day}", f"DOB: {month:02d}/{day}/{year}", f"DOB {day}/{month}/{year}",
+        f"date of birth: {day}.{month:02d}.{year}", f"born on {day} {name} {year}", f"was born {name} {day}, {year}",
+        f"D.O.B. {day}-{name[:3]}-{year}", f"birthday: the {day}th of {name} {year}", f"geb. {day}.{month}.{year}",
+    ]  # fmt: skip
+
+
 PLANTED: dict[str, Callable[[random.Random], list[str]]] = {
     "email": emails,
     "card": cards,
     "iban": ibans,
     "phone": phones,
     "key": keys,
+    "ssn": ssns,
+    "nhs": nhs_numbers,
+    "mrn": record_numbers,
+    "dob": births,
 }
 
 
@@ -263,7 +310,15 @@ def near_misses(count: int, seed: int) -> Iterator[str]:
         lambda: f"time {n(1_500_000_000, 1_799_999_999)}",
         lambda: f"number 00{drawn(rng, DIGITS, 9)}",
         lambda: f"ISBN 978-{n(0, 9)}-{n(10, 99)}-{n(100000, 999999)}-{n(0, 9)}",
-        lambda: f"{n(100, 999)}-{n(10, 99)}-{n(1000, 9999)}",
+        lambda: f"{n(900, 999)}-{n(10, 99)}-{n(1000, 9999)}",  # no area of a social security number
+        lambda: f"{n(100, 665)}-00-{n(1000, 9999)}, {n(100, 665)}-{n(10, 99)}-0000, 666-{n(10, 99)}-{n(1000, 9999)}",
+        lambda: f"SSN 000{n(10, 99)}{n(1000, 9999)} or {n(100, 665)} {n(10, 99)} {n(1000, 9999)}",
+        lambda: f"NHS hospital, ward {n(1, 99)}, order 9434765919",
+        lambda: f"NHS number 943476591{n(0, 8)}",  # the check digit is 9
+        lambda: f"born in {n(1900, 2019)}, stillborn {n(1, 28)}.{n(1, 12)}.{n(1900, 2019)}",
+        lambda: f"born 31.02.{n(1900, 2019)}, DOB {n(1900, 2019)}-13-{n(10, 28)}",
+        lambda: f"Bornholm {n(1900, 2019)}-{n(10, 12)}-{n(10, 28)}; admitted {n(1, 28)} March {n(1900, 2019)}",
+        lambda: f"MRN 12, the patient is {n(1, 99)}, chart {n(1, 9)}, patient {n(10000, 99999)}",
         lambda: f"@{drawn(rng, string.ascii_lowercase, 8)} and @{drawn(rng, string.ascii_lowercase, 5)}.{n(1, 9)}",
         lambda: f"git@github.com:{drawn(rng, string.ascii_lowercase, 8)}/repo.git",
         lambda: f"ssh ann@host{n(1, 99)} and root@localhost",

@@ -157,7 +157,9 @@ def test_kinds_are_chosen_by_name() -> None:
     assert [kind.name for kind in select_kinds(())] == list(KINDS)
     assert [kind.name for kind in select_kinds(("phone", "email"))] == ["email", "phone"]
     assert select_kinds(("none",)) == []
-    with pytest.raises(CommandError, match="--kinds mail is not one of card, iban, key, email, phone"):
+    with pytest.raises(
+        CommandError, match="--kinds mail is not one of card, iban, nhs, ssn, mrn, dob, key, email, phone"
+    ):
         select_kinds(("mail",))
 
 

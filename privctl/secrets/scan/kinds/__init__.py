@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privctl.domain.errors import CommandError
-from privctl.secrets.scan.kinds import cards, emails, ibans, keys, phones
+from privctl.secrets.scan.kinds import cards, emails, health, ibans, keys, phones
 from privctl.secrets.scan.kinds.place import Find
 
 LITERAL = "literal"
@@ -33,6 +33,10 @@ KINDS: dict[str, SecretKind] = {
     for kind in (
         SecretKind(name="card", find=cards.find, digits=True),
         SecretKind(name="iban", find=ibans.find, digits=True),
+        SecretKind(name="nhs", find=health.find_nhs, digits=True),
+        SecretKind(name="ssn", find=health.find_ssn, digits=True),
+        SecretKind(name="mrn", find=health.find_records, digits=True),
+        SecretKind(name="dob", find=health.find_births, digits=True),
         SecretKind(name="key", find=keys.find),
         SecretKind(name="email", find=emails.find),
         SecretKind(name="phone", find=phones.find, digits=True),
@@ -43,16 +47,21 @@ KINDS: dict[str, SecretKind] = {
 #: Secrets without a form that is the same everywhere: no kind finds them.
 WITHOUT_KIND = (
     "names of people",
-    "dates of birth",
     "postal addresses",
-    "record and account numbers",
-    "national identity, insurance and health numbers (such as SSN and NHS)",
+    "account numbers other than IBANs",
+    "national identity, insurance and health numbers other than US SSN and NHS",
+    "dates of birth and record numbers without a word that announces them",
 )
+
+
+#: What the recognizer of people is called, where Presidio is used.
+PERSON = "presidio-person"
 
 
 def not_looked_for(names: Sequence[str]) -> tuple[str, ...]:
     """What a scan for the kinds ``names`` does not look for: the kinds left out, then what has no kind."""
-    return (*(f"the kind {name}" for name in KINDS if name not in names), *WITHOUT_KIND)
+    without = WITHOUT_KIND[1:] if PERSON in names else WITHOUT_KIND
+    return (*(f"the kind {name}" for name in KINDS if name not in names), *without)
 
 
 def select_kinds(names: Sequence[str]) -> list[SecretKind]:

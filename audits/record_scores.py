@@ -1,0 +1,195 @@
+"""A membership audit of the scores that another attack tool gave to records: the engine of ``privctl audit scores``.
+
+The records and the model are not at hand. So neither a baseline without the model nor another attack can be run, and
+the report says so.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.membership.attack import RATES, Settings, curve_evidence
+from audits.membership.audit import backwards_warnings
+from audits.membership.baseline import Baseline
+from audits.membership.verdict import LEAST_AUC, verdict
+from audits.run import ALPHA, PRIVATE
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.shown import counted
+from privctl.reports.files import file_artifact, now, versions
+from privctl.storage.json_text import parse_json, shown
+from privctl.storage.reader import read_text
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINES = (".jsonl", ".ndjson")
+_EXPECTED = "a CSV or TSV file whose first line names its columns, or JSON lines"
+_MEMBER = {"1": True, "true": True, "0": False, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreColumns:
+    """The names of the columns: what identifies a ``record``, ``member``, and one of ``scores`` for each attack."""
+
+    record: str = "id"
+    member: str = "member"
+    scores: tuple[str, ...] = ("score",)
+
+    def __post_init__(self) -> None:
+        names = (self.record, self.member, *self.scores)
+        if len(set(names)) != len(names):
+            raise CommandError(f"the columns {', '.join(names)} are not all different; name one column for each use")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRecords:
+    """``member`` [records], and the ``scores`` [records] of each attack by its column."""
+
+    member: NDArray[np.bool_]
+    scores: Mapping[str, NDArray[np.float64]]
+
+
+def run_record_scores(
+    path: Path, report: Path, *, columns: ScoreColumns, least_auc: float = LEAST_AUC
+) -> PrivacyReport:
+    """The report, to be written to ``report``, on the scores in ``path``.
+
+    All intervals together are wrong with probability at most ``ALPHA``. Raises InputError for a file that does not hold
+    a finite score for each record, and records of both sides.
+    """
+    read = read_record_scores(path, columns)
+    intervals = len(read.scores) * (1 + len(RATES))
+    settings = Settings(confidence=1 - ALPHA / intervals)
+    evidence = tuple(
+        item
+        for name, scores in read.scores.items()
+        for item in curve_evidence(_method(name), scores, read.member, settings)
+    )
+    return PrivacyReport(
+        step="audit",
+        created=now(),
+        versions=versions(("numpy", "scipy")),
+        inputs=(file_artifact("scores", path, report),),
+        parameters={
+            "attack": [_method(name) for name in columns.scores], "least_auc": least_auc, "confidence": 1 - ALPHA,
+        },
+        evidence=evidence,
+        verdicts=(verdict(evidence, Baseline(evidence=(), scores=np.full(len(read.member), np.nan)), least_auc),),
+        omissions=(
+            Omission(
+                what="baselines without the model",
+                reason="they need the records, of which the file holds the scores alone",
+            ),
+        ),
+        warnings=(
+            "membership and scores are what the caller asserts: nothing shows that they are of one model, or that its "
+            "members and non-members are a random split of one source, without which they may differ by themselves",
+            f"{counted(len(read.scores), 'column')} of scores, with {counted(intervals, 'interval')}; each holds at "
+            f"{100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
+            "a stronger attack may find what these scores did not",
+            *backwards_warnings(evidence),
+            PRIVATE,
+        ),
+    )  # fmt: skip
+
+
+def read_record_scores(path: Path, columns: ScoreColumns) -> ScoredRecords:
+    """The scores of each record in ``path``. Raises InputError where it does not hold them."""
+    suffix = path.suffix.lower()
+    if suffix not in (*_SEPARATORS, *_LINES):
+        raise InputError(f"{path} is not a kind of file that scores of records are read from; give {_EXPECTED}")
+    rows = _lines(path) if suffix in _LINES else _table(path, _SEPARATORS[suffix], columns)
+    member: list[bool] = []
+    scores: dict[str, list[float]] = {name: [] for name in columns.scores}
+    places: dict[str, int] = {}
+    for number, row in rows:
+        where = f"{path} line {number}"
+        for name in (columns.record, columns.member, *columns.scores):
+            if row.get(name) in (None, ""):
+                raise InputError(f"{where} has no {shown(name)}; each line needs {_wanted(columns)}")
+        record = str(row[columns.record])
+        if record in places:
+            raise InputError(
+                f"{where} scores the record {shown(record)} again, after line {places[record]}; give one line for each "
+                "record"
+            )
+        places[record] = number
+        member.append(_member(row[columns.member], where))
+        for name in columns.scores:
+            scores[name].append(_score(row[name], name, where))
+    for side, name in ((True, "members"), (False, "non-members")):
+        if member.count(side) < 2:
+            raise InputError(f"{path} has {member.count(side)} {name}; at least 2 of each side are needed")
+    return ScoredRecords(
+        member=np.asarray(member, dtype=np.bool_),
+        scores={name: np.asarray(values, np.float64) for name, values in scores.items()},
+    )
+
+
+def _method(column: str) -> str:
+    """An attack's name in the report, which no method of privctl's own has."""
+    return f"column {column}"
+
+
+def _wanted(columns: ScoreColumns) -> str:
+    return ", ".join((columns.record, *columns.scores, columns.member))
+
+
+def _table(path: Path, separator: str, columns: ScoreColumns) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    lines = csv.reader(read_text(path).removeprefix("\ufeff").splitlines(), delimiter=separator, strict=True)
+    try:
+        header = [cell.strip() for cell in next(lines, [])]
+        for name, flag in _flags(columns):
+            if header.count(name) != 1:
+                raise InputError(
+                    f"{path} has {header.count(name) or 'no'} column {shown(name)} in its first line; name the column "
+                    f"with {flag}, or give --models for scores of models trained with or without one record"
+                )
+        for row in lines:
+            if row:
+                yield lines.line_num, dict(zip(header, (cell.strip() for cell in row), strict=False))
+    except csv.Error as error:
+        raise InputError(f"{path} is not {_EXPECTED}: {error} at line {lines.line_num}") from None
+
+
+def _flags(columns: ScoreColumns) -> Sequence[tuple[str, str]]:
+    return (
+        (columns.record, "--id-column"),
+        (columns.member, "--member-column"),
+        *((name, "--score-column") for name in columns.scores),
+    )
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            row = parse_json(line, f"{path} line {number}")
+            if not isinstance(row, dict):
+                raise InputError(f"{path} line {number} is not a JSON object; give one for each record")
+            yield number, row
+
+
+def _member(value: Any, where: str) -> bool:
+    text = str(value).lower()
+    if not isinstance(value, bool | int | str) or text not in _MEMBER:
+        raise InputError(f"{where} has {shown(value)} as member; expected 1 or 0, true or false")
+    return _MEMBER[text]
+
+
+def _score(value: Any, name: str, where: str) -> float:
+    try:
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise InputError(f"{where} has {shown(value)} as {name}; expected a finite number")
+    return score

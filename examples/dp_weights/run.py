@@ -1,0 +1,94 @@
+"""DP-Weights recomputed: the paper's noise and what follows from it, its claims, and what its noise does to a model.
+
+First, the noise of the published formula for the paper's own settings of training, with the epsilon that follows if the
+loss is convex and for any loss. Then its claims, each judged. Then a small GPT-2 is trained until it knows its records
+by heart and noised by the formula and by calibrations that hold; each model is attacked.
+
+    python examples/dp_weights/run.py -o dp-weights-results
+
+It needs no data and no network. OUTPUT gets results.json, table.md and plot.svg, and a folder ``runs`` with models,
+reports and invented records. A stopped run goes on where it was when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if not __package__:  # run as a script
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from examples.dp_weights import measuring, settings, showing
+from examples.harness.results import ResultsFile, Row, versions
+from examples.harness.running import Cells, Example, measure_missing, parser, run_example, start
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    known = parser(__doc__, quick="one setting of training and few records: under a minute")
+    known.add_argument("--seeds", type=int, default=1, help="models trained (default: %(default)s)")
+    options = known.parse_args(arguments)
+    if options.seeds < 1:
+        known.error("--seeds must be at least 1")
+    return options
+
+
+def chosen(options: argparse.Namespace) -> tuple[settings.Formula, settings.Models]:
+    """Settings of both parts."""
+    if options.quick:
+        return settings.QUICK_FORMULA, settings.QUICK_MODELS
+    return settings.Formula(), settings.Models()
+
+
+def asked(options: argparse.Namespace) -> Row:
+    """What results are of."""
+    formula, models = chosen(options)
+    return {"formula": settings.plain(formula), "models": settings.plain(models)}
+
+
+def measure(options: argparse.Namespace, file: ResultsFile) -> None:
+    """Every cell that the results lack."""
+    formula, models = chosen(options)
+    folder = options.output / "runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = Cells(
+        cells=formula.cells,
+        key=lambda cell: cell,
+        row_key=lambda row: (row["epochs"], row["batch_size"]),
+        measure=lambda cell: measuring.formula(formula, folder, *cell),
+        summary="{epochs} epochs, batches of {batch_size}".format_map,
+    )
+    measure_missing(file, file.results["formula"], cells)
+    if not file.results["claims"]:
+        file.results["claims"] = measuring.claims()
+        file.save()
+    noised = Cells(
+        cells=settings.grid(models, options.seeds),
+        key=lambda cell: cell,
+        row_key=lambda row: (row["kind"], row["epsilon"], row["seed"]),
+        measure=lambda cell: measuring.noised(models, folder, *cell),
+        summary=lambda row: f"{row['kind']} {row['epsilon']:g}, seed {row['seed']}: AUC {row['auc'][0]:.3f}",
+    )
+    measure_missing(file, file.results["models"], noised)
+
+
+EXAMPLE = Example(
+    settings=asked,
+    start=lambda _: {"measured_with": versions("torch", "transformers"), "formula": [], "claims": [], "models": []},
+    measure=measure,
+    table=showing.table,
+    plot=showing.plot,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, show."""
+    run_example(EXAMPLE, parsed(arguments))
+
+
+if __name__ == "__main__":
+    start(main)

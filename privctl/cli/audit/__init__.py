@@ -1,0 +1,19 @@
+"""``privctl audit``: a command of its own, and a group of one command for each kind of attack."""
+
+from __future__ import annotations
+
+from privctl.cli.audit import commands
+from privctl.cli.audit.options import hide
+from privctl.cli.groups import GroupWithCommand
+
+hide(commands.audit.params)
+audit = GroupWithCommand(
+    commands.audit,
+    {
+        "membership": commands.membership,
+        "canaries": commands.canaries,
+        "extraction": commands.extraction,
+        "secrets": commands.secrets,
+        "scores": commands.scores,
+    },
+)

@@ -1,0 +1,231 @@
+"""``privctl audit`` and its subcommands: attack a model, show what was found, and what that does not prove."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from privctl.cli.audit import options as given
+from privctl.cli.groups import CommandAlone, Subcommand
+from privctl.cli.options import show, verbose
+from privctl.domain.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from privctl.domain.leaking import LeakingRecord
+    from privctl.domain.report import PrivacyReport
+
+_subcommand = partial(click.command, cls=Subcommand)
+
+
+@click.command(cls=CommandAlone)
+@given.MODEL_OR_SUBCOMMAND
+@given.taking(*given.ALL, *given.OF_ANY_MODEL)
+def audit(model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Attack MODEL with all that the given files allow: does it reveal its training data?
+
+    MODEL is a Hugging Face directory or a .safetensors file; the files are JSONL. The exit code is 1 if a claim of
+    privacy was refuted and 0 for other findings, which are for a gate to judge. All options of the commands below work
+    here too; `privctl audit membership --help` shows some of them.
+
+    \b
+    Example:
+      privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl
+      privctl audit model/ --train train.jsonl --heldout held-out.jsonl
+    """
+    if options["from_scores"] is not None:
+        _of_many_models(model, output, force, as_json, quiet, options)
+        return
+    if model is None:
+        raise CommandError(
+            "there is nothing to audit; give MODEL, or a file of scores (privctl audit scores FILE, or --from-scores "
+            "FILE)"
+        )
+    _of_model(model, output, force, as_json, quiet, options)
+
+
+@_subcommand()
+@given.A_MODEL
+@given.taking(*given.MEMBERSHIP, *given.OF_ANY_MODEL)
+def membership(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Tell training records from others.
+
+    The two files should be a random split of one source; otherwise they may differ without the model. docs/audits.md
+    explains the attacks.
+
+    \b
+    Example:
+      privctl audit membership model/ --members train.jsonl --nonmembers held-out.jsonl
+    """
+    _of_model(model, output, force, as_json, quiet, options)
+
+
+@_subcommand()
+@given.A_MODEL
+@given.taking(*given.CANARIES, *given.OF_ANY_MODEL)
+def canaries(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Measure what the model remembers of planted secrets.
+
+    Secrets planted at random before training (`privctl canary plant`) are the only way to a certified lower bound on
+    epsilon from one model.
+
+    \b
+    Example:
+      privctl audit canaries model/ --canaries planted.canaries.json --commitment blake3:...
+    """
+    _of_model(model, output, force, as_json, quiet, options)
+
+
+@_subcommand()
+@given.A_MODEL
+@given.taking(*given.EXTRACTION, *given.OF_ANY_MODEL)
+def extraction(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Test which training records the model writes word for word.
+
+    \b
+    Example:
+      privctl audit extraction model/ --train train.jsonl --heldout held-out.jsonl
+    """
+    _of_model(model, output, force, as_json, quiet, options)
+
+
+@_subcommand()
+@given.A_MODEL
+@given.taking(*given.SECRETS, *given.OF_ANY_MODEL)
+def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Rank true secrets among values they could have had.
+
+    With --plan, test whether the planned protection held. Only values drawn at random can refute a plan, so plant
+    canaries and give --canaries too.
+
+    \b
+    Example:
+      privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl --base old/
+    """
+    _of_model(model, output, force, as_json, quiet, options)
+
+
+@_subcommand()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--score-column", multiple=True, default=("score",), metavar="NAME",
+    help="Column of scores; repeatable, one attack each.  [default: score]",
+)  # fmt: skip
+@click.option("--member-column", default="member", metavar="NAME", show_default=True, help="Column of 1 and 0.")
+@click.option("--id-column", default="id", metavar="NAME", show_default=True, help="Column that names a record.")
+@click.option("--models", is_flag=True, help="One score a model, not one a record.")
+@given.taking(given.LEAST_AUC, given.CLAIM, given.DELTA, given.SEED, given.OUTPUT)
+def scores(file: Path, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Judge the scores that another attack tool gave to records.
+
+    FILE is CSV, TSV or JSON lines with one row for each record: its id, its score, and whether it is a member. A higher
+    score means more likely a member.
+
+    With --models it holds one score for each of many models, trained with (member 1) or without one record, as CSV,
+    JSON {"with": [...], "without": [...]} or safetensors with these two tensors. They bound epsilon from below and
+    test a --claim.
+
+    \b
+    Example:
+      privctl audit scores per-record.csv
+      privctl audit scores per-record.csv --score-column loss --score-column rmia
+      privctl audit scores scores.csv --models --claim 1,1e-5
+    """
+    from audits.request import flag_of
+
+    if options["models"]:
+        for name, default in (("score_column", ("score",)), ("member_column", "member"), ("id_column", "id")):
+            if options[name] != default:
+                raise CommandError(f"{flag_of(name)} is for scores of records; remove it, or --models")
+        _of_many_models(None, output, force, as_json, quiet, {**options, "from_scores": file})
+        return
+    for name in ("claim", "delta"):
+        if options[name] is not None:
+            raise CommandError(
+                f"{flag_of(name)} needs scores of many models; give --models too, or remove {flag_of(name)}"
+            )
+    from audits.record_scores import ScoreColumns, run_record_scores
+    from privctl.reports.codec import encode
+    from privctl.storage.atomic import require_absent, require_regular, write_bytes
+
+    path = output or file.with_name(f"{file.stem}.audit.report.json")
+    if path.resolve() == file.resolve():
+        raise CommandError(f"{path} is an input of this audit; choose another --output")
+    require_regular(path)
+    require_absent(path, force)
+    columns = ScoreColumns(
+        record=options["id_column"], member=options["member_column"],
+        scores=tuple(dict.fromkeys(options["score_column"])),
+    )  # fmt: skip
+    report = run_record_scores(file, path, columns=columns, least_auc=options["least_auc"])
+    write_bytes(path, encode(report).encode(), replace=force)
+    _finish(report, (path,), as_json=as_json, quiet=quiet)
+
+
+def _of_model(
+    model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
+) -> None:
+    from audits.log_entry import log_result
+    from audits.request import every_option, request_of
+    from privctl.api.auditing import audit_model
+    from privctl.show.progress import note, progress
+
+    records: list[LeakingRecord] = []
+    request = request_of(Path(model), output, every_option({**options, "force": force}))
+    report = audit_model(
+        request,
+        progress=partial(progress, quiet=quiet),
+        notify=partial(note, quiet=quiet),
+        on_records=records.extend,
+    )
+    if report is None:  # only the main process prints
+        return
+    line = log_result(report, request.log)
+    entered = (
+        "" if line is None
+        else f"entered into {request.log}, whose head is now line {line.number}, {line.digest}"
+    )  # fmt: skip
+    _finish(report, request.written, as_json=as_json, quiet=quiet, records=records, entered=entered)
+
+
+def _of_many_models(
+    model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
+) -> None:
+    from audits.request import every_option
+    from privctl.api.auditing import audit_scores
+
+    report, path = audit_scores(every_option({**options, "model": model, "force": force}), output)
+    _finish(report, (path,), as_json=as_json, quiet=quiet)
+
+
+def _finish(
+    report: PrivacyReport,
+    written: Sequence[Path],
+    *,
+    as_json: bool,
+    quiet: bool,
+    records: Sequence[LeakingRecord] = (),
+    entered: str = "",
+) -> None:
+    """Say what was written and found; exit with 1 where a claim was refuted."""
+    from audits.claims import any_claim_refuted
+    from privctl.reports.codec import encode
+    from privctl.show.decision import conclusion
+    from privctl.show.progress import note
+    from privctl.show.text.audit import audit_text
+
+    note(f"wrote {' and '.join(map(str, written))}", quiet=quiet)
+    if entered:
+        note(entered, quiet=quiet)
+    show(
+        encode(report) if as_json else audit_text(report, place=written[0], records=records, verbose=verbose()),
+        as_json=as_json,
+    )
+    if as_json:
+        note(conclusion(report).sentence, quiet=quiet)
+    if any_claim_refuted(report.verdicts):
+        raise click.exceptions.Exit(ExitCode.REFUTED)

@@ -1,0 +1,177 @@
+"""The options of ``privctl audit`` and its subcommands, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from audits import ATTACKS
+from privctl.cli.groups import complete_subcommands
+from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
+from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, force
+from privctl.domain.ranges import Range
+
+Decorator = Callable[[Any], Any]
+
+_TASKS = ("causal-lm", "masked-lm", "text-classification", "image-classification")
+_FILE = click.Path(path_type=Path)
+
+MODEL_OR_SUBCOMMAND = click.argument("model", type=MODEL, required=False, shell_complete=complete_subcommands)
+A_MODEL = click.argument("model", type=MODEL)
+OUTPUT = click.option("-o", "--output", type=_FILE, help="Report; NAME.audit.report.json by default.")
+SEED = click.option(
+    "--seed", type=SEED32, metavar="N", default=0, show_default=True, help="Seed of splits; not private."
+)
+#: What every audit of a model takes.
+OF_ANY_MODEL: tuple[Decorator, ...] = (
+    OUTPUT,
+    click.option("--log", type=_FILE, help="Log of audits; NAME.audits.jsonl by default."),
+    SEED,
+    click.option(
+        "--keep-scores", is_flag=True,
+        help="Keep token scores, which reveal texts, for later.",
+    ),
+    click.option("--cache", type=_FILE, help="Folder to keep scores in; implies --keep-scores."),
+    click.option("--no-cache", is_flag=True, hidden=True),  # the default now; scripts may still give it
+    TEXT_COLUMN,
+    click.option("--device", help="cpu, cuda:0, ...; a GPU by default if there is one."),
+)  # fmt: skip
+TASK = click.option(
+    "--task",
+    type=click.Choice(_TASKS),
+    metavar="TASK",
+    help=f"Read from config.json if not given: {', '.join(_TASKS)}.",
+)
+MAX_LENGTH = click.option(
+    "--max-length", type=Whole(Range(low=2, high=1e12)), metavar="N",
+    help="Tokens kept of a record; at most 2048 by default.",
+)  # fmt: skip
+RESIZE = click.option("--resize", type=COUNT, nargs=2, metavar="N", help="Height and width to resize images to.")
+LEAKS = click.option(
+    "--leaks", type=_FILE,
+    help="Private file: records, worst leak first.",
+)  # fmt: skip
+
+
+def _sides(required: bool) -> tuple[Decorator, ...]:
+    return (
+        click.option("--members", type=_FILE, required=required, help="Records the model was trained on."),
+        click.option("--nonmembers", type=_FILE, required=required, help="Records it was not trained on."),
+    )
+
+
+def _train(required: bool) -> tuple[Decorator, ...]:
+    return (
+        click.option("--train", type=_FILE, required=required, help="Training records, to be completed."),
+        click.option("--heldout", type=_FILE, help="Similar records not trained on, to compare."),
+    )
+
+
+def _manifest(required: bool) -> Decorator:
+    return click.option("--canaries", type=_FILE, required=required, help="Manifest, from privctl canary plant.")
+
+
+def _book(required: bool) -> tuple[Decorator, ...]:
+    return (
+        click.option("--secrets", type=_FILE, required=required, help="Book, from privctl secrets scan."),
+        click.option("--data", type=_FILE, required=required, help="Data that the book was made from."),
+    )
+
+
+LEAST_AUC = click.option(
+    "--least-auc", type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)), metavar="AUC",
+    default=0.55, show_default=True, help="AUC to detect for silence to count.",
+)  # fmt: skip
+_MEMBERSHIP: tuple[Decorator, ...] = (
+    click.option(
+        "--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), metavar="NAME",
+        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}.",
+    ),
+    click.option("--reference", type=MODEL, help="A model trained on neither file."),
+    click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
+    LEAST_AUC,
+)  # fmt: skip
+COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")
+_CANARIES: tuple[Decorator, ...] = (
+    click.option("--canary-data", type=_FILE, help="The planted data, to check the manifest."),
+    click.option(
+        "--references", type=COUNT, metavar="N", help="Fresh secrets for each canary; about 20,000 in all."
+    ),
+    click.option(
+        "--exact/--no-exact", default=None,
+        help="Rank among all possible secrets; if cheap by default.",
+    ),
+)  # fmt: skip
+CLAIM = click.option("--claim", metavar="EPS,DELTA", help="A claimed (epsilon, delta) to test.")
+DELTA = click.option("--delta", type=BELOW_ONE, metavar="D", help="Delta of the bound; by default that of the claim.")
+QUERIES: tuple[Decorator, ...] = (
+    click.option(
+        "--queries", type=COUNT, metavar="N", default=100, show_default=True, help="How often an attacker may query."
+    ),
+    click.option(
+        "--query-probability", type=FRACTION, metavar="P", default=0.5, show_default=True,
+        help="Chance that one must succeed.",
+    ),
+)  # fmt: skip
+_EXTRACTION: tuple[Decorator, ...] = (
+    click.option(
+        "--prefix-tokens", type=COUNT, metavar="N", default=50, show_default=True, help="Tokens given to the model."
+    ),
+    click.option(
+        "--suffix-tokens", type=COUNT, metavar="N", default=50, show_default=True, help="Tokens it must reproduce."
+    ),
+    click.option("--least-prefix", type=COUNT, metavar="N", help="Least prefix to accept of a short record."),
+    click.option(
+        "--temperature", type=AMOUNT, metavar="T", default=1.0, show_default=True, help="Sampling temperature."
+    ),
+    click.option("--top-k", type=COUNT, metavar="K", help="Sample from the K likeliest tokens."),
+    click.option("--top-p", type=CHANCE, metavar="P", help="Sample from the likeliest that sum to P."),
+    click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation; faster."),
+    click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
+)
+_SECRETS: tuple[Decorator, ...] = (
+    click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
+    click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then."),
+    click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
+    click.option("--most-secrets", type=COUNT, metavar="N", help="Secrets, and controls, to draw; 1000 by default."),
+)
+FROM_SCORES = click.option(
+    "--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV."
+)
+
+MEMBERSHIP: tuple[Decorator, ...] = (*_sides(True), *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE)
+CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA)
+EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS)
+SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, _manifest(False), COMMITMENT, *QUERIES, TASK)
+ALL: tuple[Decorator, ...] = (
+    *(*_sides(False), *_train(False), _manifest(False), *_book(False), CLAIM, LEAKS),
+    *(*_MEMBERSHIP, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE, COMMITMENT, *_CANARIES, *_EXTRACTION, *QUERIES, *_SECRETS),
+    *(FROM_SCORES, DELTA),
+)
+#: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.
+SHOWN = frozenset({
+    *("members", "nonmembers", "train", "heldout", "canaries", "secrets", "data", "leaks"),
+    *("output", "force", "as_json", "quiet", "verbose", "help"),
+})  # fmt: skip
+
+
+def taking(*options: Decorator) -> Callable[[Command], Command]:
+    """``options``, listed in this order, then those of all commands."""
+
+    def decorate(command: Command) -> Command:
+        command = force(common(command))
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def hide(parameters: Iterable[click.Parameter]) -> None:
+    """Take those that are not ``SHOWN`` out of help and completion; they are accepted all the same."""
+    for parameter in parameters:
+        if isinstance(parameter, click.Option) and parameter.name not in SHOWN:
+            parameter.hidden = True

@@ -1,0 +1,151 @@
+"""What a hospital's texts hold: national numbers, medical record numbers and dates of birth.
+
+- US social security numbers: ``078-05-1126``; bare digits behind a word such as *SSN*. Areas, groups and serials that
+  the Social Security Administration never gives out (POMS RM 10201.035) are none, nor are three well-known examples.
+- NHS numbers: ten digits behind *NHS*, with the check digit modulo 11 of the NHS Data Dictionary.
+- Medical record numbers: letters and digits behind *MRN*, *patient ID*, *medical record number* and the like.
+- Dates of birth: a date of the calendar behind *born*, *DOB*, *date of birth* and the like.
+
+Every word counts within 24 characters before, none of which is a digit or the end of a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import date
+
+from privctl.secrets.scan.kinds.place import DASHES, SPACES, Occurrence
+
+_BETWEEN = re.compile(rf"[.{SPACES}{DASHES}]")
+
+_SSN = re.compile(
+    rf"(?<![0-9A-Za-z])(?<!\d[.,/{DASHES}])(\d{{3}})([{SPACES}{DASHES}]?)(\d\d)\2(\d{{4}})"
+    rf"(?![0-9A-Za-z]|[.,/{DASHES}]\d)",
+    re.ASCII,
+)
+_SSN_WORD = re.compile(r"(?<![A-Za-z])(?:SSN|SS#|social\s+security)(?![A-Za-z]{3})[^0-9\n]{0,24}$", re.IGNORECASE)
+#: A number printed in wallets, one in an advertisement, and the one that stands for any.
+_EXAMPLES = frozenset({"078051120", "219099999", "123456789"})
+
+_NHS = re.compile(
+    rf"(?<![A-Za-z])NHS(?![A-Za-z])[^0-9\n]{{0,24}}?(?<![0-9A-Za-z])(\d{{3}}([{SPACES}{DASHES}]?)\d{{3}}\2\d{{4}})"
+    rf"(?![0-9A-Za-z]|[.,/{DASHES}]\d)",
+    re.IGNORECASE | re.ASCII,
+)
+
+_RECORD = re.compile(
+    r"(?<![A-Za-z])(?:MRN|MR#|(?:medical|health|patient|hospital|chart)(?:'s)?[ _-](?:record[ _-])?"
+    r"(?:numbers?|no\.?|nr\.?|id|identifier|#))(?![A-Za-z])"
+    rf"[{SPACES}#:=.\"'()\[\]|]{{0,6}}(?:is[{SPACES}])?"
+    rf"(?P<value>[A-Za-z]{{0,4}}[{DASHES}]?\d(?:[{DASHES}]?[0-9A-Za-z]){{3,14}})(?![0-9A-Za-z])",
+    re.IGNORECASE | re.ASCII,
+)
+
+_MONTHS = {
+    name: number
+    for number, name in enumerate(
+        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"), start=1
+    )
+}
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
+_BIRTH = re.compile(
+    r"(?<![A-Za-z])(?:d\.?o\.?b\.?|(?:date|day|year)[ _]of[ _]birth|birth[ _-]?da(?:te|y)|born|geb\.|geboren|"
+    r"geburtsdatum|née?[ ]le|date[ ]de[ ]naissance|fecha[ ]de[ ]nacimiento)(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_TO_DIGIT = re.compile(r"[^0-9\n]{0,24}(?<![0-9A-Za-z])(?=[0-9])")
+_DATES = (
+    re.compile(r"(?P<y>(?:19|20)\d\d)([-/.])(?P<m>\d\d?)\2(?P<d>\d\d?)(?!\d)", re.ASCII),
+    re.compile(r"(?P<a>\d\d?)([-/. ])(?P<b>\d\d?)\2(?P<y>(?:19|20)\d\d|\d\d)(?!\d)", re.ASCII),
+    re.compile(
+        rf"(?P<d>\d\d?)(?:st|nd|rd|th)?[ .-]{{1,2}}(?:of )?(?P<month>{_MONTH})[ ,-]{{1,2}}"
+        r"(?P<y>(?:19|20)\d\d|\d\d)(?!\d)",
+        re.IGNORECASE | re.ASCII,
+    ),
+)
+_BY_MONTH = re.compile(
+    rf"(?P<month>{_MONTH}) (?P<d>\d\d?)(?:st|nd|rd|th)?,? (?P<y>(?:19|20)\d\d)(?!\d)", re.IGNORECASE | re.ASCII
+)
+_MONTH_BEGINS = re.compile(rf"(?<![A-Za-z]){_MONTH} \d", re.IGNORECASE)
+
+
+def find_ssn(text: str) -> Iterator[Occurrence]:
+    """The social security numbers in ``text``: those in three groups, and nine digits behind a word."""
+    for match in _SSN.finditer(text):
+        area, sign, group, serial = match.groups()
+        digits = area + group + serial
+        given = area not in ("000", "666") and area < "900" and group != "00" and serial != "0000"
+        if not given or digits in _EXAMPLES:
+            continue
+        # Bare digits and groups with spaces stand in many tables.
+        written = bool(sign) and not sign.isspace()
+        if not written and _SSN_WORD.search(text, max(0, match.start() - 48), match.start()) is None:
+            continue
+        yield Occurrence(match.start(), match.end(), digits, match[0])
+
+
+def find_nhs(text: str) -> Iterator[Occurrence]:
+    """The NHS numbers in ``text``."""
+    for match in _NHS.finditer(text):
+        digits = _BETWEEN.sub("", match[1])
+        if _nhs_checks(digits):
+            yield Occurrence(match.start(1), match.end(1), digits, match[1])
+
+
+def _nhs_checks(digits: str) -> bool:
+    """Nine digits weighted 10 to 2 and the tenth; a remainder that asks for 10 belongs to no number."""
+    check = 11 - sum(int(sign) * weight for sign, weight in zip(digits[:9], range(10, 1, -1), strict=True)) % 11
+    return check % 11 == int(digits[9]) and len(set(digits)) > 1
+
+
+def find_records(text: str) -> Iterator[Occurrence]:
+    """The medical record numbers in ``text``, each behind its word; at least four digits."""
+    for match in _RECORD.finditer(text):
+        value = match["value"]
+        if sum(sign.isdigit() for sign in value) >= 4:
+            key = _BETWEEN.sub("", value).upper()
+            yield Occurrence(match.start("value"), match.end("value"), key, value)
+
+
+def find_births(text: str) -> Iterator[Occurrence]:
+    """The dates of birth in ``text``.
+
+    Ways of writing one day have one key. Where day and month could be each other's, and where the century is not said,
+    a date stays as it is written.
+    """
+    for word in _BIRTH.finditer(text):
+        near = _TO_DIGIT.match(text, word.end())
+        if near is None:
+            continue
+        found = next((match for form in _DATES if (match := form.match(text, near.end()))), None)
+        if found is None:
+            begins = _MONTH_BEGINS.search(text, word.end(), near.end() + 1)
+            found = None if begins is None else _BY_MONTH.match(text, begins.start())
+        key = None if found is None else _day(found.groupdict())
+        if found is not None and key is not None:
+            yield Occurrence(found.start(), found.end(), key, found[0])
+
+
+def _day(parts: dict[str, str]) -> str | None:
+    """The key of a date; None for a day that no calendar has."""
+    year = int(parts["y"])
+    whole = year if year > 99 else 2000 + year  # a leap year is one in either century but 1900
+    if "a" in parts:
+        first, second = int(parts["a"]), int(parts["b"])
+        days = {(month, day) for day, month in ((first, second), (second, first)) if _is_day(whole, month, day)}
+    else:
+        month = _MONTHS[parts["month"][:3].lower()] if "month" in parts else int(parts["m"])
+        first, second = int(parts["d"]), month
+        days = {(month, first)} if _is_day(whole, month, first) else set()
+    if not days:
+        return None
+    written = f"{first:02d}/{second:02d}" if len(days) > 1 else "{:02d}-{:02d}".format(*min(days))
+    return f"{parts['y']}-{written}"
+
+
+def _is_day(year: int, month: int, day: int) -> bool:
+    try:
+        return date(year, month, day) is not None
+    except ValueError:
+        return False

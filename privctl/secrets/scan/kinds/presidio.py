@@ -1,0 +1,80 @@
+"""The recognizers of Microsoft Presidio beside our own kinds: names of people, places, and what else it knows.
+
+``presidio-analyzer`` is an optional extra, imported only when it is asked for. Each of its entities is one kind,
+``presidio-person`` and so on. The text is analysed once for all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from privctl.domain.errors import CommandError
+from privctl.secrets.scan.kinds import SecretKind
+from privctl.secrets.scan.kinds.place import Occurrence
+
+_PREFIX = "presidio-"
+_LANGUAGE = "en"
+#: The model that Presidio takes by itself. It would download it; privctl fetches nothing.
+_MODEL = "en_core_web_lg"
+#: Entities that say nothing of one person: every date, and every address of a page.
+_LEFT_OUT = ("DATE_TIME", "URL")
+#: Below this, Presidio's own patterns are guesses: any eight digits are a bank account with 0.05.
+_LEAST_SCORE = 0.4
+_SPACE = re.compile(r"\s+")
+
+
+def presidio_kinds() -> list[SecretKind]:
+    """One kind for each entity that the installed Presidio knows in English.
+
+    Raises CommandError where it or its language model is not installed.
+    """
+    if importlib.util.find_spec("presidio_analyzer") is None:
+        raise CommandError(
+            "--presidio needs the package presidio-analyzer, which is not installed; install it (pip install "
+            f"presidio-analyzer) and its language model (python -m spacy download {_MODEL}), or remove --presidio"
+        )
+    if importlib.util.find_spec(_MODEL) is None:
+        raise CommandError(
+            f"--presidio needs the language model {_MODEL}, which is not installed; install it (python -m spacy "
+            f"download {_MODEL}), or remove --presidio"
+        )
+    engine = importlib.import_module("presidio_analyzer").AnalyzerEngine(supported_languages=[_LANGUAGE])
+    entities = sorted({*engine.get_supported_entities(language=_LANGUAGE)} - {*_LEFT_OUT})
+    analysis = _Analysis(engine, entities)
+    return [SecretKind(name=_name(entity), find=analysis.finder(entity)) for entity in entities]
+
+
+def _name(entity: str) -> str:
+    return _PREFIX + entity.lower().replace("_", "-")
+
+
+class _Analysis:
+    """What Presidio finds in a text, kept for the kinds that ask for it one after the other."""
+
+    def __init__(self, engine: Any, entities: list[str]) -> None:
+        self._engine, self._entities = engine, entities
+        self._text: str | None = None
+        self._found: list[Any] = []
+
+    def finder(self, entity: str) -> Callable[[str], Iterator[Occurrence]]:
+        """What finds ``entity`` in a text."""
+
+        def find(text: str) -> Iterator[Occurrence]:
+            for each in self._of(text):
+                value = text[each.start : each.end]
+                if each.entity_type == entity and value.strip():
+                    yield Occurrence(each.start, each.end, _SPACE.sub(" ", value.strip()), value)
+
+        return find
+
+    def _of(self, text: str) -> list[Any]:
+        if text != self._text:
+            self._found = self._engine.analyze(
+                text=text, language=_LANGUAGE, entities=self._entities, score_threshold=_LEAST_SCORE
+            )
+            self._text = text
+        return self._found

@@ -1,0 +1,131 @@
+"""``privctl audit`` as a group: each subcommand asks for what the same options of ``privctl audit`` ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+
+import audits.run
+from audits.run import AuditRequest
+from privctl.cli import root, run
+from privctl.cli.audit import audit
+
+CALLS = {
+    "membership": (
+        "--members a.jsonl --nonmembers b.jsonl --attack loss --attack min-k --shadow s --reference r --least-auc 0.6 "
+        "--task causal-lm --max-length 9 --resize 8 8 --leaks l.jsonl --seed 3 --device cpu -o o.report.json"
+    ),
+    "canaries": (
+        "--canaries c.json --commitment x --canary-data d.jsonl --references 70 --exact --claim 1,1e-5 --delta 0"
+    ),
+    "extraction": (
+        "--train a.jsonl --heldout b.jsonl --prefix-tokens 9 --suffix-tokens 8 --least-prefix 4 --temperature 2 "
+        "--top-k 5 --top-p 0.5 --records 6 --queries 9 --query-probability 0.9 --cache kept --log own.jsonl"
+    ),
+    "secrets": (
+        "--secrets b.jsonl --data a.jsonl --plan p.safetensors --base q --candidates 5 --most-secrets 7 --queries 3 "
+        "--canaries c.json --commitment x --keep-scores -f"
+    ),
+}
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[AuditRequest]:
+    """What is asked of the engine, which is not run."""
+    requests: list[AuditRequest] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(audits.run, "run_audit", lambda request, *_, **__: requests.append(request))
+    return requests
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_subcommand_asks_for_what_the_old_spelling_asks_for(name: str, asked: list[AuditRequest]) -> None:
+    words = CALLS[name].split()
+    for call in (["m", *words], [*words, "m"], [name, "m", *words], [name, *words, "m"]):
+        assert run(["audit", *call]) == 0
+    assert asked[0].model == Path("m")
+    assert all(request == asked[0] for request in asked)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_defaults_are_the_same(name: str, asked: list[AuditRequest]) -> None:
+    needed = {
+        "membership": "--members a --nonmembers b", "canaries": "--canaries c", "extraction": "--train a",
+        "secrets": "--secrets b --data a",
+    }[name].split()  # fmt: skip
+    assert run(["audit", "m", *needed]) == run(["audit", name, "m", *needed]) == 0
+    assert asked[0] == asked[1]
+
+
+def test_every_option_is_one_of_the_common_call_too() -> None:
+    common = {name for parameter in audit.alone.params for name in parameter.opts}
+    own = {"--score-column", "--member-column", "--id-column", "--models", "file"}
+    for name, command in audit.commands.items():
+        found = {each for parameter in command.params for each in parameter.opts}
+        assert found - common <= (own if name == "scores" else set())
+    assert common == {
+        each
+        for name, command in audit.commands.items()
+        if name != "scores"
+        for parameter in command.params
+        for each in parameter.opts
+    } | {"--from-scores"}
+
+
+@pytest.mark.parametrize("name", audit.commands)
+def test_a_model_called_like_a_subcommand_is_not_mistaken_for_it(
+    name: str, asked: list[AuditRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(name).mkdir()
+    files = ["--members", "a", "--nonmembers", "b"]
+    assert run(["audit", name, *files]) == 2
+    said = capsys.readouterr().err
+    assert f"{name} is the subcommand; for the file or folder of that name write privctl audit ./{name}" in said
+    assert run(["audit", f"./{name}", *files]) == 0
+    assert run(["audit", *files, name]) == 0, "it is no subcommand where options come first"
+    assert [request.model for request in asked] == [Path(name), Path(name)]
+
+
+def test_nothing_is_said_of_folders_where_there_is_none(
+    asked: list[AuditRequest], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["audit", "membership"]) == 2
+    said = capsys.readouterr().err
+    assert "Missing argument 'MODEL'" in said
+    assert "folder" not in said
+
+
+def test_a_mistyped_subcommand_is_noticed(asked: list[AuditRequest], capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--members", "a", "--nonmembers", "b"]
+    assert run(["audit", "membershp", "m", *files]) == 2
+    assert "membershp is no file and no command; did you mean membership?" in capsys.readouterr().err
+    Path("membershp").mkdir()
+    assert run(["audit", "membershp", *files]) == 0
+    assert run(["audit"]) == 2
+    assert "there is nothing to audit; give MODEL" in capsys.readouterr().err
+
+
+def completed(words: list[str], incomplete: str) -> set[str]:
+    class Shell(ShellComplete):
+        name = "test"
+
+    return {item.value for item in Shell(root, {}, "privctl", "_").get_completions(words, incomplete)}
+
+
+def test_a_shell_completes_subcommands_and_options() -> None:
+    assert completed(["audit"], "") >= set(audit.commands)
+    assert "membership" in completed(["audit"], "mem")
+    assert "--members" in completed(["audit"], "--mem")
+    assert completed(["audit", "membership"], "--sha") == {"--shadow"}
+    assert "membership" not in completed(["audit", "model"], "mem")
+
+
+def test_rarer_options_are_hidden_and_work(asked: list[AuditRequest]) -> None:
+    shown = audit.alone.get_help(click.Context(audit.alone, info_name="audit"))
+    assert "--top-k" not in shown
+    assert run(["audit", "m", "--train", "a.jsonl", "--top-k", "3"]) == 0
+    assert asked[0].extraction is not None
+    assert asked[0].extraction.law.top_k == 3
