@@ -22,9 +22,15 @@ FILE, PROJECT = "privctl.toml", "pyproject.toml"
 #: Commands that judge what others made, or sign it: they take nothing from a file found where they run.
 JUDGES = ("gate", "verify", "sign")
 #: Parameters that no file sets, for all commands and for some: they overwrite, show what is private or hide what is
-#: said; move the log that every audit is entered in; or void the guarantee of noise.
+#: said; move the log that every audit is entered in; send a training's measures to a service; keep exact scores of
+#: private records; void the guarantee of noise; or let canaries be foreseen.
 GUARDED = ("force", "show_unprotected", "quiet", "debug")
-GUARDED_IN = {"audit": ("log",), "noise": ("seed",)}
+GUARDED_IN = {
+    "audit": ("log", "leaks", "keep_scores", "cache"),
+    "canary": ("seed",),
+    "noise": ("seed",),
+    "retrain": ("log",),
+}
 #: No settings are larger.
 _LARGEST = 1 << 20
 _PLACE = "privctl.settings-file"

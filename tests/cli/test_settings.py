@@ -109,6 +109,11 @@ def test_no_file_weakens_a_judge(command: str, here: Path, capsys: pytest.Captur
     ("command", "key"),
     [
         (["audit", "m"], "log"),
+        (["audit", "m"], "leaks"),
+        (["audit", "m"], "keep-scores"),
+        (["audit", "m"], "cache"),
+        (["canary", "plant", "m"], "seed"),
+        (["retrain", "dp-sgd", "m"], "log"),
         (["noise", "m"], "seed"),
         (["noise", "m"], "force"),
         (["retrain", "dp-sgd", "m"], "show-unprotected"),

@@ -138,7 +138,7 @@ _SECRETS: tuple[Decorator, ...] = (
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
     click.option("--most-secrets", type=COUNT, metavar="N", help="Secrets, and controls, to draw; 1000 by default."),
 )
-BASE = click.option("--base", type=MODEL, help="Base of an adapter; the folder that it names by default.")
+BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")
 FROM_SCORES = click.option(
     "--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV."
 )

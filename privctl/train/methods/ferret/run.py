@@ -114,7 +114,9 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     made = start.updates if start else 0
     with (
         folder or nullcontext(),
-        observed(job, session, device=device, spent=plan.spent, done=made, folder=folder) as observers,
+        observed(
+            job, session, device=device, spent=plan.spent, done=made, folder=folder, trained=len(plan.sizes)
+        ) as observers,
     ):
         trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
