@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _EXAMPLE = re.compile(r"```sh\n(.*?)```\n(?:\n(?:<!-- measured: (.*?) -->\n)?```text\n(.*?)```\n)?", re.DOTALL)
-_NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?|\binf\b")
-_RULE = re.compile(r"-+(?:  +-+)+ *")
+_TABLE = re.compile(r"-+(?:  +-+)+ *")
+#: A line under titles, as long as its column is wide.
+_RULE = re.compile(r"^-+$")
+_NUMBER = r"(?:\\d[\\d.,]*(?:e[+-]?\\d+)?|inf)"
+#: A number in a pattern, where dots and signs are escaped.
+_ESCAPED = re.compile(r"\d(?:\d|\\\.(?=\d)|,(?=\d))*(?:e(?:\\?[+-])?\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,71 +41,55 @@ def examples(text: str) -> list[Example]:
 def missing(example: Example, printed: str) -> str | None:
     """The first part of what is shown, from one ``...`` to the next, that was not printed in this order; or None.
 
-    The first part begins the output unless ``...`` stands before it, and the last part ends it unless one follows.
+    Words are compared, however lines are folded and columns are spaced. The first part begins the output, and the last
+    one ends it, unless ``...`` stands there.
     """
     assert example.shown is not None
-    found = list(_units(printed.splitlines(), example.measured))
+    found = [_RULE.sub("-", word) for word in printed.split()]
     parts = re.split(r"^\.\.\.\n", example.shown, flags=re.MULTILINE)
     place = 0
     for number, part in enumerate(parts):
-        wanted = list(_units(part.splitlines(), example.measured))
-        starts = range(place, len(found) - len(wanted) + 1)
-        if number == 0 and wanted:
-            starts = range(1)
-        if number == len(parts) - 1 and wanted:
-            starts = range(max(place, len(found) - len(wanted)), len(found) - len(wanted) + 1)
-        at = next((i for i in starts if found[i : i + len(wanted)] == wanted), None)
+        wanted = list(_wanted(part.splitlines(), example.measured))
+        last = len(found) - len(wanted)
+        first = last if wanted and number == len(parts) - 1 else place
+        starts = range(max(first, place), (0 if wanted and number == 0 else last) + 1)
+        at = next((i for i in starts if _all_match(wanted, found[i:])), None)
         if at is None:
             return part
         place = at + len(wanted)
     return None
 
 
-def _units(lines: Sequence[str], measured: Sequence[str]) -> Iterator[str]:
-    """Rows of tables by their cells, and paragraphs as one line each, without the numbers that no run repeats."""
+def _all_match(wanted: Sequence[re.Pattern[str]], found: Sequence[str]) -> bool:
+    return len(wanted) <= len(found) and all(w.fullmatch(f) for w, f in zip(wanted, found, strict=False))
+
+
+def _wanted(lines: Sequence[str], measured: Sequence[str]) -> Iterator[re.Pattern[str]]:
+    """What each word has to match: any number where the page's is not repeated by another run."""
     head: list[str] = []
     paragraph: list[str] = []
     for line, after in pairwise([*lines, ""]):
-        in_table = bool(_RULE.fullmatch(after) or _RULE.fullmatch(line) or (head and line.strip()))
-        if (
-            in_table
-            and not line.startswith(" ")
-            and (not head or _RULE.fullmatch(line) or len(_cells(line)) == len(head))
-        ):
-            yield from _joined(paragraph, measured)
+        cells = re.split(r"  +", line.strip())
+        if _TABLE.fullmatch(after):
+            head = cells
+        in_table = bool(head) and len(cells) == len(head)
+        if in_table or not paragraph or _depth(line) <= _depth(paragraph[0]):
+            yield from _words(" ".join(paragraph), any(word in " ".join(paragraph) for word in measured))
             paragraph = []
-            if _RULE.fullmatch(after):
-                head = _cells(line)
-            if not _RULE.fullmatch(line):
-                yield " | ".join(_column(*pair, measured) for pair in zip(head, _cells(line), strict=True))
-            continue
-        head = []
-        if not line.strip() or not line.startswith("    ") and not line.startswith("  ") or _begins(line, paragraph):
-            yield from _joined(paragraph, measured)
-            paragraph = []
-        if line.strip():
+        if in_table:
+            for title, cell in zip(head, cells, strict=True):
+                yield from _words(cell, title in measured)
+        else:
+            head = []
             paragraph.append(line)
-    yield from _joined(paragraph, measured)
+    yield from _words(" ".join(paragraph), any(word in " ".join(paragraph) for word in measured))
 
 
-def _begins(line: str, paragraph: Sequence[str]) -> bool:
-    """Whether ``line`` is no deeper than the first of the paragraph's lines, and so begins another."""
-    return bool(paragraph) and _depth(line) <= _depth(paragraph[0])
+def _words(text: str, any_number: bool) -> Iterator[re.Pattern[str]]:
+    for word in text.split():
+        pattern = re.escape(_RULE.sub("-", word))
+        yield re.compile(re.sub(_ESCAPED, _NUMBER, pattern) if any_number else pattern)
 
 
 def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _cells(line: str) -> list[str]:
-    return re.split(r"  +", line.strip())
-
-
-def _column(title: str, cell: str, measured: Sequence[str]) -> str:
-    return _NUMBER.sub("#", cell) if title in measured else cell
-
-
-def _joined(paragraph: Sequence[str], measured: Sequence[str]) -> Iterator[str]:
-    if paragraph:
-        text = " ".join(line.strip() for line in paragraph)
-        yield _NUMBER.sub("#", text) if any(word in text for word in measured) else text
