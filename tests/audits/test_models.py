@@ -83,6 +83,15 @@ def test_missing_parts_are_named(folder: Path) -> None:
         load_model(folder / "model.safetensors", device="cpu")
 
 
+def test_what_is_no_model_is_told_so(folder: Path, tmp_path: Path) -> None:
+    """The data in the model's place, and a folder without weights."""
+    (data := tmp_path / "members.jsonl").write_text('{"text": "a"}\n')
+    (empty := tmp_path / "empty").mkdir()
+    for place in (data, empty):
+        with pytest.raises(InputError, match="is no model; give a Hugging Face model's folder"):
+            load_model(place, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

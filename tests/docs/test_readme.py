@@ -26,7 +26,7 @@ MAY_END = {"gate": (0, 1)}
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("COLUMNS", raising=False)  # tables are as wide as they are in a pipe
     return tmp_path
 
 
