@@ -192,11 +192,6 @@ def quiet_transformers() -> Iterator[None]:
             _chatter.enable_progress_bar()
 
 
-_NO_MODEL = "{} is no model; give a Hugging Face model's folder, or a .safetensors file in one"
-#: Files that stand in a model's place where it and the data were swapped.
-_DATA_SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".gz", ".zst")
-
-
 def read_config(folder: Path, path: Path) -> Any:
     """The transformers configuration in ``folder``; ``path`` is what the user named.
 
@@ -205,11 +200,10 @@ def read_config(folder: Path, path: Path) -> Any:
     """
     if not path.exists():
         raise missing_model(path)
-    if path.is_file() and path.suffix in _DATA_SUFFIXES:
-        raise InputError(_NO_MODEL.format(path))
     if not (folder / CONFIG_NAME).is_file():
-        if path.is_dir() and not any(path.glob("*.safetensors")):
-            raise InputError(_NO_MODEL.format(path))
+        other = path.is_file() and path.suffix not in (".safetensors", ".json")
+        if other or (path.is_dir() and not any(path.glob("*.safetensors"))):
+            raise InputError(f"{path} is no model; give a Hugging Face model's folder, or a .safetensors file in one")
         raise InputError(
             f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
         )

@@ -88,7 +88,7 @@ def test_what_is_no_model_is_told_so(folder: Path, tmp_path: Path) -> None:
     (data := tmp_path / "members.jsonl").write_text('{"text": "a"}\n')
     (empty := tmp_path / "empty").mkdir()
     for place in (data, empty):
-        with pytest.raises(InputError, match="is no model; give a Hugging Face model's folder"):
+        with pytest.raises(InputError, match="no model; give a Hugging Face model's folder"):
             load_model(place, device="cpu")
 
 

@@ -14,13 +14,13 @@ import pytest
 from privctl.cli import run
 from tests.docs import picture
 from tests.docs.outputs import Example, examples, missing
-from tests.docs.pages import DOCS, ROOT, command_lines
+from tests.docs.pages import DOCS, ROOT, command_lines, pages
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 #: The examples between installing and testing, which need the network.
 EXAMPLES = [each for each in examples(README) if "pip install" not in each.commands]
-#: What the gate says of the demonstration's models.
-MAY_END = {"gate": (0, 1)}
+#: A model that is refused, and a claim that is refuted.
+MAY_END = {"gate": (0, 1), "claims": (0, 1)}
 
 
 @pytest.fixture
@@ -59,6 +59,16 @@ def test_the_readme_as_it_is_written(here: Path) -> None:
     for shown, measured in zip(drawn.models, demonstrated.models, strict=True):
         assert shown.epsilon == pytest.approx(measured.epsilon, rel=1e-6)
         assert shown.utility == pytest.approx(measured.utility, rel=0.25)
+
+
+GUIDE = [each for each in examples(pages()["guide.md"]) if each.shown is not None]
+
+
+@pytest.mark.parametrize("example", GUIDE, ids=[each.commands.split()[1] for each in GUIDE])
+@pytest.mark.usefixtures("here")
+def test_the_guide_shows_what_is_printed(example: Example) -> None:
+    found = printed(example)
+    assert missing(example, found) is None, found
 
 
 def test_the_readme_shows_the_acts_in_order() -> None:
