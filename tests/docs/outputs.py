@@ -47,9 +47,9 @@ def missing(example: Example, printed: str) -> str | None:
     assert example.shown is not None
     found = [_RULE.sub("-", word) for word in printed.split()]
     parts = re.split(r"^\.\.\.\n", example.shown, flags=re.MULTILINE)
-    place = 0
+    place, head = 0, list[str]()
     for number, part in enumerate(parts):
-        wanted = list(_wanted(part.splitlines(), example.measured))
+        wanted = list(_wanted(part.splitlines(), example.measured, head))
         last = len(found) - len(wanted)
         first = last if wanted and number == len(parts) - 1 else place
         starts = range(max(first, place), (0 if wanted and number == 0 else last) + 1)
@@ -64,14 +64,16 @@ def _all_match(wanted: Sequence[re.Pattern[str]], found: Sequence[str]) -> bool:
     return len(wanted) <= len(found) and all(w.fullmatch(f) for w, f in zip(wanted, found, strict=False))
 
 
-def _wanted(lines: Sequence[str], measured: Sequence[str]) -> Iterator[re.Pattern[str]]:
-    """What each word has to match: any number where the page's is not repeated by another run."""
-    head: list[str] = []
+def _wanted(lines: Sequence[str], measured: Sequence[str], head: list[str]) -> Iterator[re.Pattern[str]]:
+    """What each word has to match: any number where the page's is not repeated by another run.
+
+    ``head`` is kept between parts of one output: the titles of the table that rows belong to, if any.
+    """
     paragraph: list[str] = []
     for line, after in pairwise([*lines, ""]):
         cells = re.split(r"  +", line.strip())
         if _TABLE.fullmatch(after):
-            head = cells
+            head[:] = cells
         in_table = bool(head) and len(cells) == len(head)
         if in_table or not paragraph or _depth(line) <= _depth(paragraph[0]):
             yield from _words(" ".join(paragraph), any(word in " ".join(paragraph) for word in measured))
@@ -80,7 +82,7 @@ def _wanted(lines: Sequence[str], measured: Sequence[str]) -> Iterator[re.Patter
             for title, cell in zip(head, cells, strict=True):
                 yield from _words(cell, title in measured)
         else:
-            head = []
+            head.clear()
             paragraph.append(line)
     yield from _words(" ".join(paragraph), any(word in " ".join(paragraph) for word in measured))
 
