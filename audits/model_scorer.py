@@ -23,7 +23,7 @@ from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.parallel import Workers
 from privctl.reports.files import file_artifact, relative
 from privctl.storage.digest import hash_tensors, tag
-from privctl.storage.folder import companions_of
+from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ class ModelScorer:
         task: str | None = None,
         max_length: int | None = None,
         resize: tuple[int, int] | None = None,
+        base: Path | None = None,
     ) -> OpenedModel:
-        """Load the model at ``path``; artifacts name their files as seen from ``report``."""
-        subject = load_subject(path, task=task, device=self.device, max_length=max_length, resize=resize)
+        """Load the model at ``path``, an adapter on ``base``; artifacts name their files as seen from ``report``."""
+        subject = load_subject(path, task=task, device=self.device, max_length=max_length, resize=resize, base=base)
         inputs = inputs_of(path, subject.model, report)
         cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, subject)))
         return OpenedModel(subject=subject, inputs=inputs, cache=cache)
@@ -112,11 +113,14 @@ def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact,
             )
         companions = list(companions_of(checkpoint))
     roles = {CONFIG_NAME: "config", FILE_NAME: "preprocessor", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
-    known_files = [model.folder / name for name in roles if (model.folder / name).is_file()]
+    folder = model.folder if model.base is None else path
+    known_files = [folder / name for name in roles if (folder / name).is_file()]
     others = [path for path in companions if path.name not in roles]
+    under = {} if model.base is None else base_files(model.base)
     return (
         *artifacts,
         *(file_artifact(roles.get(path.name, "companion"), path, report) for path in (*known_files, *others)),
+        *(file_artifact(role, path, report) for role, path in under.items()),
     )
 
 

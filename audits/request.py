@@ -19,6 +19,7 @@ from audits.secrets.audit import SecretRequest
 from privctl.data.columns import columns_of
 from privctl.domain.errors import CommandError
 from privctl.storage.atomic import require_absent, require_regular
+from privctl.storage.reader import holds_adapter
 
 #: Options about a model, which do not apply to an audit of scores.
 OF_A_MODEL = (
@@ -32,7 +33,7 @@ _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
     **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "records"), "train"),
-    **dict.fromkeys(("data", "plan", "base", "candidates", "most_secrets"), "secrets"),
+    **dict.fromkeys(("data", "plan", "candidates", "most_secrets"), "secrets"),
 }
 
 
@@ -59,6 +60,8 @@ def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> 
     CommandError for options that do not go together and for files that are in the way.
     """
     _check(options)
+    if options["base"] is not None and options["secrets"] is None and not holds_adapter(model):
+        raise CommandError("--base needs --secrets, or an adapter as MODEL; give both, or remove it")
     report, scores = output_paths(model, output)
     for path in (report, scores):
         require_regular(path)

@@ -57,7 +57,7 @@ class AuditRequest:
     secrets: SecretRequest | None = None
     claim: EpsilonClaim | None = None
     reference: Path | None = None
-    #: The model before training, for the attack on secrets.
+    #: The model before training, for the attack on secrets; of an adapter, also what it is loaded on.
     base: Path | None = None
     #: Where scores are kept between audits; None keeps none.
     cache: Path | None = None
@@ -113,12 +113,18 @@ def run_audit(
         raise CommandError("several processes meet in the cache of scores; give --keep-scores, or --cache DIR")
     model_scorer = ModelScorer(cache=request.cache, device=request.device, workers=workers, progress=progress)
     opened = model_scorer.open(
-        request.model, request.report, task=request.task, max_length=request.max_length, resize=request.resize
+        request.model,
+        request.report,
+        task=request.task,
+        max_length=request.max_length,
+        resize=request.resize,
+        base=request.base,
     )
     lineage = lineage_of(request.model, opened.inputs, request.report)
     reference = _open_other(model_scorer, request, request.reference, opened, "--reference", "one that saw no data")
     means = None if reference is None else partial(model_scorer.means, reference)
-    opened_base = _open_other(model_scorer, request, request.base, opened, "--base", "the one that it was trained from")
+    compared = None if request.secrets is None else request.base
+    opened_base = _open_other(model_scorer, request, compared, opened, "--base", "the one that it was trained from")
     base = None
     if opened_base is not None:
         base = BaseModel(

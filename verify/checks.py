@@ -21,6 +21,7 @@ from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
 from verify import audit_consistency
 from verify.account_plan import of_file
+from verify.adapter_base import changed_base
 from verify.answers import Answer
 from verify.completeness import STEPS, gaps
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
@@ -162,7 +163,9 @@ def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[
 
 
 #: Every check, in the order in which the findings are reported.
-CHECKS: tuple[Check, ...] = (_readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans)
+CHECKS: tuple[Check, ...] = (
+    _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base
+)  # fmt: skip
 
 
 def located(path: Path, artifact: Artifact) -> Path:

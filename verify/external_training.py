@@ -81,8 +81,9 @@ def _own_loop(parameters: ExternalTrainingParameters) -> Iterator[str]:
         return
     rate = parameters.batch_size / parameters.examples
     yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
-    if (parameters.released_numbers or 0) < (parameters.steps_begun or 0):
-        yield "it says that fewer numbers were released than steps were begun"
+    released, steps = parameters.released_numbers or 0, parameters.steps_begun or 1
+    if released < steps or released % steps:
+        yield f"it says that {released} numbers were released, which is no whole number in each of {steps} steps"
 
 
 def required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:

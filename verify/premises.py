@@ -245,10 +245,19 @@ def _unsupported(report: PrivacyReport, name: str, word: str, parents: Sequence[
         yield f"{word}, but no parent report of a training from random weights records these facts for these files"
     elif name in ("secret-noise", "secret noise") and _SECRET_SOURCE not in _source(report):
         yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
-    elif name in _OF_START and (report.step != "retrain" or training_of(report).initial_weights != "random"):
+    elif name in _OF_START and not _of_new_layers(report, name):
         yield f"{word}, but the training began with weights from elsewhere"
     elif name == "step-size" and not _smoothness(report.mechanism):
         yield f"{word}, but the loss's smoothness is not known"
+
+
+def _of_new_layers(report: PrivacyReport, name: str) -> bool:
+    """Whether the program itself knows how the start was made: at random, or, of statistics, that none are left."""
+    if report.step != "retrain":
+        return False
+    parameters = training_of(report)
+    converted = name == "normalisation statistics" and parameters.converted == "batch-norm"
+    return converted or parameters.initial_weights == "random"
 
 
 def _untested(report: PrivacyReport) -> str:

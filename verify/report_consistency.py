@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from privctl.domain.guarantee import Adjacency, Notion, Scope
 from privctl.domain.mechanism import Calibration, ClippedTraining, Formula, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import NoiseParameters, parameters_as
+from privctl.storage.folder import BASE_ROLE
 from privctl.storage.header import elements_of
+from privctl.storage.reader import ADAPTER_NAME
 from verify import external_training
 from verify.account_plan import of_plan
 from verify.compare import LARGEST, ROUNDING, compare, shown
@@ -156,6 +158,7 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
     if parameters.task == _IMAGES and (tokenizers := sorted(written & _TOKENIZERS)):
         yield f"its task is one of images, but it wrote {', '.join(tokenizers)}"
     yield from _start(report, parameters)
+    yield from _adapter(report, parameters)
     yield from _plan_followed(report, parameters)
     yield from _settings(parameters)
     if parameters.examples <= 0:
@@ -186,10 +189,19 @@ def _settings(parameters: StatedTraining) -> Iterator[str]:
 def _start(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
     """Random weights are read from no file."""
     began = parameters.initial_weights
-    read = any(a.role.startswith("start-") and a.role.endswith(".safetensors") for a in report.inputs)
+    read = any(a.role.startswith(("start-", "base-")) and a.role.endswith(".safetensors") for a in report.inputs)
     if began not in ("random", "checkpoint") or (began == "random") is read:
         files = "files of weights are among its inputs" if read else "no file of weights is among its inputs"
         yield f"its training is said to have begun with {shown(began)} weights, but {files}"
+
+
+def _adapter(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    """An adapter is written where one is stated, and its base is digested."""
+    written = any(a.role == "model" and PurePosixPath(a.path).name == ADAPTER_NAME for a in report.outputs)
+    if written is not bool(parameters.adapter):
+        yield f"its parameters say adapter {parameters.adapter}, and its output is {'one' if written else 'none'}"
+    if written and not any(a.role.startswith(BASE_ROLE) and a.role.endswith(".safetensors") for a in report.inputs):
+        yield "its output is an adapter, and no weights of a base are among its inputs"
 
 
 def _plan_followed(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:

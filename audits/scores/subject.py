@@ -22,6 +22,7 @@ from privctl.data.images import read_images
 from privctl.data.records import Record, read_records
 from privctl.data.texts import read_texts
 from privctl.domain.errors import CommandError
+from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.chat import chat_with
 from privctl.models.language import (
     CAUSAL,
@@ -41,6 +42,8 @@ TASKS: dict[str, ModelClass] = {
     TEXT_CLASSIFICATION: TEXT_CLASSIFIER,
     IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
 }
+#: What peft calls two of the tasks; of the others it has no name.
+_PEFT_TASKS = {"CAUSAL_LM": CAUSAL_LM, "SEQ_CLS": TEXT_CLASSIFICATION}
 
 
 class AuditedModel(Protocol):
@@ -76,14 +79,18 @@ def load_subject(
     device: str | None = None,
     max_length: int | None = None,
     resize: tuple[int, int] | None = None,
+    base: Path | None = None,
 ) -> AuditedModel:
     """The model at ``path``, for ``task``, or for what its configuration says it is for.
+
+    ``base`` is what an adapter is loaded on, by default the model that it names.
 
     Raises InputError and CommandError as ``load_model`` does, and CommandError for settings that do not apply to
     the task.
     """
-    task = task or task_of(path)
-    return subject_of(task, load_model(path, device=device, kind=TASKS[task]), max_length=max_length, resize=resize)
+    task = task or task_of(path, base)
+    model = load_model(path, device=device, kind=TASKS[task], base=base)
+    return subject_of(task, model, max_length=max_length, resize=resize)
 
 
 def subject_of(
@@ -104,9 +111,16 @@ def subject_of(
     return ImageSubject(model, resize)
 
 
-def task_of(path: Path) -> str:
-    """The task of the model at ``path``, by the class that its config.json names; causal-lm if it names none."""
-    return str(task_named(path) or CAUSAL_LM)
+def task_of(path: Path, base: Path | None = None) -> str:
+    """The task of the model at ``path``, by the class that its config.json names; causal-lm if it names none.
+
+    Of an adapter the task is the one that it names, or its base's.
+    """
+    adapter = adapter_at(path, base)
+    if adapter is None:
+        return str(task_named(path) or CAUSAL_LM)
+    named = _PEFT_TASKS.get(task_type_of(path) or "")
+    return named or str(task_named(adapter.base) or CAUSAL_LM)
 
 
 def read(subject: AuditedModel, path: Path, columns: Columns | None = None) -> list[Record]:

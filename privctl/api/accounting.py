@@ -11,6 +11,30 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import EVENTS
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
+
+
+def counted_size(
+    data: FilePath | None, unit: str | None, text_column: str | None, stated: int | None, notify: Notify
+) -> int | None:
+    """How many examples ``data`` holds, or owners where ``unit`` names their field; None without ``data``.
+
+    ``text_column`` is the field of the texts, where it has another name than usual. Raises CommandError beside a
+    ``stated`` number, and as the reader of data does.
+    """
+    if data is None:
+        for flag, value in (("--unit", unit), ("--text-column", text_column)):
+            if value is not None:
+                raise CommandError(f"{flag} says what is counted in --data; give both, or remove it")
+        return None
+    if stated is not None:
+        raise CommandError("--dataset-size is counted in --data; remove one")
+    from privctl.data.columns import Columns
+    from privctl.data.count import count_examples
+
+    size = count_examples(Path(data), unit, Columns(text=text_column))
+    notify(f"{data} holds {counted(size, 'example')}")
+    return size
 
 
 def account(
@@ -21,6 +45,9 @@ def account(
     sample_rate: float | None = None,
     steps: int | None = None,
     dataset_size: int | None = None,
+    data: FilePath | None = None,
+    unit: str | None = None,
+    text_column: str | None = None,
     batch_size: int | None = None,
     epochs: float | None = None,
     batches: str = "poisson",
@@ -38,9 +65,11 @@ def account(
 
     ``noise_multiplier`` is the noise standard deviation / clip norm, ``sample_rate`` the chance that a step uses an
     example (1 by default), ``steps`` their number (1 by default); ``dataset_size``, ``batch_size`` (examples) and
-    ``epochs`` say the same. ``mechanism`` and ``batches`` are called as on the command line; ``of_mechanism`` are the
-    options of one mechanism, such as ``scale`` of ``laplace``. ``ledger`` is a JSON file of events. ``no_peers`` leaves
-    out other packages' accountants (importing Opacus takes seconds).
+    ``epochs`` say the same. ``data`` is a file or folder whose records are counted for ``dataset_size``, or whose
+    owners are, named by the field ``unit``; ``text_column`` is the field of their texts. ``mechanism`` and ``batches``
+    are called as on the command line; ``of_mechanism`` are the options of one mechanism, such as ``scale`` of
+    ``laplace``. ``ledger`` is a JSON file of events. ``no_peers`` leaves out other packages' accountants (importing
+    Opacus takes seconds).
 
     Returns the report of the plan: a guarantee for each method, with the one to rely on named in its parameters, and in
     ``parameters["found"]`` what was looked for. It is written only where ``output`` says.
@@ -65,6 +94,9 @@ def account(
     defaults = {"batches": "poisson", "mechanism": "gaussian", "no_peers": False}
     given = {name for name, value in options.items() if value not in (None, ()) and value != defaults.get(name)}
     check("account", options)
+    if (size := counted_size(data, unit, text_column, dataset_size, notify)) is not None:
+        options["dataset_size"] = size
+        given.add("dataset_size")
     place = path_or_none(output)
     if place is not None:
         require_absent(place, force)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.numbers import AMOUNT, CHANCE, COUNT, FRACTION, POSITIVE, Number, Whole
-from privctl.cli.options import common, force, given, show, to_standard_output, verbose
+from privctl.cli.options import TEXT_COLUMN, common, force, given, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
 from privctl.domain.events import EVENTS, Batches
 from privctl.domain.guarantee import PrivacyUnit
@@ -39,6 +39,9 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--sample-rate", type=CHANCE, help="Chance that a step uses an example.  [default: 1]")
 @click.option("--steps", type=COUNT, help="Number of steps.  [default: 1]")
 @click.option("--dataset-size", type=COUNT, help="With --batch-size and --epochs, instead of rate and steps.")
+@click.option("--data", type=click.Path(), help="Training data, whose records are counted for --dataset-size.")
+@click.option("--unit", help="With --data: field that names a record's owner; owners are counted.")
+@TEXT_COLUMN
 @click.option("--batch-size", type=COUNT, help="Expected examples per batch.")
 @click.option("--epochs", type=AMOUNT, help="Passes over the data.")
 @click.option(
@@ -86,7 +89,9 @@ def account(**options: Any) -> None:
       privctl account --epsilon 1 --delta 1e-5 --sample-rate 0.01 --steps 1000
       privctl account --noise-multiplier 1 --delta 1e-6 --dataset-size 60000 --batch-size 256 \\
           --epochs 60 --plot plan.svg
+      privctl account --epsilon 8 --delta 1e-6 --data train.jsonl --batch-size 256 --epochs 3
     """
+    from privctl.api.accounting import counted_size
     from privctl.plan.request import plan_of, report_for
     from privctl.reports.codec import encode
     from privctl.show.progress import note
@@ -96,13 +101,18 @@ def account(**options: Any) -> None:
     if to_standard_output(options["output"]):
         options.update(output=None, as_json=True)
     asked = {name: value for name, value in options.items() if name not in _OF_OUTPUT}
-    stated = given(options)
+    stated = set(given(options)) - {*_OF_DATA}
     plot, output = (Path(options[name]) if options[name] else None for name in ("plot", "output"))
     _check_files(plot, output)
     for path, option in ((plot, "--plot"), (output, "--output")):
         if path is not None:
             require_absent(path, options["force"], option=option)
-    plan = plan_of(asked, stated, partial(note, quiet=options["quiet"]))
+    told = partial(note, quiet=options["quiet"])
+    data, unit, text = (asked.pop(name) for name in _OF_DATA)
+    if (size := counted_size(data, unit, text, asked["dataset_size"], told)) is not None:
+        asked["dataset_size"] = size
+        stated.add("dataset_size")
+    plan = plan_of(asked, stated, told)
     try:
         drawn = _drawn(plan, plot) if plot is not None else b""
     except ValueError as error:
@@ -115,6 +125,8 @@ def account(**options: Any) -> None:
         note(f"wrote {path}", quiet=options["quiet"])
 
 
+#: Options about the data whose examples are counted.
+_OF_DATA = ("data", "unit", "text_column")
 #: Options that say nothing about the plan itself.
 _OF_OUTPUT = {"as_json", "quiet", "force", "plot", "output"}
 

@@ -22,9 +22,15 @@ FILE, PROJECT = "privctl.toml", "pyproject.toml"
 #: Commands that judge what others made, or sign it: they take nothing from a file found where they run.
 JUDGES = ("gate", "verify", "sign")
 #: Parameters that no file sets, for all commands and for some: they overwrite, show what is private or hide what is
-#: said; move the log that every audit is entered in; or void the guarantee of noise.
+#: said; move the log that every audit is entered in; send a training's measures to a service; keep exact scores of
+#: private records; void the guarantee of noise; or let canaries be foreseen.
 GUARDED = ("force", "show_unprotected", "quiet", "debug")
-GUARDED_IN = {"audit": ("log",), "noise": ("seed",)}
+GUARDED_IN = {
+    "audit": ("log", "leaks", "keep_scores", "cache"),
+    "canary": ("seed",),
+    "noise": ("seed",),
+    "retrain": ("log",),
+}
 #: No settings are larger.
 _LARGEST = 1 << 20
 _PLACE = "privctl.settings-file"
@@ -56,10 +62,10 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
         return
     assert isinstance(ctx.command, click.Group)
     commands = ctx.command.list_commands(ctx)
-    # A group that is a command too has options of its own in its table.
+    # A group that is a command too has options of its own in its table, and its command the tables of the others.
     alone = getattr(ctx.command, "alone", None)
     for key in own:
-        if key not in commands and alone is None:
+        if key not in commands and (alone is None or isinstance(own[key], dict)):
             raise CommandError(
                 f"{place} has {_shown(ctx, key)}, and there is no such command; choose from {', '.join(commands)}"
             )
@@ -71,6 +77,7 @@ def apply_settings(ctx: click.Context, name: str, command: click.Command) -> Non
     section = own.get(name, {})
     if not isinstance(section, dict):
         raise CommandError(f"{place}: {_shown(ctx, name)} must be a table of options; see docs/cli.md")
+    section = {key: each for key, each in section.items() if key not in getattr(command, "subcommands", ())}
     if section and not isinstance(command, click.Group):
         ctx.default_map = {name: dict(_defaults(ctx, name, command, section))}
         keys = ", ".join(plain(key) for key in section)
@@ -126,8 +133,6 @@ def _defaults(
         if flag.startswith("--")
     }
     for key, value in section.items():
-        if key in getattr(command, "subcommands", ()) and isinstance(value, dict):
-            continue  # the table of a subcommand
         option = options.get(key)
         if option is None or option.name is None:
             raise CommandError(

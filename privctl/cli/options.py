@@ -77,8 +77,8 @@ def show(text: str, *, as_json: bool = False) -> None:
 
 
 #: ``--text-column`` and ``--label-column``, and both.
-TEXT_COLUMN = click.option("--text-column", help="Field of the data that holds the text.  [default: text]")
-LABEL_COLUMN = click.option("--label-column", help="Field of the data that holds the label.  [default: label]")
+TEXT_COLUMN = click.option("--text-column", metavar="NAME", help="Field that holds the text.  [default: text]")
+LABEL_COLUMN = click.option("--label-column", metavar="NAME", help="Field that holds the label.  [default: label]")
 COLUMNS = (TEXT_COLUMN, LABEL_COLUMN)
 
 

@@ -119,12 +119,13 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
     from privctl.train.options import data_of, model_of, task_of
     from privctl.train.request import RetrainRequest
 
+    model = model_of(options)
     try:
         training = RetrainRequest(
             method_name="plain",
-            model=model_of(options),
+            model=model,
             data=data_of(options, options["data"][0]),
-            task=task_of(options, options["data"][0], partial(note, quiet=options["quiet"])),
+            task=task_of(options, model, options["data"][0], partial(note, quiet=options["quiet"])),
             output=options["output"],
             schedule=Schedule(options["schedule"]),
             optimizer=Optimizer(options["optimizer"]),

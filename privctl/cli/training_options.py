@@ -183,6 +183,21 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
             "help": "Plan of protection from `privctl secrets plan`; it sets batches, steps and the least noise.",
         },
     ),
+    "convert": (
+        "--convert",
+        {
+            "type": click.Choice(["batch-norm"]),
+            "help": "Move batch normalisation's running statistics into its scales and shifts, which are trained.",
+        },
+    ),
+    "base": (
+        "--base",
+        {"type": MODEL, "help": "Base of MODEL, where that is an adapter; by default the folder that it names."},
+    ),
+    "save_adapter": (
+        "--save-adapter",
+        {"is_flag": True, "help": "With --lora-rank: write the adapters alone, as peft does, not merged weights."},
+    ),
 }
 
 

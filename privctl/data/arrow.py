@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Rows decoded at a time, and the most bytes of a batch of an Arrow file, which is read whole.
 _ROWS, LARGEST_BATCH = 256, 1 << 30
+#: Bytes that the rows of a parquet file that are decoded at a time may become, where each is one string.
+_DECODED = 256 << 20
 #: What a column of a row group may unpack to whatever its size: most of it is in memory at once.
 LARGEST_CHUNK = 128 << 20
 _FILE_MAGIC = b"ARROW1\0\0"
@@ -103,10 +105,10 @@ def _batches(stream: BinaryIO, path: Path, where: str, columns: Sequence[str]) -
         for batch in reader:
             yield batch.select(list(columns))
         return
-    _check_sizes(stream, columns, where)
+    rows = _checked_rows(stream, columns, where)
     file = _parquet(stream)
     _check_types(file.schema_arrow, columns, where)
-    for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns), use_threads=False):
+    for batch in file.iter_batches(batch_size=rows, columns=list(columns), use_threads=False):
         yield batch.select(list(columns))
 
 
@@ -124,14 +126,20 @@ def _parquet(stream: BinaryIO) -> Any:
     )
 
 
-def _check_sizes(stream: BinaryIO, columns: Sequence[str], where: str) -> None:
-    """Raise InputError where a column of a group of rows, or a page, claims more than a file of its size may hold."""
-    for unpacked, packed in piece_sizes(stream, columns):
-        if unpacked > max(LARGEST_CHUNK, MOST_RATIO * packed):
+def _checked_rows(stream: BinaryIO, columns: Sequence[str], where: str) -> int:
+    """How many rows may be decoded at a time: a page may repeat one string, as long as itself, in every row.
+
+    Raises InputError where a column of a group of rows, or a page, claims more than a file of its size may hold.
+    """
+    longest = 1
+    for piece in piece_sizes(stream, columns):
+        if piece.unpacked > max(LARGEST_CHUNK, MOST_RATIO * piece.packed):
             raise InputError(
-                f"{where} has a column that unpacks to {unpacked} bytes in one of its row groups, more than "
+                f"{where} has a column that unpacks to {piece.unpacked} bytes in one of its row groups, more than "
                 f"{MOST_RATIO} times its size; write it with smaller row groups"
             )
+        longest = max(longest, piece.unpacked if piece.is_page else 1)
+    return max(1, min(_ROWS, _DECODED // longest))
 
 
 def _check_types(schema: pa.Schema, columns: Sequence[str], where: str) -> None:

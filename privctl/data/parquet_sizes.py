@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 _MAGIC = b"PAR1"
 #: Most bytes of a footer and of the header of a page, and the deepest nesting of either.
@@ -18,8 +18,16 @@ _PATH, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 6, 7, 9, 11
 _PAGE_UNPACKED, _PAGE_PACKED = 2, 3
 
 
-def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[tuple[int, int]]:
-    """The sizes in bytes, unpacked and packed, of each column chunk and page of ``columns``.
+class PieceSize(NamedTuple):
+    """The sizes in bytes of a column chunk, or of one of its pages."""
+
+    unpacked: int
+    packed: int
+    is_page: bool
+
+
+def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[PieceSize]:
+    """Each column chunk and page of ``columns``.
 
     Raises ValueError for a file that is no parquet, or whose pieces do not lie within it.
     """
@@ -45,14 +53,14 @@ def piece_sizes(stream: BinaryIO, columns: Collection[str]) -> Iterator[tuple[in
                 yield from _chunk_sizes(stream, meta, end)
 
 
-def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int) -> Iterator[tuple[int, int]]:
+def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int) -> Iterator[PieceSize]:
     unpacked, packed = _number(meta, _UNPACKED), _number(meta, _PACKED)
     start = _number(meta, _DATA_PAGE)
     first = _number(meta, _DICTIONARY_PAGE) if _DICTIONARY_PAGE in meta else 0
     place = first if 0 < first < start else start
     if place + packed > end:
         raise ValueError("a column lies beyond its end")
-    yield unpacked, packed
+    yield PieceSize(unpacked, packed, is_page=False)
     stop = place + packed
     while place < stop:
         stream.seek(place)
@@ -60,7 +68,7 @@ def _chunk_sizes(stream: BinaryIO, meta: dict[int, Any], end: int) -> Iterator[t
         size = _number(header, _PAGE_PACKED)
         if place + used + size > stop:
             raise ValueError("a page lies beyond its column")
-        yield _number(header, _PAGE_UNPACKED), size
+        yield PieceSize(_number(header, _PAGE_UNPACKED), size, is_page=True)
         place += used + size
 
 

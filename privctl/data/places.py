@@ -108,7 +108,8 @@ def _saved(path: Path) -> tuple[Path, ...]:
     """The files of a folder that ``datasets`` saved, in their order."""
     state = _json(path / _STATE)
     entries: Any = state.get("_data_files") if isinstance(state, dict) else None
-    names = [str(entry.get("filename")) if isinstance(entry, dict) else "" for entry in entries or ()]
+    listed = entries if isinstance(entries, list) else []
+    names = [str(entry.get("filename")) if isinstance(entry, dict) else "" for entry in listed]
     if not names or not all(map(_is_name, names)):
         raise InputError(f"{path / _STATE} names no files beside it; save the data set again")
     if state.get("_indices_data_files"):
@@ -116,20 +117,31 @@ def _saved(path: Path) -> tuple[Path, ...]:
     missing = next((name for name in names if not (path / name).is_file()), None)
     if missing is not None:
         raise InputError(f"{path} lacks {missing}, which its {_STATE} names; copy the whole folder")
-    return tuple(path / name for name in names)
+    return _each_once(path, [path / name for name in names])
 
 
 def _records_in(path: Path) -> list[Path]:
-    for folder in (path, path / "data"):
-        if folder.is_dir():
-            names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_file()]
-            suffixes = {name: suffix_of(Path(name)) for name in names if name not in (_STATE, _INFO, _SPLITTED)}
-            # A lone .json beside other files describes them.
-            known = [name for name, suffix in suffixes.items() if suffix in RECORDS and suffix != ".json"]
-            known = known or [name for name, suffix in suffixes.items() if suffix == ".json"]
-            if known:
-                return [folder / name for name in sorted(known)]
-    return []
+    """The files of records in ``path``, or in its folder ``data``; raises InputError where they are in both."""
+    own, inner = _records_of(path), _records_of(path / "data")
+    if inner and all(suffix_of(file) == ".json" for file in own):
+        return inner  # such as dataset_infos.json, which describes it
+    if own and inner:
+        raise InputError(
+            f"{path} holds files of records ({own[0].name}) and so does {path / 'data'}; give {path / 'data'}, or a "
+            "pattern that matches what you mean"
+        )
+    return own or inner
+
+
+def _records_of(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".") and entry.is_file()]
+    suffixes = {name: suffix_of(Path(name)) for name in names if name not in (_STATE, _INFO, _SPLITTED)}
+    # A lone .json beside other files describes them.
+    known = [name for name, suffix in suffixes.items() if suffix in RECORDS and suffix != ".json"]
+    known = known or [name for name, suffix in suffixes.items() if suffix == ".json"]
+    return [folder / name for name in sorted(known)]
 
 
 def _matching(path: Path) -> tuple[Path, ...]:
@@ -170,6 +182,21 @@ def _of_one_format(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
     for (split, count), found in present.items():
         if "*" not in str(path) and found != set(range(count)):
             raise InputError(f"{split} has {len(found)} of its {count} shards; copy the missing ones")
+    return _each_once(path, files)
+
+
+def _each_once(path: Path, files: Sequence[Path]) -> tuple[Path, ...]:
+    """``files``. Raises InputError where one is there twice: guarantees hold for records that each count once."""
+    seen: dict[object, Path] = {}
+    for file in files:
+        status = file.stat()
+        unpacked = file.with_name(file.name.removesuffix(".gz").removesuffix(".zst"))
+        for key in ((status.st_dev, status.st_ino), unpacked):
+            if (other := seen.setdefault(key, file)) is not file:
+                raise InputError(
+                    f"{path} means the records of {other} twice, in {file.name} too, and each would count as two; keep "
+                    "one of them"
+                )
     return tuple(files)
 
 

@@ -17,6 +17,8 @@ from privctl.domain.errors import CommandError, InputError
 
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+#: What may come after each mark of a JSON array of objects.
+_FOLLOWERS = {"": "[", "[": "{]", ",": "{", "}": ",]"}
 
 
 class Row(NamedTuple):
@@ -198,20 +200,21 @@ def _array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dict[st
     decoder, number, text = json.JSONDecoder(), 0, ""
     blocks = _text_blocks(file, place)
     ended, needed = False, 1
-    opened = False
+    last = ""  # what came before: nothing, an opening bracket, a comma or an object
     while True:
         while len(text) < needed and not ended:
             block = next(blocks, None)
             ended, text = block is None, text + (block or "")
         text = text.lstrip(" \t\r\n")
         where = f"{place} record {number + 1}"
-        if not opened or text[:1] in (",", "]"):
-            if text[:1] == "]":
+        head = text[:1]
+        _check_order(last, head, where, expected)
+        if not last or head in (",", "]"):
+            if head == "]":
                 if text[1:].strip() or any(block.strip() for block in blocks):
                     raise InputError(f"{place} goes on after its JSON array; keep one array of records")
                 return
-            opened, text = True, text[1:]
-            needed = 1
+            last, text, needed = head, text[1:], 1
             continue
         if not text and not ended:
             needed = 1
@@ -226,8 +229,14 @@ def _array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dict[st
             continue
         if not isinstance(data, dict):
             raise InputError(f"{where} is {kind_of(data)}; {expected}")
-        number, text, needed = number + 1, text[end:], 1
+        number, text, needed, last = number + 1, text[end:], 1, "}"
         yield number, data
+
+
+def _check_order(last: str, head: str, where: str, expected: str) -> None:
+    """Raise InputError where ``head``, if there is more, may not follow what came ``last`` in a JSON array."""
+    if head and head not in _FOLLOWERS[last] and (last == "}" or head in (",", "]")):
+        raise InputError(f"{where} is no valid JSON, or is cut off; {expected}")
 
 
 def _text_blocks(file: Path, place: str) -> Iterator[str]:

@@ -13,6 +13,9 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightN
 FALSE_POSITIVES = 0.01
 #: A true positive rate of this much there is no protection worth the name.
 USELESS_RATE = 0.9
+#: Assumptions that another program's loop did what its report says, of which privctl saw nothing: such a guarantee
+#: counts for a gate whose policy names them, and gets no tag.
+OF_OTHER_LOOPS = frozenset({"own loop", "reported ledger"})
 
 
 class Severity(StrEnum):

@@ -10,14 +10,16 @@ from privctl.domain.report import Artifact
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.model_at_hand import ModelAtHand
-from privctl.storage.folder import holds_weights, never_released
+from privctl.storage.folder import BASE_ROLE, holds_weights, never_released
 from privctl.storage.reader import ADAPTER_NAME
 
 _COMPANION = "companion"
 #: Roles under which an audit names the other files that it read with the weights.
 _READ = frozenset({"config", "tokenizer", "preprocessor", "companion"})
 #: What decides what the weights compute, so that an audit must have read it.
-_DECISIVE = frozenset({"config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"})
+_DECISIVE = frozenset({
+    "config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json", "preprocessor_config.json",
+})  # fmt: skip
 #: Steps that copy the files next to the weights byte for byte.
 _COPIES = "noise"
 
@@ -28,6 +30,7 @@ def check(case: JudgedModel, model: ModelAtHand | None) -> Iterator[Finding]:
     yield from _check_copies(case, written)
     for report in case.audits:
         yield from _check_audit(report, written, model)
+        yield from _check_base(case, report)
     if model is not None and case.makers:
         yield from _check_unlisted(case, written, model)
 
@@ -72,6 +75,16 @@ def _check_audit(report: LoadedReport, written: Mapping[str, str], model: ModelA
             fix="audit the folder that is released, unchanged",
             place=report.place("inputs"),
         )
+
+
+def _check_base(case: JudgedModel, report: LoadedReport) -> Iterator[Finding]:
+    """An adapter must have been audited on the base that it was made on."""
+    made = {a.role: a.digest for each in case.makers for a in each.report.inputs if a.role.startswith(BASE_ROLE)}
+    for i, artifact in enumerate(report.report.inputs):
+        if made.get(artifact.role, artifact.digest) != artifact.digest:
+            name = artifact.role.removeprefix(BASE_ROLE)
+            message = f"the audit read another {name} of the adapter's base than the adapter was made on"
+            yield _finding(name, message, "audit the adapter on its own base", report, i, "inputs")
 
 
 def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelAtHand) -> Iterator[Finding]:

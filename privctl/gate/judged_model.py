@@ -21,7 +21,7 @@ from privctl.gate.related import RelatedReports
 from privctl.gate.report_set import ReportSet
 
 MODEL = "model"
-_START = "start-"
+_START = ("start-", "base-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

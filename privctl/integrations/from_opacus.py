@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from pathlib import Path
 from typing import Any
 
 from privctl.accounting.guarantees import default_delta
+from privctl.domain.checks import positive
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
-from privctl.integrations.report import ASSERTED, ONE_RUN, guarantee_for, premises, report_place, write
+from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
 
 _NAME = "opacus"
 _NOTE = "for noise in real arithmetic: what Opacus adds in floating point, and does not round, is not counted"
@@ -49,8 +50,12 @@ def from_opacus(
     """
     events = tuple(_events(getattr(getattr(engine, "accountant", None), "history", None)))
     ledger = Ledger(events=events)
-    if not isinstance(examples, int) or examples < 1:
-        raise CommandError(f"examples is {examples!r}; it must be the number of training examples")
+    _check_examples(examples, getattr(engine, "dataset", None))
+    if clip_norm is not None:
+        try:
+            positive("clip_norm", clip_norm)
+        except (TypeError, ValueError) as error:
+            raise CommandError(str(error)) from None
     delta = default_delta(examples) if delta is None else delta
     place = report_place(Path(model), None if output is None else Path(output), force)
     source = "Opacus, secure mode" if getattr(engine, "secure_mode", False) else "Opacus, PyTorch's generator"
@@ -70,8 +75,22 @@ def from_opacus(
         },
         mechanism=ledger,
         guarantees=(guarantee,),
-        warnings=(f"{counted(len(events), 'entry', 'entries')} of Opacus's history, taken at its word", ONE_RUN),
+        warnings=(
+            f"{counted(len(events), 'entry', 'entries')} of Opacus's history, taken at its word",
+            ONE_RUN,
+            *delta_warnings(delta, examples),
+        ),
     )
+
+
+def _check_examples(examples: Any, dataset: Any) -> None:
+    """Raise CommandError for a number of examples that is none, or not that of the engine's ``dataset``."""
+    if type(examples) is not int or examples < 1:
+        raise CommandError(f"examples is {examples!r}; it must be the number of training examples")
+    if isinstance(dataset, Sized) and len(dataset) != examples:
+        raise CommandError(
+            f"examples is {examples}, and the engine's data set has {len(dataset)}; give the number it trained on"
+        )
 
 
 def _events(history: Any) -> Iterable[SampledGaussian]:
@@ -84,10 +103,12 @@ def _events(history: Any) -> Iterable[SampledGaussian]:
     for number, entry in enumerate(history, start=1):
         try:
             noise, rate, steps = entry
+            if any(isinstance(number, bool | str | bytes) for number in entry) or float(steps) % 1:
+                raise ValueError("three numbers are needed, and a whole one of steps")
             yield SampledGaussian(
                 noise_multiplier=float(noise), sample_rate=float(rate), steps=int(steps), batches=Batches.POISSON
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"entry {number} of the accountant's history is {entry!r}, not a noise multiplier, a sampling rate and "
                 f"a number of steps from which a guarantee follows ({error})"

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 
 from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, exact_target
@@ -100,6 +100,13 @@ def _sizes(loader: DataLoader[Any]) -> tuple[int, int]:
     examples = len(dataset)
     if not 1 <= loader.batch_size <= examples:
         raise CommandError(f"batch_size is {loader.batch_size} and there are {examples} examples; give 1 to {examples}")
+    sampler = loader.sampler
+    shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == examples
+    if type(sampler) is not SequentialSampler and not shuffled:
+        raise CommandError(
+            f"the loader has a {type(sampler).__name__}, which Poisson batches cannot follow: they are drawn from the "
+            "whole data set; give a loader of exactly the examples to train on, without a sampler"
+        )
     return examples, loader.batch_size
 
 

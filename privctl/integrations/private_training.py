@@ -19,24 +19,25 @@ import torch
 from torch import Tensor, nn
 
 from privctl.accounting.gridded import NOTE, Released
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
-from privctl.integrations.report import ASSERTED, ONE_RUN, guarantee_for, premises, report_place, write
-from privctl.storage.reader import open_checkpoint
+from privctl.integrations.own_model import fixed_digests, note_training, require_fixed, require_saved, require_unstepped
+from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
 from privctl.train.gradient_noise import noise_for
 from privctl.train.sampling import PoissonBatches
-from privctl.train.tensors import read_tensors, require_finite
+from privctl.train.tensors import require_finite
 
 _NAME = "own-loop"
 _LOOP = Assumption(
     name="own loop",
     statement="the loop computed the loss of each row of a batch from that row alone, trained on no other examples, "
-    "changed these weights by the steps of this optimizer only, and computed nothing else from the examples",
+    "left out no batch because of what was in it, changed these weights by the steps of this optimizer only, and "
+    "computed nothing else from the examples",
     state=ASSERTED,
 )
 _ROUNDING = Assumption(
@@ -88,9 +89,13 @@ class PrivateTraining:
         self._parameters = list(self._engine.trainable.values())
         self._noise = noise_for(self._parameters[0].device)
         self._stage, self._rows = _Stage.STEPPED, 0
+        #: The last backward failed on the batch that is drawn; such a batch was left out.
+        self._failed = self._left_failed = False
         self._sums: list[Tensor] = []
+        require_unstepped(model, optimizer)
         self._require_whole_optimizer()
         self._require_no_gradients()
+        self._fixed = fixed_digests(model, self._parameters)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -105,7 +110,8 @@ class PrivateTraining:
         Returns losses and norms of the rows, which are private: no guarantee covers them.
 
         Raises CommandError for a call out of turn, or another number of losses than rows were drawn; InputError for
-        losses or a model whose examples cannot be told apart. The step then counts as begun.
+        losses or a model whose examples cannot be told apart. The step then counts as begun, and unless this is called
+        again for the same batch, the training ends here: a batch left out for its content is in no guarantee.
         """
         if self._stage is _Stage.STEPPED:
             raise CommandError(
@@ -126,17 +132,21 @@ class PrivateTraining:
                     "is drawn, neither cut nor extended"
                 )
             self._sums = [self._taken(parameter) for parameter in self._parameters]
+        except Exception:
+            self._failed = True
+            raise
         finally:
             for parameter in self._parameters:
                 parameter.grad = None
-        self._stage = _Stage.DIFFERENTIATED
+        self._stage, self._failed = _Stage.DIFFERENTIATED, False
         return found
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """What follows for the steps begun so far, at ``delta`` (by default that of ``make_private``).
 
-        Raises CommandError before the first step, and for a delta out of range.
+        Raises CommandError before the first step, after a batch that failed, and for a delta out of range.
         """
+        self._require_no_failure()
         if not self.steps_begun:
             raise CommandError("no step was begun yet, so nothing was spent and nothing is to be guaranteed")
         noise = Assumption(
@@ -161,13 +171,14 @@ class PrivateTraining:
         ``model`` is a safetensors file or a Hugging Face directory that holds the trained weights, as they are now. The
         report lies beside it, or at ``output``.
 
-        Raises InputError where other weights are saved there, CommandError where a report is in the way or no step was
-        begun.
+        Raises InputError where other weights are saved there, or frozen weights or buffers changed during the training;
+        CommandError where a report is in the way, no step was begun or a batch failed.
         """
         place = report_place(Path(model), None if output is None else Path(output), force)
         guarantee = self.guarantee(delta)
         require_finite(self._model, self.steps_begun)
-        _require_saved(self._engine.trainable, Path(model))
+        require_fixed(self._model, self._parameters, self._fixed)
+        require_saved(self._model, self._engine.trainable, Path(model))
         parameters: Mapping[str, Any] = {
             "examples": self._batches.size,
             "batch_size": float(self._batch_size),
@@ -188,7 +199,7 @@ class PrivateTraining:
             parameters=parameters,
             mechanism=self._ledger(),
             guarantees=(guarantee,),
-            warnings=(ONE_RUN,),
+            warnings=(ONE_RUN, *delta_warnings(guarantee.delta, self._batches.size)),
         )
 
     def close(self) -> None:
@@ -212,6 +223,7 @@ class PrivateTraining:
 
     def _draw(self) -> list[int]:
         """The rows of the next step, which counts as begun from here on."""
+        self._require_no_failure()
         if self._stage is not _Stage.STEPPED:
             raise CommandError(
                 "the batch drawn before was not stepped; call backward and optimizer.step() for every batch, as one "
@@ -225,22 +237,24 @@ class PrivateTraining:
         if self._most_steps is not None and self.steps_begun >= self._most_steps:
             raise CommandError(
                 f"all {self._most_steps} steps that epsilon was for are spent; end the loop after so many epochs, or "
-                "make it private for more"
+                "begin anew with more epochs"
             )
         rows: list[int] = self._batches.batch(self.steps_begun).tolist()
         self.steps_begun += 1
+        note_training(self._model)
         self._stage, self._rows = _Stage.DRAWN, len(rows)
         return rows
 
     def _step_without_rows(self) -> None:
         """The step of an empty batch: noise alone, as leaving it out would tell that the batch was empty."""
-        self._sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        self._sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in self._parameters]
         self._stage = _Stage.DIFFERENTIATED
         self._optimizer.step()
 
     def _leave(self) -> None:
         """The loop left its batch; the step counts as begun."""
-        self._stage, self._sums = _Stage.STEPPED, []
+        self._left_failed |= self._failed
+        self._stage, self._sums, self._failed = _Stage.STEPPED, [], False
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
         if self._stage is _Stage.STEPPED:
@@ -261,6 +275,14 @@ class PrivateTraining:
         for parameter in self._parameters:
             parameter.grad = None
         self._stage = _Stage.STEPPED
+
+    def _require_no_failure(self) -> None:
+        """Raise CommandError where a batch was left without a step for what was in it."""
+        if self._left_failed or (self._failed and self._stage is _Stage.DRAWN):
+            raise CommandError(
+                "backward failed for a batch, which was not stepped, and that shows what was in it; no guarantee holds "
+                "for these weights: repair the data or the loss, and begin anew"
+            )
 
     def _require_no_gradients(self) -> None:
         """Raise CommandError where somebody else computed a gradient, which would be neither clipped nor noised."""
@@ -283,7 +305,8 @@ class PrivateTraining:
 
     @staticmethod
     def _taken(parameter: nn.Parameter) -> Tensor:
-        return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        return gradient.contiguous()  # as noise is added to stretches of it
 
 
 class PoissonLoader:
@@ -312,16 +335,3 @@ class PoissonLoader:
         except GeneratorExit:
             training._leave()
             raise
-
-
-def _require_saved(trained: Mapping[str, nn.Parameter], place: Path) -> None:
-    """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or holds another value of it."""
-    with open_checkpoint(place) as checkpoint:
-        files = [file.path for file in checkpoint.files]
-    held = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-    for name, parameter in trained.items():
-        if name not in held:
-            raise InputError(f"{place} has no tensor {name!r}, which was trained; save the model there first")
-        now = parameter.detach().cpu()
-        if held[name].dtype != now.dtype or not torch.equal(held[name], now):
-            raise InputError(f"{place} holds another {name!r} than was trained; save the model there again")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.accounting.gridded import Released
-from privctl.accounting.guarantees import guarantee_of
+from privctl.accounting.guarantees import delta_warning, guarantee_of
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
@@ -53,6 +53,12 @@ def premises(examples: int, *of_program: Assumption) -> Iterator[Assumption]:
         ),
     ):
         yield Assumption(name=name, statement=statement, state=ASSERTED)
+
+
+def delta_warnings(delta: float, examples: int) -> Iterator[str]:
+    """What is wrong with ``delta`` for so many ``examples``, if anything is."""
+    if sentence := delta_warning(delta, examples):
+        yield sentence
 
 
 def guarantee_for(

@@ -30,10 +30,11 @@ from transformers import (
 from transformers.utils import logging as _logging
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
+from privctl.models.adapters import adapter_at, on_base, trained_classes
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
-from privctl.storage.reader import Checkpoint, missing_model, open_checkpoint
+from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint
 
 #: transformers types some of what is used here loosely.
 _chatter: Any = _logging
@@ -91,7 +92,8 @@ class TensorMismatch:
 class LanguageModel:
     """A model ready to be evaluated; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
 
-    ``network`` and ``tokenizer`` are transformers' own objects; a network that takes images has no tokenizer.
+    ``network`` and ``tokenizer`` are transformers' own objects; a network that takes images has no tokenizer. ``base``
+    is what an adapter at ``path`` was loaded on.
     """
 
     path: Path
@@ -99,6 +101,7 @@ class LanguageModel:
     network: Any
     tokenizer: Any
     device: torch.device
+    base: Path | None = None
 
     @property
     def context(self) -> int | None:
@@ -118,28 +121,75 @@ class LanguageModel:
 
 
 def load_model(
-    path: Path, *, folder: Path | None = None, device: str | None = None, kind: ModelClass = CAUSAL
+    path: Path,
+    *,
+    folder: Path | None = None,
+    device: str | None = None,
+    kind: ModelClass = CAUSAL,
+    base: Path | None = None,
 ) -> LanguageModel:
     """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
 
+    It may be an adapter's folder, whose base is the model at ``base`` or else the one that the adapter names.
     ``kind`` is what it must be for. ``folder`` names another place for configuration and tokenizer. ``device`` None is
     CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own format elsewhere.
     Raises InputError for what is missing, unsupported or disagrees; CommandError for a device that is not there.
     """
     target = choose_device(device)
-    with open_checkpoint(path) as checkpoint, quiet_transformers():
+    adapter = adapter_at(path, base)
+    whole = path if adapter is None else adapter.base
+    with open_checkpoint(whole) as checkpoint, quiet_transformers():
         check_alone(checkpoint)
         folder = folder or checkpoint.folder
-        config = read_config(folder, path)
-        tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(folder, path)
+        config = read_config(folder, whole)
+        tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(tokenizer_folder(path) or folder, path)
         dtype: torch.dtype | str = torch.float32 if target.type == "cpu" else "auto"
+        if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER):
+            _fit_head(config, adapter.adapter)
         network, misfits = read_network(checkpoint, folder, config, dtype, kind)
+        if adapter is not None:
+            # The same class as before, with the adapter in its layers.
+            joined = on_base(network, adapter.adapter, trainable=False)
+            network, misfits = joined.base_model.model, without_heads(misfits, joined)
     if kind is MASKED:
         # pretraining leaves other heads beside the one in question
         misfits = replace(misfits, unexpected=tuple(n for n in misfits.unexpected if of_body(network, n)))
     refuse(checkpoint.root, misfits)
     network.eval().requires_grad_(False)
-    return LanguageModel(path=path, folder=folder, network=network.to(target), tokenizer=tokenizer, device=target)
+    return LanguageModel(
+        path=path,
+        folder=folder,
+        network=network.to(target),
+        tokenizer=tokenizer,
+        device=target,
+        base=None if adapter is None else adapter.base,
+    )
+
+
+def tokenizer_folder(path: Path | None) -> Path | None:
+    """The folder ``path`` where it is an adapter's and holds a tokenizer, which then stands for the base's."""
+    if path is None or not holds_adapter(path) or not any((path / name).is_file() for name in TOKENIZER_NAMES):
+        return None
+    return path
+
+
+def _fit_head(config: Any, adapter: Path) -> None:
+    """Let the network have as many classes as the head in the folder ``adapter``, if there is one."""
+    classes = trained_classes(adapter)
+    if classes not in (None, config.num_labels):
+        config.num_labels = classes
+
+
+def without_heads(misfits: TensorMismatch, joined: Any) -> TensorMismatch:
+    """The ``misfits`` of a base, less those of modules that the adapter replaces and of heads that it replaced."""
+    own = {name.replace(".modules_to_save.default", "") for name, _ in joined.base_model.model.named_parameters()
+           if ".modules_to_save." in name}  # fmt: skip
+    heads = {name.rpartition(".")[0] for name in own}
+    return TensorMismatch(
+        mismatched=tuple(name for name in misfits.mismatched if name not in own),
+        missing=tuple(name for name in misfits.missing if name not in own),
+        unexpected=tuple(n for n in misfits.unexpected if not heads or of_body(joined.base_model.model, n)),
+    )
 
 
 def context_of(network: Any, tokenizer: Any) -> int | None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import CommandError, InputError, PrivctlError
+from privctl.models.adapters import trained_classes
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
@@ -32,37 +32,14 @@ from privctl.models.language import (
     read_network,
     read_tokenizer,
     refuse,
+    tokenizer_folder,
     wrong_kind,
 )
+from privctl.models.normalisation import BATCH_NORM, FROZEN, checked_batch_norms, convert_batch_norms, freeze
 from privctl.models.purpose import task_named
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
-
-#: What ``--norm`` may say: batch normalisation keeps its running statistics, and trains scales and shifts.
-FROZEN = "frozen"
-
-
-def batch_norms(network: nn.Module) -> tuple[str, ...]:
-    """The names of the network's batch normalisation layers, of any dimension."""
-    kind = nn.modules.batchnorm._BatchNorm
-    return tuple(name for name, module in network.named_modules() if isinstance(module, kind))
-
-
-def freeze(network: nn.Module, names: tuple[str, ...]) -> None:
-    """Put the batch normalisation layers ``names`` into evaluation mode; ``network.train()`` would undo it.
-
-    Raises InputError for one that keeps no running statistics, which normalises by its batch in any mode.
-    """
-    for name in names:
-        module = network.get_submodule(name)
-        if module.running_mean is None:
-            raise InputError(
-                f"layer {name!r} is a {type(module).__name__} without running statistics, which --norm frozen cannot "
-                "keep; use a model with group or layer normalisation"
-            )
-        module.eval()
-
 
 KINDS: dict[TaskName, ModelClass] = {
     TaskName.CAUSAL_LM: CAUSAL,
@@ -81,7 +58,8 @@ class TrainingModel:
     classification, in the order of the network's outputs. ``tokenizer`` is only saved, never used to encode: a
     tokenizer stores whether it truncated its last text, which would leak into the saved files. ``fresh`` names tensors
     drawn at random from ``seed`` although there is a checkpoint, ``dropped`` those of the checkpoint that the task does
-    not use, ``frozen_norms`` layers of batch normalisation that keep their running statistics.
+    not use, ``frozen_norms`` layers of batch normalisation that keep their running statistics; ``converted`` says
+    "batch-norm" where these were moved into scales and shifts.
     """
 
     path: Path
@@ -96,6 +74,7 @@ class TrainingModel:
     fresh: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     frozen_norms: tuple[str, ...] = ()
+    converted: str | None = None
     vocabulary_from_private_data: bool = False
 
     @property
@@ -114,6 +93,8 @@ def load_for_training(
     vocabulary: Vocabulary | None = None,
     norm: str | None = None,
     dropout: bool = False,
+    adapter: Path | None = None,
+    convert: str | None = None,
 ) -> TrainingModel:
     """The model at ``path`` (a Hugging Face directory, or a ``.safetensors`` file in one), ready for ``task``.
 
@@ -121,14 +102,16 @@ def load_for_training(
     weights; ``vocabulary`` may then stand in for a tokenizer. ``labels`` name a classifier's outputs in order, None
     takes the model's own. A classification head that is missing, or of another size, is drawn anew. With ``norm``
     "frozen" batch normalisation keeps the running statistics it came with (0 and 1 in random weights) and trains scales
-    and shifts; without, it is refused. ``dropout`` leaves it on.
+    and shifts; without, it is refused. ``dropout`` leaves it on. ``adapter`` is the folder of an adapter that the model
+    will get: its tokenizer is taken, if there is one, and its head needs none in the model. ``convert`` "batch-norm"
+    does as ``norm`` "frozen", and moves the statistics into scales and shifts first.
 
     Raises InputError for what is missing, unsupported or disagrees; CommandError for settings that contradict each
     other.
     """
     folder = path if path.is_dir() else path.parent
     random = from_scratch or _without_weights(path)
-    _check_settings(task, labels, random, vocabulary, norm)
+    _check_settings(task, labels, random, vocabulary, norm, convert)
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         config = read_config(folder, path)
@@ -137,7 +120,11 @@ def load_for_training(
             raise InputError(
                 f"{path} is an encoder-decoder model ({config.model_type}); none of the tasks trains those"
             )
-        tokenizer = _tokenizer(folder, path, vocabulary) if task is not TaskName.IMAGE_CLASSIFICATION else None
+        tokenizer = (
+            _tokenizer(tokenizer_folder(adapter) or folder, path, vocabulary)
+            if task is not TaskName.IMAGE_CLASSIFICATION
+            else None
+        )
         _adapt_config(config, labels, vocabulary)
         if random:
             network, misfits = _random_network(path, config, KINDS[task]), TensorMismatch()
@@ -146,9 +133,13 @@ def load_for_training(
                 network, misfits = read_network(checkpoint, folder, config, torch.float32, KINDS[task])
             _check_misfits(path, task, network, misfits)
             _check_numbers(path, network)
-    norms = _checked_batch_norms(path, network, norm)
+    if adapter is not None:
+        misfits = _without_head(path, adapter, misfits)
+    norms = checked_batch_norms(path, network, norm, convert)
     network.float().requires_grad_(True).train(dropout)
     freeze(network, norms)
+    if convert is not None:
+        convert_batch_norms(network, norms)
     return TrainingModel(
         path=path,
         task=task,
@@ -162,6 +153,7 @@ def load_for_training(
         fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
         dropped=misfits.unexpected,
         frozen_norms=norms,
+        converted=convert,
         vocabulary_from_private_data=vocabulary is not None and vocabulary.from_private_data,
     )
 
@@ -197,7 +189,12 @@ def _without_weights(path: Path) -> bool:
 
 
 def _check_settings(
-    task: TaskName, labels: Sequence[str] | None, random: bool, vocabulary: Vocabulary | None, norm: str | None
+    task: TaskName,
+    labels: Sequence[str] | None,
+    random: bool,
+    vocabulary: Vocabulary | None,
+    norm: str | None,
+    convert: str | None,
 ) -> None:
     if labels is not None and task not in CLASSIFICATION:
         raise CommandError(f"--labels does not apply to the task {task}; remove it")
@@ -209,6 +206,10 @@ def _check_settings(
         )
     if norm not in (None, FROZEN):
         raise CommandError(f"--norm {norm} is unknown; choose {FROZEN}, or remove it")
+    if convert not in (None, BATCH_NORM):
+        raise CommandError(f"--convert {convert} is unknown; choose {BATCH_NORM}, or remove it")
+    if convert is not None and norm is not None:
+        raise CommandError(f"--convert {convert} freezes the normalisation already; remove --norm {norm}")
 
 
 def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
@@ -252,24 +253,22 @@ def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMism
     )
 
 
+def _without_head(path: Path, adapter: Path, misfits: TensorMismatch) -> TensorMismatch:
+    """The ``misfits`` left where the adapter brings its head. Raises InputError where neither has one."""
+    fresh = [*misfits.missing, *misfits.mismatched]
+    if fresh and trained_classes(adapter) is None:
+        raise InputError(
+            f"{path} lacks {fresh[0]}, and the adapter {adapter} does not bring it; give the base that it was trained "
+            "on, with its head, or all of its classes with --labels"
+        )
+    return replace(misfits, missing=(), mismatched=())
+
+
 def _check_numbers(path: Path, network: Any) -> None:
     """Refuse weights that are not finite, before training appears to have caused it."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             raise InputError(f"{path}: {name!r} holds NaN or infinity, which cannot be trained; give other weights")
-
-
-def _checked_batch_norms(path: Path, network: Any, norm: str | None) -> tuple[str, ...]:
-    layers = batch_norms(network)
-    if layers and norm is None:
-        raise InputError(
-            f"{path} has batch normalisation ({layers[0]} and {len(layers) - 1} more), which mixes the examples of a "
-            "batch, so that none can be protected by itself; --norm frozen keeps its running statistics as they are "
-            "and trains the rest, or use a model with group or layer normalisation"
-        )
-    if norm is not None and not layers:
-        raise CommandError(f"--norm {norm} applies to batch normalisation only, and {path} has none; remove it")
-    return layers
 
 
 def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> TextFacts:

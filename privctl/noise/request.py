@@ -46,7 +46,7 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
     training, trust = training_facts(sources, str(checkpoint.root))
     delta = _delta(options, sources, default_delta(training.dataset_size))
-    selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=base)
+    selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=_public(base, options))
     try:
         targets = tuple(target_of(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
     except ValueError as error:
@@ -74,6 +74,11 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     )
 
 
+def _public(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:
+    """The ``base`` whose weights get no noise: the one given, not one that an adapter names, which may be anything."""
+    return base if options["base"] else None
+
+
 #: What goes with facts and a target, and so not with noise of a given size.
 _OF_TARGETS = (
     "epsilon", "delta", "facts", "epochs", "learning_rate", "clip_norm", "dataset_size", "batch_size", "steps",
@@ -97,7 +102,9 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
     return NoiseRelease(
         checkpoint=checkpoint,
         training=None,
-        selection=select(checkpoint, include=options["include"], exclude=options["exclude"], base=base),
+        selection=select(
+            checkpoint, include=options["include"], exclude=options["exclude"], base=_public(base, options)
+        ),
         premises=Premises(assumptions=()),
         targets=(),
         stddevs=options["noise_stddev"],

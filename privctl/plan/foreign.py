@@ -49,7 +49,7 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
 
 def _of_history(entry: Any, index: int, source: str) -> Event:
     numbers = isinstance(entry, list) and all(type(n) in (int, float) for n in entry)
-    if not numbers or len(entry) != 3 or not float(entry[2]).is_integer():
+    if not numbers or len(entry) != 3 or entry[2] % 1:
         _refuse_entry(entry, index, source)
     noise, rate, steps = entry
     return _checked(_NOISES["GaussianDpEvent"], noise, rate, int(steps), f"{source}: entry {index + 1}")
@@ -81,8 +81,11 @@ def _plain(node: ast.expr, depth: int) -> Any:
     if depth > _DEEPEST:
         raise ValueError
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
-        fields = {str(k.arg): _plain(k.value, depth + 1) for k in node.keywords}
-        return {"class_name": node.func.id, **fields}
+        names = [keyword.arg for keyword in node.keywords]
+        # What Python itself refuses: of two values the greater noise would count, or an event pass for another.
+        if len({"class_name", *names}) != 1 + len(names) or None in names:
+            raise ValueError
+        return {"class_name": node.func.id, **{str(k.arg): _plain(k.value, depth + 1) for k in node.keywords}}
     if isinstance(node, ast.List | ast.Tuple):
         return [_plain(each, depth + 1) for each in node.elts]
     return ast.literal_eval(node)

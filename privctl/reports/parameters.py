@@ -141,8 +141,10 @@ class TrainingParameters:
     initial_seed: int | None = None
     trained: tuple[str, ...] | None = None
     lora_rank: int | None = None
+    adapter: bool | None = None
     fresh_tensors: tuple[str, ...] = ()
     frozen_norm_layers: int | None = None
+    converted: str | None = None
     collected_from_data: tuple[str, ...] | None = None
     updates: int | None = None
     steps_begun: int | None = None

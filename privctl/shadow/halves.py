@@ -53,7 +53,7 @@ def train_one(
 ) -> nn.Module:
     """The ``network`` trained on its half. Raises InputError where the training diverges."""
     model = pool.request.training.model
-    trained = adapted(network, model).to(device)
+    trained = adapted(network, model, pool.request.training.seed).to(device)
     Trainer(
         network=trained,
         task=pool.task,

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from privctl.domain.errors import InputError
-from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, SINGLE_NAME, Checkpoint
+from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, SINGLE_NAME, Checkpoint, open_checkpoint
 
+#: What the role of a file of an adapter's base begins with in a report.
+BASE_ROLE = "base-"
 #: Endings of files that hold weights, in any framework's format.
 _WEIGHTS = (
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack", ".pkl", ".pickle"),
@@ -51,6 +53,16 @@ def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
             read = path.name.lower().endswith(_READ) and path.is_file()
             if read and path.name not in weights and (own or not holds_weights(path.name)):
                 yield path
+
+
+def base_files(base: Path) -> dict[str, Path]:
+    """The weights of an adapter's ``base`` and what a loader reads beside them, each under its role in a report."""
+    with open_checkpoint(base) as checkpoint:
+        files = [*(shard.path for shard in checkpoint.files), *companions_of(checkpoint)]
+        beside = checkpoint.folder / "config.json"
+        if not checkpoint.is_directory and beside.is_file():
+            files.append(beside)
+        return {BASE_ROLE + file.relative_to(checkpoint.folder).as_posix(): file for file in files}
 
 
 def strays_of(checkpoint: Checkpoint) -> Iterator[Path]:

@@ -126,6 +126,13 @@ class Checkpoint:
             file.close()
 
 
+def holds_adapter(path: Path) -> bool:
+    """Whether ``path`` is a folder that ``open_checkpoint`` opens as an adapter."""
+    if not os.path.isdir(path) or any(os.path.isfile(path / name) for name in (INDEX_NAME, SINGLE_NAME)):
+        return False
+    return os.path.isfile(path / ADAPTER_NAME) and not any(path.glob("pytorch_model*.bin"))
+
+
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open ``path``: a ``.safetensors`` file, or a directory holding ``model.safetensors`` or shards with an index.
 
@@ -149,7 +156,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         return _open_sharded(path, index)
     if (path / SINGLE_NAME).is_file():
         return Checkpoint(path, (SafetensorsFile(path / SINGLE_NAME),))
-    if (path / ADAPTER_NAME).is_file() and not any(path.glob("pytorch_model*.bin")):
+    if holds_adapter(path):
         return _open_adapter(path)
     raise _no_weights(path)
 

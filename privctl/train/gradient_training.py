@@ -13,6 +13,7 @@ from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.models.language import choose_device
+from privctl.models.normalisation import require_initial
 from privctl.parallel import Workers, own_device
 from privctl.storage.atomic import write_bytes
 from privctl.train.adapters import adapted, merged
@@ -29,6 +30,7 @@ from privctl.train.loop import FinishedRun, Trainer
 from privctl.train.observed import observed
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.prepare import TrainingJob
+from privctl.train.released_adapter import released_adapter
 from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
@@ -75,9 +77,9 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     if announcement := hooks.announce(job):
         session.notify(announcement)
     secrets = _checked_secrets(job, workers, session.progress)
-    try_out(job, workers)
+    network = _with_adapters(job, workers)
     device = own_device(choose_device(request.device))
-    network = adapted(job.model.network, request.model).to(device)
+    network = network.to(device)
     network = prepared(network, job)
     for warning in _too_noisy(job, network):
         session.notify(warning)
@@ -126,6 +128,17 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     return report
 
 
+def _with_adapters(job: TrainingJob, workers: Workers) -> nn.Module:
+    """The network to train, after what will be released of it was written and read again: adapters alone, or all."""
+    request, plain = job.request, job.model.network
+    if request.model.adapter_only:
+        network = adapted(plain, request.model, request.seed)
+        try_out(job, workers, network)
+        return network
+    try_out(job, workers, plain)
+    return adapted(plain, request.model, request.seed)
+
+
 def _too_noisy(job: TrainingJob, network: nn.Module) -> Iterator[str]:
     """A warning where the noise is so large that nothing, or little, can be learned."""
     if job.request.method.noised:
@@ -153,6 +166,8 @@ def _save(
     secrets: CheckedSecrets | None,
     amend: Amend,
 ) -> PrivacyReport:
+    if job.model.converted is not None:
+        require_initial(job.model.network, job.model.frozen_norms)
     witness = witness_of(job.model, network)  # of the network as it was measured, before adapters are merged
     with staged_private(job.request, finished.history, list(zeroed_of(finished))) as private:
         return save_network(
@@ -161,6 +176,7 @@ def _save(
             job.request.output,
             lambda place, outputs: amend(report_for(job, finished, noise, place, outputs, secrets), finished),
             witness=witness,
+            adapter=released_adapter(network, job.model, job.request.model),
             force=job.request.force,
             beside=private,
         )

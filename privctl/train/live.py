@@ -1,8 +1,9 @@
 """What a running training says of itself: loss, epsilon spent so far, speed and memory.
 
 The loss of a private training, and everything else that follows from its secret batches, is as private as the examples:
-it is left out unless --show-unprotected asks for it. What is left are public quantities: the steps begun, what they
-cost, and how many examples were expected in them.
+it is left out unless --show-unprotected asks for it. What is left are the steps begun, what they cost and how many
+examples were expected in them, which are public, and time and memory, which follow a little from the secret batches:
+the terminal shows them to whoever runs the training, and logs leave them out.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ class EpsilonSoFar:
     def at(self, begun: int, now: float) -> tuple[int, float] | None:
         """A number of begun steps and an upper bound of their epsilon: of ``begun``, or of an earlier one.
 
-        It is computed anew only once that is due at the time ``now`` in seconds.
+        It is computed anew only once that is due at the time ``now`` in seconds, and after the last step.
         """
         delta, budget = self.job.delta, self.job.request.budget.epsilon
-        if delta is None or now < self._next or (self._known is not None and self._known[0] == begun):
+        early = now < self._next and begun < self.job.recipe.steps
+        if delta is None or early or (self._known is not None and self._known[0] == begun):
             return self._known
         if (ledger := self.spent(begun)) is not None:
             started = time.perf_counter()

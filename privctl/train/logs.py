@@ -1,8 +1,9 @@
 """Logs of a training for other programs: a CSV file, TensorBoard, Weights & Biases, MLflow.
 
 Every sink is its library's own writer. What is private is withheld from logs as it is from reports, and with it all
-that follows from the secret batches, unless --show-unprotected asks for it. A step is logged once, also across
---resume: what was logged beyond the state that a run continues from is removed, hidden, or not written again.
+that follows from the secret batches, such as time and memory, unless --show-unprotected asks for it. A step is logged
+once, also across --resume: what was logged beyond the state that a run continues from is removed, hidden, or not
+written again.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ _POINTS = 200
 #: Where the folder of a run keeps what continues its logs.
 _STATE = "logs.json"
 _HEADER = ("step", "measure", "value")
+#: Measures that follow from how many examples a batch had, and how long they were.
+_OF_BATCHES = ("expected_records_per_second", "memory_bytes")
 
 
 class LogSink(Protocol):
@@ -156,14 +159,23 @@ class TrainingLog:
     def step(self, begun: int, examples: Sequence[int], losses: Sequence[Tensor]) -> None:
         """See ``watch.Watch``."""
         self.live.step(begun, examples, losses)
-        if begun % self.every == 0:
-            self._write(begun, self.live.now())
+        if begun % self.every == 0 or begun == self.live.job.recipe.steps:
+            self._write(begun, self._of_step(begun, self.live.now()))
 
     def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
         """See ``watch.Watch``."""
         shown = measures if self.request.show_unprotected else released(self.request, [measures])[0]
         names = {"training_loss": "epoch_training_loss"}
         self._write(begun, {names.get(name, name): value for name, value in shown.items() if name != "step"})
+
+    def _of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
+        """Of ``measures``, those that a log may hold for the step ``begun``: an earlier step's epsilon is too low."""
+        found = dict(measures)
+        if found.pop("epsilon_at_step", begun) != begun:
+            del found["epsilon"]
+        for name in () if self.live.shown else _OF_BATCHES:
+            found.pop(name, None)
+        return found
 
     def _write(self, step: int, measures: Mapping[str, float]) -> None:
         finite = {name: value for name, value in measures.items() if math.isfinite(value)}

@@ -29,6 +29,8 @@ GROUPS = {
     "schedule": ("schedule", "warmup_steps"),
     "budget": ("epsilon", "noise_multiplier", "delta"),
     "secrets": ("secrets",),
+    "convert": ("convert",),
+    "adapters": ("base", "save_adapter"),
 }
 
 

@@ -13,6 +13,7 @@ from privctl.data.texts import first_fields
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Notify
+from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.purpose import class_named, task_to_train
 from privctl.train.choices import ClippingStyle, LogName, Schedule
@@ -33,13 +34,14 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
             f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
         )
     value: Callable[[str], Any] = options.get
+    model = model_of(options, adapters="adapters" in method.takes)
     try:
         return RetrainRequest(
             method_name=method.name,
             settings=settings,
-            model=model_of(options),
+            model=model,
             data=data_of(options, Path(options["data"])),
-            task=task_of(options, Path(options["data"]), notify),
+            task=task_of(options, model, Path(options["data"]), notify),
             budget=BudgetRequest(
                 epsilon=value("epsilon"), noise_multiplier=value("noise_multiplier"), delta=value("delta")
             ),
@@ -58,11 +60,16 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
         raise CommandError(str(error)) from None
 
 
-def task_of(options: Mapping[str, Any], data: Path, notify: Notify) -> TaskName:
-    """``--task``, or without it what the model's config.json says, which must fit the records at ``data``."""
+def task_of(options: Mapping[str, Any], model: ModelRequest, data: Path, notify: Notify) -> TaskName:
+    """``--task``, or without it what the model's config.json says, which must fit the records at ``data``.
+
+    An adapter of a text classifier says so itself.
+    """
     if options["task"] is not None:
         return TaskName(options["task"])
-    return _inferred_task(Path(options["model"]), data, notify, columns_of(options))
+    if model.adapter is not None and task_type_of(model.adapter) == "SEQ_CLS":
+        return TaskName.TEXT_CLASSIFICATION
+    return _inferred_task(model.path, data, notify, columns_of(options))
 
 
 def _secrets_of(options: Mapping[str, Any], given: Container[str]) -> SecretsRequest | None:
@@ -80,18 +87,47 @@ _SAME = (
 )  # fmt: skip
 
 
-def model_of(options: Mapping[str, Any]) -> ModelRequest:
-    """The model to train, from the options."""
+def model_of(options: Mapping[str, Any], *, adapters: bool = False) -> ModelRequest:
+    """The model to train, from the options; ``adapters`` says whether it may be one.
+
+    Raises CommandError and InputError for an adapter that does not fit.
+    """
+    path, base = Path(options["model"]), options.get("base")
+    found = adapter_at(path, None if base is None else Path(base))
+    save_adapter = bool(options.get("save_adapter", False))
+    if found is not None:
+        _check_adapter(options, adapters)
+    elif base is not None:
+        raise CommandError(f"--base is the base of an adapter, and {path} is a whole model; remove it")
+    elif save_adapter and options["lora_rank"] is None:
+        raise CommandError("--save-adapter writes the adapters of --lora-rank; give both")
+    elif save_adapter and (options["from_scratch"] or options["vocabulary"] is not None or options["train"]):
+        raise CommandError("--save-adapter keeps the base as it is; remove --from-scratch, --vocabulary and --train")
     return ModelRequest(
-        path=Path(options["model"]),
+        path=path if found is None else found.base,
+        adapter=None if found is None else found.adapter,
+        save_adapter=save_adapter,
         from_scratch=options["from_scratch"],
         vocabulary=options["vocabulary"],
         norm=options["norm"],
+        convert=options.get("convert"),
         dropout=options["dropout"],
         train=options["train"],
         lora_rank=options["lora_rank"],
         checkpointing=options.get("checkpointing", False),
     )
+
+
+def _check_adapter(options: Mapping[str, Any], adapters: bool) -> None:
+    """Raise CommandError for options that do not go with an adapter as the model."""
+    if not adapters:
+        raise CommandError(
+            f"{options['model']} is an adapter, which only plain, clipped and dp-sgd train; give a whole model"
+        )
+    for name in ("from_scratch", "vocabulary", "train", "lora_rank", "save_adapter"):
+        if options.get(name):
+            flag = "--" + name.replace("_", "-")
+            raise CommandError(f"{flag} does not apply to {options['model']}, which is an adapter; remove it")
 
 
 def data_of(options: Mapping[str, Any], train: Path) -> DataRequest:

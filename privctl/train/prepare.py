@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from privctl.data.images import read_images
 from privctl.data.labels import labels_of
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
+from privctl.models.adapters import trained_classes
 from privctl.models.chat import chat_of
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextOptions
@@ -20,6 +22,7 @@ from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, 
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file, vocabulary_from_records
+from privctl.storage.reader import open_checkpoint
 from privctl.train.budget import recipe_for
 from privctl.train.contribution import IndependenceTest
 from privctl.train.log_places import require_logs
@@ -77,6 +80,8 @@ def prepare(request: RetrainRequest) -> TrainingJob:
         vocabulary=_vocabulary(request.model, records),
         norm=request.model.norm,
         dropout=request.model.dropout,
+        adapter=request.model.adapter,
+        convert=request.model.convert,
     )
     options = text_options(request.data)
     task = text_task(model, records, options, seed=request.seed)
@@ -106,6 +111,8 @@ def _prepare_images(request: RetrainRequest) -> TrainingJob:
         seed=request.seed,
         norm=request.model.norm,
         dropout=request.model.dropout,
+        adapter=request.model.adapter,
+        convert=request.model.convert,
     )
     held_out = None
     if request.data.held_out is not None:
@@ -118,7 +125,7 @@ def _prepare_images(request: RetrainRequest) -> TrainingJob:
 
 def _check_places(request: RetrainRequest) -> None:
     """Raise CommandError where something is in the way of the results, before data and model are read."""
-    inputs = [request.model.path, request.data.train, request.data.held_out]
+    inputs = [request.model.path, request.model.adapter, request.data.train, request.data.held_out]
     require_places(
         request.output,
         force=request.force,
@@ -191,6 +198,8 @@ def _labels(request: RetrainRequest, occurring: Sequence[str]) -> tuple[tuple[st
         return known, False
     labels = labels_of(occurring, str(request.data.train)).names
     outputs = None if request.model.from_scratch else trained_outputs(request.model.path, request.task)
+    if request.model.adapter is not None:
+        outputs = trained_classes(request.model.adapter) or outputs
     if outputs not in (None, len(labels)):
         raise InputError(
             f"{request.model.path} has a head for {outputs} classes, and {request.data.train} holds {len(labels)}; "
@@ -208,7 +217,10 @@ def _vocabulary(model: ModelRequest, records: Sequence[TextRecord]) -> Vocabular
 
 
 def most_trained(network: nn.Module, request: ModelRequest) -> int:
-    """How many numbers a step changes; with adapters of low rank, a bound: two narrow matrices for any one."""
+    """How many numbers a step changes; with new adapters, a bound: two narrow matrices for any one."""
+    if request.adapter is not None:
+        with open_checkpoint(request.adapter) as checkpoint:
+            return sum(math.prod(info.shape) for _, info in checkpoint.tensors())
     if request.lora_rank is None:
         return sum(p.numel() for p in network.parameters() if p.requires_grad)
     return sum(p.numel() + request.lora_rank * sum(p.shape) for p in network.parameters())

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privctl.domain.report import Artifact, PrivacyReport
+from privctl.models.adapters import state_of
 from privctl.reports.files import POINTER, REPORT_SUFFIX, commit_with_report, require_replaceable
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes, writing
 from privctl.storage.digest import file_digest, hash_tensors
-from privctl.storage.reader import SINGLE_NAME, SafetensorsFile
+from privctl.storage.reader import ADAPTER_NAME, SINGLE_NAME, SafetensorsFile
+from privctl.train.released_adapter import ReleasedAdapter
 from privctl.train.reload_check import ReferenceAnswers
 from privctl.train.tensors import named_tensors, write_tensors
 
@@ -47,12 +49,14 @@ def save_network(
     describe: Describe,
     *,
     witness: ReferenceAnswers,
+    adapter: ReleasedAdapter | None = None,
     force: bool = False,
     beside: Sequence[PendingFile] = (),
 ) -> PrivacyReport:
     """Write the directory ``output`` and its report; returns the report.
 
-    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. Directory, report and the files
+    ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. With an ``adapter`` its tensors
+    alone are written, as peft writes them. Directory, report and the files
     ``beside`` them appear together; with ``force`` they replace those of an earlier run. Raises CommandError
     where something is in the way, InputError for weights that are not finite or the format cannot hold, and where
     transformers makes something else of the directory than the ``witness`` saw; FileSystemError where the system
@@ -60,30 +64,47 @@ def save_network(
     """
     place = report_path(output)
     require_places(output, force=force)
-    with _staged(network, companion, output, witness, replaces=force) as pending:
+    with _staged(network, companion, output, witness, adapter, replaces=force) as pending:
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
         require_places(output, force=force)  # again, as it took a while
         commit_with_report([pending, *beside], place, report, replace=force)
     return report
 
 
-def rehearse(network: nn.Module, companion: Any, output: Path, witness: ReferenceAnswers) -> None:
+def rehearse(
+    network: nn.Module,
+    companion: Any,
+    output: Path,
+    witness: ReferenceAnswers,
+    adapter: ReleasedAdapter | None = None,
+) -> None:
     """Raise what ``save_network`` would raise, before the network is trained; nothing is left on disk."""
-    with _staged(network, companion, output, witness):
+    with _staged(network, companion, output, witness, adapter):
         pass
 
 
 @contextmanager
 def _staged(
-    network: nn.Module, companion: Any, output: Path, witness: ReferenceAnswers, *, replaces: bool = False
+    network: nn.Module,
+    companion: Any,
+    output: Path,
+    witness: ReferenceAnswers,
+    adapter: ReleasedAdapter | None,
+    *,
+    replaces: bool = False,
 ) -> Iterator[PendingFolder]:
     """The directory under a temporary name, found to be what the ``witness`` saw; gone where it is not committed."""
     with PendingFolder(output, public=True, replaces=replaces) as pending:
-        for name, content in _companions(network, companion):
-            write_bytes(pending.temporary / name, content, public=True)
+        place = pending.temporary
         pointer = {"format": "pt", POINTER: f"../{report_path(output).name}"}
-        write_tensors(pending.temporary / SINGLE_NAME, named_tensors(network), pointer, public=True)
-        witness.require(pending.temporary, network, output)
+        for name, content in _companions(network, companion) if adapter is None else adapter.files(companion):
+            write_bytes(place / name, content, public=True)
+        if adapter is None:
+            write_tensors(place / SINGLE_NAME, named_tensors(network), pointer, public=True)
+            witness.require(place, network, output)
+        else:
+            write_tensors(place / ADAPTER_NAME, state_of(network), pointer, public=True)
+            adapter.require(place, witness, network, output)
         yield pending
 
 
@@ -105,7 +126,7 @@ def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:
 def _outputs(folder: Path, name: str) -> Iterator[Artifact]:
     """The files in ``folder``, under the ``name`` it will have."""
     for path in sorted(folder.iterdir()):
-        if path.name == SINGLE_NAME:
+        if path.name in (SINGLE_NAME, ADAPTER_NAME):
             with SafetensorsFile(path) as file:
                 hasher = hash_tensors(file)
                 yield Artifact(

@@ -71,7 +71,7 @@ class ReferenceAnswers:
             return
         yield from _unfit(info)
         yield from _other_network(loaded, network)
-        yield from self._other_tokens(folder)
+        yield from self.other_tokens(folder)
         try:
             logits = answers(loaded, self.inputs)
         except (RuntimeError, ValueError, IndexError) as error:
@@ -85,7 +85,8 @@ class ReferenceAnswers:
                 "rounding"
             )
 
-    def _other_tokens(self, folder: Path) -> Iterator[str]:
+    def other_tokens(self, folder: Path) -> Iterator[str]:
+        """What is wrong with the tokenizer in ``folder``, where one belongs there."""
         if self.tokenizer is None:
             return
         try:

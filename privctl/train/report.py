@@ -19,7 +19,7 @@ from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.reports.files import digested_artifact, now, versions
-from privctl.storage.folder import companions_of
+from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train import withheld
 from privctl.train.budget import ledger_of
@@ -85,6 +85,7 @@ def report_for(
         warnings=(
             job.request.method.warning,
             owner_of(job),
+            *_base(job),
             *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
             *(() if withheld.withholds(job.request) else zeroed_of(finished)),
@@ -124,13 +125,33 @@ def zeroed_of(finished: FinishedRun) -> Iterator[str]:
 
 def start_files(job: TrainingJob) -> dict[str, Path]:
     """The files that the training began with: weights, unless random, and their companions."""
-    path = job.request.model.path
+    path, adapter = job.request.model.path, job.request.model.adapter
+    if job.request.model.adapter_only:
+        begun = {} if adapter is None else {f"start-{file.name}": file for file in _files_of(adapter)}
+        return {**begun, **base_files(path)}
     if job.model.initial_weights == "random":
         files = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES)]
         return {f"start-{file.name}": file for file in files if file.is_file()}
     with open_checkpoint(path) as checkpoint:
         files = [*(shard.path for shard in checkpoint.files), *companions_of(checkpoint)]
         return {f"start-{file.relative_to(checkpoint.folder).as_posix()}": file for file in files}
+
+
+def _files_of(adapter: Path) -> list[Path]:
+    with open_checkpoint(adapter) as checkpoint:
+        return [*(file.path for file in checkpoint.files), *companions_of(checkpoint)]
+
+
+def _base(job: TrainingJob) -> Iterator[str]:
+    """A warning about what an adapter is released without, and how its base must be loaded."""
+    if job.request.model.adapter_only:
+        base, labels = job.request.model.path, job.model.labels
+        yield (
+            f"the weights are an adapter of {base}, whose digests are among the inputs; the guarantees are for the "
+            "adapter, and its base must have been made without the data"
+        )
+        if labels is not None:
+            yield f"load {base} with num_labels={len(labels)}; the classes are, in this order, {', '.join(labels)}"
 
 
 def _mechanism(job: TrainingJob, finished: FinishedRun) -> Mechanism | None:
@@ -232,7 +253,7 @@ def starting_weights(job: TrainingJob) -> Assumption:
 def normalisation(job: TrainingJob) -> Iterator[Assumption]:
     """The assumption that frozen statistics of batch normalisation do not depend on the examples either."""
     if job.model.frozen_norms:
-        random = job.model.initial_weights == "random"
+        random = job.model.initial_weights == "random" or job.model.converted is not None
         yield Assumption(
             name="normalisation statistics",
             statement="batch normalisation goes by its initial statistics, 0 and 1, and is released with them"
@@ -270,8 +291,10 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "initial_seed": request.seed,
         "trained": list(request.model.train),
         "lora_rank": request.model.lora_rank,
+        **({"adapter": True} if request.model.adapter_only else {}),
         "fresh_tensors": list(job.model.fresh),
         "frozen_norm_layers": len(job.model.frozen_norms),
+        **({} if job.model.converted is None else {"converted": job.model.converted}),
         "collected_from_data": list(collected(job)),
         "updates": finished.updates,
         "steps_begun": finished.steps_begun,

@@ -36,7 +36,8 @@ class ModelRequest:
     """The model to begin with, and what of it is trained.
 
     ``vocabulary`` is a public file of words, or the word ``private`` for one made from the training records. ``train``
-    are globs of parameter names, all where empty.
+    are globs of parameter names, all where empty. ``adapter`` is the folder of a low-rank adapter on the model at
+    ``path``, which is then frozen; ``save_adapter`` releases new adapters alone, not merged into the weights.
     """
 
     path: Path
@@ -47,6 +48,14 @@ class ModelRequest:
     train: tuple[str, ...] = ()
     lora_rank: int | None = None
     checkpointing: bool = False
+    convert: str | None = None
+    adapter: Path | None = None
+    save_adapter: bool = False
+
+    @property
+    def adapter_only(self) -> bool:
+        """Whether an adapter by itself is released."""
+        return self.adapter is not None or self.save_adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.fingerprint import fingerprint_of
 from privctl.train.prepare import TrainingJob
+from privctl.train.released_adapter import released_adapter
 from privctl.train.released_model import rehearse
 from privctl.train.reload_check import witness_of
 from privctl.train.run_folder import RunFolder, SavedState
@@ -46,11 +47,12 @@ class Session:
     notify: Notify = lambda _: None
 
 
-def try_out(job: TrainingJob, workers: Workers) -> None:
-    """Write and reload the network before training, so that no run begins whose result cannot be released."""
+def try_out(job: TrainingJob, workers: Workers, network: nn.Module) -> None:
+    """Write and reload ``network`` before training, so that no run begins whose result cannot be released."""
     if workers.is_main and not job.request.resume:
-        network = job.model.network
-        rehearse(network, job.model.companion, job.request.output, witness_of(job.model, network))
+        adapter = released_adapter(network, job.model, job.request.model)
+        witness = witness_of(job.model, network)
+        rehearse(network, job.model.companion, job.request.output, witness, adapter)
 
 
 @contextmanager

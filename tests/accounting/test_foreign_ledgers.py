@@ -90,6 +90,10 @@ def test_laplace_noise() -> None:
         ('{"history": []}', "is no ledger"),
         ('{"history": [{"type": "laplace"}]}', "entry 1 is"),
         ("{}", "is no ledger"),
+        (f"[[1.0, 0.01, {'9' * 400}]]", "steps is 999"),
+        ("GaussianDpEvent(noise_multiplier=1.0, noise_multiplier=100.0)", "is no ledger"),
+        ("ComposedDpEvent(events=[GaussianDpEvent(class_name='NoOpDpEvent', noise_multiplier=1.0)])", "is no ledger"),
+        ("GaussianDpEvent(**{'noise_multiplier': 1.0})", "is no ledger"),
     ],
 )
 def test_what_is_no_ledger_is_refused_in_a_sentence(

@@ -354,3 +354,22 @@ def test_hostile_numbers_end_in_numbers(arguments: list[str], capsys: pytest.Cap
     for guarantee in report.guarantees:
         if guarantee.status is Status.CONDITIONAL and guarantee.epsilon is not None and tight.floor is not None:
             assert guarantee.noise_multiplier != tight.noise_multiplier or guarantee.epsilon >= tight.floor
+
+
+def test_the_size_of_the_data_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "train.jsonl"
+    lines = [{"text": f"record {i}", "who": f"p{i % 50}"} for i in range(200)]
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rest = ["--noise-multiplier", "1", "--delta", "1e-6", "--batch-size", "20", "--epochs", "3", "--no-peers"]
+    stated = report_of(["--dataset-size", "200", *rest], capsys)
+    assert report_of(["--data", str(data), *rest], capsys).mechanism == stated.mechanism
+    owners = report_of(["--data", str(data), "--unit", "who", *rest], capsys)
+    assert owners.mechanism == report_of(["--dataset-size", "50", *rest], capsys).mechanism
+    assert owners.parameters["dataset_size"] == 50
+    for more, because in (
+        (["--data", str(data), "--dataset-size", "9"], "remove one"),
+        (["--unit", "who"], "give both, or remove it"),
+    ):
+        assert run(["account", *more, *rest]) == 2
+        assert because in capsys.readouterr().err
+    assert run(["account", "--data", str(tmp_path / "absent.jsonl"), *rest]) == 3

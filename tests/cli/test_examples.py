@@ -32,9 +32,14 @@ MAY_END = {"audit": (0, 1), "gate": (0, 1, 3), "verify": (0, 3), "claims": (0, 3
 #: Runs that other tests make, several processes or minutes long.
 ELSEWHERE = {"demo", "torchrun"}
 SMALLER = {
-    ("--steps", "1000"): "20", ("--count", "32"): "4", ("--batch-size", "512"): "64", ("--epochs", "20"): "1",
-    ("--epochs", "3"): "1", ("--epochs", "2"): "1",
-}  # fmt: skip
+    ("--steps", "1000"): "20",
+    ("--count", "32"): "4",
+    ("--batch-size", "256"): "64",
+    ("--batch-size", "512"): "64",
+    ("--epochs", "20"): "1",
+    ("--epochs", "3"): "1",
+    ("--epochs", "2"): "1",
+}
 #: The most tokens that go through a network at once; what a self-test computes grows with them.
 FEW = ("--micro-tokens", "512")
 
@@ -130,6 +135,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "-o private/",  # at 1 / 16 perhaps no group would fire
             "shadow base/ --data train.jsonl --data held-out.jsonl --count 4 --epochs 1 --batch-size 32 -o shadows/",
             "retrain dp-sgd model/ --data train.jsonl --epsilon 8 --steps 5 -o m/",
+            "retrain plain model/ --data train.jsonl --steps 2 -o plain/",
+            "noise plain/ --noise-stddev 0.01 -o noised/",
             "audit m/ --members train.jsonl --nonmembers held-out.jsonl",
             "audit private/ --members train.jsonl --nonmembers held-out.jsonl",
         )

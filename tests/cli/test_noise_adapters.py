@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from privctl.cli import run
 from privctl.domain.verdict import Outcome
@@ -144,3 +144,12 @@ def test_weights_of_a_whole_model_are_never_taken_for_an_adapter(
     call = ["audit", str(folder / "base"), "--members", str(texts), "--nonmembers", str(texts)]
     assert run(call) == 3
     assert "also holds weights that are not part of the model" in capsys.readouterr().err
+
+
+def test_a_base_that_an_adapter_names_takes_no_noise_away(folder: Path) -> None:
+    """Whoever supplies the adapter supplies the name too: such a base may hold the adapter's own weights."""
+    weights = load_file(folder / "adapter" / "adapter_model.safetensors")
+    save_file({**load_file(folder / "base" / "model.safetensors"), **weights}, folder / "base" / "model.safetensors")
+    assert run(["noise", str(folder / "adapter"), *FACTS]) == 0
+    after = load_file(folder / "adapter.private" / "adapter_model.safetensors")
+    assert all(np.count_nonzero(weights[name] != after[name]) > 0.9 * weights[name].size for name in weights)

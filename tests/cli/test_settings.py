@@ -54,6 +54,28 @@ def test_a_nested_command_has_its_own_table(here: Path, capsys: pytest.CaptureFi
     assert "[retrain.dp-sgd]: epsilon, batch-size, output" in capsys.readouterr().err
 
 
+AUDIT = "[audit]\nleast-auc = 0.7\n[audit.membership]\nseed = 5\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "says"),
+    [
+        ([], AUDIT, "settings from privctl.toml, [audit]: least-auc\n"),
+        (["membership"], AUDIT, "settings from privctl.toml, [audit.membership]: seed\n"),
+        ([], "[audit]\nunheard-of = 1\n", "[audit]: unheard-of is no option of this command"),
+        (["membership"], "[audit.unheard-of]\nseed = 1\n", "has [audit.unheard-of], and there is no such command"),
+        ([], '[audit]\nlog = "x"\n', "a file may not set --log"),
+        (["membership"], '[audit.membership]\nlog = "x"\n', "a file may not set --log"),
+    ],
+)
+def test_a_command_with_subcommands_shares_its_table_with_theirs(
+    words: list[str], text: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "privctl.toml").write_text(text)
+    assert run(["audit", *words, "absent", "--members", "a", "--nonmembers", "b"]) in (2, 3)
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -87,6 +109,11 @@ def test_no_file_weakens_a_judge(command: str, here: Path, capsys: pytest.Captur
     ("command", "key"),
     [
         (["audit", "m"], "log"),
+        (["audit", "m"], "leaks"),
+        (["audit", "m"], "keep-scores"),
+        (["audit", "m"], "cache"),
+        (["canary", "plant", "m"], "seed"),
+        (["retrain", "dp-sgd", "m"], "log"),
         (["noise", "m"], "seed"),
         (["noise", "m"], "force"),
         (["retrain", "dp-sgd", "m"], "show-unprotected"),

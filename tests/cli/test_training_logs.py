@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import math
 import random
 import stat
 import sys
@@ -16,7 +17,8 @@ from typing import Any
 import pytest
 
 from privctl.cli import run
-from privctl.train import loop
+from privctl.reports.files import read_report
+from privctl.train import live, loop
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 PRIVATE = {"training_loss", "epoch_training_loss", "records_per_second", "tokens_per_second", "median_norm"}
@@ -66,9 +68,24 @@ def test_a_private_run_s_log_holds_no_exact_measure(
     more = ("--epsilon", "3", "--log", "csv", *budget)
     assert retrain(method, start, data, tmp_path / "a", *more) == 0
     names = {row["measure"] for row in rows(tmp_path / "a")}
-    assert names == {"expected_records_per_second", "memory_bytes", "epsilon", "epsilon_at_step"}
+    assert names == {"epsilon"}, "time and memory follow from the secret batches too"
     assert retrain(method, start, data, tmp_path / "b", *more, "--show-unprotected") == 0
     assert {row["measure"] for row in rows(tmp_path / "b")} & EXACT
+
+
+@pytest.mark.parametrize(
+    ("method", "budget"), [("dp-sgd", ()), ("ferret", ("--release", "gaussian")), ("dpquant", ("--format", "luq-fp4"))]
+)
+def test_no_epsilon_in_a_log_is_below_that_of_its_step(
+    method: str, budget: tuple[str, ...], start: Path, data: Path, tmp_path: Path
+) -> None:
+    """It is computed every few seconds alone: the steps between have none, and the last has that of the report."""
+    assert retrain(method, start, data, tmp_path / "a", "--noise-multiplier", "0.8", "--log", "csv", *budget) == 0
+    logged = {int(row["step"]): float(row["value"]) for row in rows(tmp_path / "a") if row["measure"] == "epsilon"}
+    told = min(g.epsilon for g in read_report(tmp_path / "a.report.json").guarantees if g.epsilon is not None)
+    assert max(logged) == 10
+    assert told <= logged[10] <= 1.1 * told
+    assert all(logged[step] < logged[10] for step in logged if step < 10)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
@@ -99,6 +116,8 @@ def test_a_resumed_run_goes_on_with_its_log(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     more = ("--log", "csv", "--log", "tensorboard", *(() if method == "plain" else ("--noise-multiplier", "2")))
+    monkeypatch.setattr(live, "_EVERY", 0.0)
+    monkeypatch.setattr(live, "_SHARE", math.inf)
     step = loop.Trainer._step
 
     def killed(self: Any, engine: Any, optimizer: Any, updates: int, *given: Any) -> Any:
@@ -109,18 +128,18 @@ def test_a_resumed_run_goes_on_with_its_log(
     with monkeypatch.context() as patched:
         patched.setattr(loop.Trainer, "_step", killed)
         assert retrain(method, start, data, tmp_path / "out", *more) == 4
-    name = "training_loss" if method == "plain" else "epsilon_at_step"
+    name = "training_loss" if method == "plain" else "epsilon"
     logged = [int(row["step"]) for row in rows(tmp_path / "out") if row["measure"] == name]
     assert max(logged) == 8
     assert retrain(method, start, data, tmp_path / "out", *more, "--resume") == 0
     lines = rows(tmp_path / "out")
     assert max(Counter((row["step"], row["measure"]) for row in lines).values()) == 1
-    steps = [int(row["step"]) for row in lines if row["measure"] == "memory_bytes"]
+    steps = [int(row["step"]) for row in lines if row["measure"] == name]
     assert steps == sorted(steps)
     assert {1, 5, 10} <= set(steps)
     events = EventAccumulator(str(tmp_path / "out.tensorboard"))
     events.Reload()
-    shown = [event.step for event in events.Scalars("memory_bytes")]
+    shown = [event.step for event in events.Scalars(name)]
     assert len(shown) == len(set(shown))
     assert shown == steps
 

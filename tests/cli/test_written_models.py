@@ -29,7 +29,7 @@ from privctl.train import gradient_training as training
 from privctl.train import released_model as release
 from privctl.train import session
 from privctl.train.methods.ferret import run as ferret
-from tests.models.tasks.small import architecture, config, words
+from tests.models.tasks.small import architecture, words
 
 TEXTS = [
     " ".join(line)
@@ -46,28 +46,10 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
-    drawn, path = np.random.default_rng(0), tmp_path / "images.npz"
-    np.savez(path, images=drawn.integers(256, size=(40, 8, 8, 3), dtype=np.uint8), labels=np.arange(40) % 2)
-    return path
-
-
-@pytest.fixture
 def bert(tmp_path: Path) -> Path:
     folder = architecture(tmp_path / "bert", "bert")
     words().tokenizer.save_pretrained(folder)
     return folder
-
-
-@pytest.fixture
-def resnet(tmp_path: Path) -> Path:
-    """With running statistics of its own."""
-    torch.manual_seed(0)
-    network: Any = AutoModelForImageClassification.from_config(config("resnet"))
-    for _ in range(20):
-        network.train()(torch.randn(16, 3, 8, 8) + 0.5)
-    network.save_pretrained(tmp_path / "resnet")
-    return tmp_path / "resnet"
 
 
 def retrain(method: tuple[str, ...], model: Path, data: Path, output: Path, *more: str) -> int:
@@ -281,13 +263,13 @@ def test_group_normalisation_in_place_of_batch_normalisation_is_refused(
 ) -> None:
     """Transformers would make up the running statistics that such a model has not."""
 
-    def swap(_path: Path, network: nn.Module, _norm: str | None) -> tuple[str, ...]:
+    def swap(_path: Path, network: nn.Module, *_: str | None) -> tuple[str, ...]:
         for name, module in list(network.named_modules()):
             if isinstance(module, nn.BatchNorm2d):
                 network.set_submodule(name, nn.GroupNorm(2, module.num_features), strict=True)
         return ()
 
-    monkeypatch.setattr(loading, "_checked_batch_norms", swap)
+    monkeypatch.setattr(loading, "checked_batch_norms", swap)
     assert retrain(DP, resnet, images, tmp_path / "out", *IMAGES) == 3
     assert "transformers finds no resnet.embedder.embedder.normalization.num_batches" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

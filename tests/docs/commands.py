@@ -34,8 +34,9 @@ clip-norm = 0.5
 
 The command line wins over the environment, and that over the file. Unknown tables and keys are refused, and the names
 of the settings taken from a file are always shown. `gate`, `verify` and `sign` take nothing from it, and no file sets
-`--force`, `--show-unprotected`, `--quiet`, `--debug`, the log of audits or the seed of noise
-([why](threat-model.md#whoever-supplies-a-file)). The gate reads variables of its own together with its policy.
+`--force`, `--show-unprotected`, `--quiet`, `--debug`, `retrain --log`, what an audit logs or keeps of private records,
+or the seed of noise or canaries ([why](threat-model.md#whoever-supplies-a-file)). The gate reads variables of its own
+together with its policy.
 """
 
 

@@ -27,9 +27,9 @@ _PLAIN = """
 --kind --kinds --learning-rate --leaks --least-prefix --length --literals --long --lora-rank --luq-levels --manifest
 --max-length --micro-examples --micro-tokens --model --momentum --most-secrets --no-cache --no-exact --no-peers
 --optimizer --output --pattern --pattern-seconds --presidio --plot --prefix-from --prefix-tokens --quiet --rare-least
---rare-words --report --resize --response-only --resume --schedule --seconds --simulate --solver --static-layers
---suffix-tokens --task --temperature --template --threads --timeout --title --tokenizer --top-k --top-p --vectorize
---verbose --warmup-steps --weight-decay --version --help
+--rare-words --report --resize --response-only --resume --save-adapter --schedule --seconds --simulate --solver
+--static-layers --suffix-tokens --task --temperature --template --threads --timeout --title --tokenizer --top-k --top-p
+--vectorize --verbose --warmup-steps --weight-decay --version --help
 """
 PLAIN = frozenset(_PLAIN.split())
 #: Words that reports and options use, all of whose values the glossary must name.

@@ -101,3 +101,30 @@ def test_settings_that_do_not_fit_are_refused(weights: Path) -> None:
         privctl.from_opacus(good, weights, examples=50, delta=2.0)
     with pytest.raises(InputError, match="absent"):
         privctl.from_opacus(good, weights.with_name("absent.safetensors"), examples=50)
+
+
+@pytest.mark.parametrize("entry", [(1.0, 0.1, 10.9), ("1.0", "0.1", "10"), (True, True, True), (1.0, 0.1, 10**400)])
+def test_numbers_that_would_be_rounded_or_guessed_are_refused(entry: Any, weights: Path) -> None:
+    with pytest.raises(InputError, match="entry 1"):
+        privctl.from_opacus(engine([entry]), weights, examples=60)
+
+
+@pytest.mark.parametrize(
+    ("more", "options", "says"),
+    [
+        ({}, {"clip_norm": float("nan")}, "clip_norm is nan"),
+        ({}, {"clip_norm": -1.0}, "clip_norm is -1"),
+        ({}, {"examples": True}, "examples is True"),
+        ({"dataset": [0] * 600}, {}, "the engine's data set has 600"),
+    ],
+)
+def test_facts_that_do_not_fit_the_engine_are_refused(
+    more: dict[str, Any], options: dict[str, Any], says: str, weights: Path
+) -> None:
+    with pytest.raises(CommandError, match=says):
+        privctl.from_opacus(engine([(1.0, 0.1, 10)], **more), weights, **{"examples": 60, **options})
+
+
+def test_a_delta_that_lets_records_out_whole_is_warned_of(weights: Path) -> None:
+    report = privctl.from_opacus(engine([(1.0, 0.1, 10)]), weights, examples=60, delta=0.5)
+    assert any("publishing each record" in warning for warning in report.warnings)

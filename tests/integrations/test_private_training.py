@@ -154,6 +154,14 @@ FORGED: dict[str, tuple[Callable[..., object], str]] = {
         lambda r, g: replace(r, parameters={**r.parameters, "noise_multiplier": 2.0}),
         "noise multiplier in the ledger",
     ),
+    "released": (
+        lambda r, g: replace(
+            r,
+            parameters={**r.parameters, "released_numbers": 7},
+            guarantees=(replace(g, arithmetic=replace(g.arithmetic, coordinates=7)),),
+        ),
+        "no whole number in each of 10 steps",
+    ),
     "program": (lambda r, g: replace(r, parameters={**r.parameters, "program": "opacus"}), "the program is"),
     "another": (lambda r, g: replace(r, parameters={**r.parameters, "program": "x"}), "no report of a training in x"),
     "unknown": (lambda r, g: replace(r, parameters={**r.parameters, "seen": 1}), "has the parameter"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from privctl.domain.evidence import Evidence
-from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.strength import Severity
 from privctl.domain.verdict import Outcome, Verdict
@@ -92,6 +92,15 @@ def test_the_tag_goes_where_the_guarantee_goes() -> None:
     card = insert_summary(None, sound, "README.md")
     assert TAG in card
     assert TAG not in insert_summary(card, leaking, "README.md")
+
+
+@pytest.mark.parametrize("name", ["own loop", "reported ledger"])
+def test_a_guarantee_of_another_program_s_loop_gets_no_tag(name: str) -> None:
+    """As a gate does not count it unless its policy says so."""
+    loop = Assumption(name=name, statement="it did as it says", state=AssumptionState.ASSERTED)
+    card = insert_summary(None, data(model(replace(BOUND, assumptions=(*BOUND.assumptions, loop)))), "README.md")
+    assert TAG not in card
+    assert b"at \xce\xb4 = 10" in card, "it is shown all the same"
 
 
 def test_the_terminal_colours_a_bound_by_what_it_rules_out() -> None:

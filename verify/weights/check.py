@@ -55,6 +55,8 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     if not os.path.isfile(output) or digest(output) != outputs[0].digest:
         found.omissions.append(Omission(what=what, reason="the model reported is not at hand"))
         return found
+    if facts_of(report).converted is not None:
+        found.verdicts += _statistics(output)
     try:
         start = start_of(path, report, output, digest)
         _judge(report, start, output, found)
@@ -63,6 +65,19 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     except UncheckableError as reason:
         found.omissions.append(Omission(what=what, reason=str(reason)))
     return found
+
+
+def _statistics(output: Path) -> Iterator[Verdict]:
+    """A verdict for the first statistic of batch normalisation that is not a new layer's, where none may be left."""
+    with SafetensorsFile(output) as file:
+        for info in file.tensors:
+            last = info.name.rpartition(".")[2]
+            if last not in ("running_mean", "running_var"):
+                continue
+            if info.dtype != "F32" or (np.frombuffer(file.read(info), "<f4") != (last == "running_var")).any():
+                reason = f"statistics are said to be 0 and 1, and {info.name!r} holds others"
+                yield Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=reason)
+                return
 
 
 def _unstated(reason: UnstatedError) -> Verdict:
@@ -109,7 +124,7 @@ def _trained(report: PrivacyReport) -> tuple[list[str], bool]:
     parameters = facts_of(report)
     if parameters.trained is None:
         raise UnstatedError("the parameters do not say which tensors were trained")
-    return list(parameters.trained), parameters.lora_rank is not None
+    return list(parameters.trained), parameters.lora_rank is not None and not parameters.adapter
 
 
 def _of_versions(report: PrivacyReport) -> tuple[Outcome, str]:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
+from privctl.storage.reader import ADAPTER_NAME, INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
+from verify.checkpoint_noise.values import VIEWS, numbers
 from verify.weights.settings import UncheckableError, facts_of
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     had.
     """
     parameters = facts_of(report)
+    if parameters.adapter:
+        return _of_adapter(path, report, digest)
     seed, how = parameters.initial_seed, parameters.initial_weights
     if seed is None or not 0 <= seed < 2**63:
         raise UncheckableError("the report does not say from which seed its weights were drawn")
@@ -51,6 +56,8 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     place = None if how == "random" else _given(path, report, digest)
     try:
         network = _network(output, parameters.task, seed, place)
+        if parameters.converted == "batch-norm":
+            _converted(network)
     except ImportError as error:
         raise UncheckableError(f"the first weights cannot be made again: {error}") from None
     except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
@@ -63,6 +70,24 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
         exact=place is not None and not parameters.fresh_tensors,
         source=f"drawn again from seed {seed}" if place is None else f"read from {place.name}",
     )
+
+
+def _of_adapter(path: Path, report: PrivacyReport, digest: Digest) -> Start:
+    """The adapter that the training began with; raises UncheckableError for one that was new."""
+    begun = next((a for a in report.inputs if a.role == _PREFIX + ADAPTER_NAME), None)
+    if begun is None:
+        raise UncheckableError("the first weights of a new adapter are drawn by peft, and are not drawn again here")
+    _given(path, report, digest)
+    with SafetensorsFile(_located(path, begun)) as file:
+        if odd := next((info for info in file.tensors if info.dtype not in VIEWS), None):
+            raise UncheckableError(f"the tensor {odd.name!r} is {odd.dtype}, which no training here moves")
+        tensors = {
+            info.name: numbers(np.frombuffer(file.read(info), VIEWS[info.dtype]), info.dtype)
+            .astype(np.float32)
+            .reshape(info.shape)
+            for info in file.tensors
+        }
+    return Start(tensors=tensors, parameters=frozenset(tensors), exact=True, source=f"read from {begun.path}")
 
 
 def _given(path: Path, report: PrivacyReport, digest: Digest) -> Path:
@@ -112,6 +137,23 @@ def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
         with open_checkpoint(given) as checkpoint:
             network, _ = read_network(checkpoint, folder, config, torch.float32, kind)
             return network.float()
+
+
+def _converted(network: Any) -> None:
+    """Normalise by mean 0 and variance 1 instead of the running statistics, with scales and shifts that make up."""
+    import torch
+
+    for module in network.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+            assert module.running_var is not None
+            with torch.no_grad():
+                slope = module.weight.double() / torch.sqrt(module.running_var.double() + module.eps)
+                module.bias.copy_(module.bias.double() - module.running_mean.double() * slope)
+                module.weight.copy_(slope * (1 + module.eps) ** 0.5)
+                module.running_mean.fill_(0)
+                module.running_var.fill_(1)
+                if module.num_batches_tracked is not None:
+                    module.num_batches_tracked.fill_(0)
 
 
 def _kind(task: str) -> ModelClass:

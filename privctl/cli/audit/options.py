@@ -134,17 +134,21 @@ _EXTRACTION: tuple[Decorator, ...] = (
 )
 _SECRETS: tuple[Decorator, ...] = (
     click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
-    click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then."),
+    click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then; an adapter's base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
     click.option("--most-secrets", type=COUNT, metavar="N", help="Secrets, and controls, to draw; 1000 by default."),
 )
+BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")
 FROM_SCORES = click.option(
     "--from-scores", type=_FILE, help="Scores of many models instead of a MODEL: safetensors, JSON or CSV."
 )
 
-MEMBERSHIP: tuple[Decorator, ...] = (*_sides(True), *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE)
-CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA)
-EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS)
+MEMBERSHIP: tuple[Decorator, ...] = (
+    *(*_sides(True), *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE),
+    click.option("--base", type=MODEL, hidden=True),  # of an adapter, whose error names it; the help is a full screen
+)
+CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE)
+EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS, BASE)
 SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, _manifest(False), COMMITMENT, *QUERIES, TASK)
 ALL: tuple[Decorator, ...] = (
     *(*_sides(False), *_train(False), _manifest(False), *_book(False), CLAIM, LEAKS),

@@ -11,6 +11,7 @@ from dataclasses import replace
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import WeightNoise
+from privctl.domain.strength import OF_OTHER_LOOPS
 from privctl.gate.checks.contradictions import why_inconsistent
 from privctl.gate.checks.leakage import lower_bounds
 from privctl.gate.files import LoadedReport
@@ -23,8 +24,6 @@ EPSILON, POSTERIOR = "max_epsilon", "max_posterior"
 OF_THE_LOSS = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity", "step-size",
 })  # fmt: skip
-#: Assumptions that another program's loop did what its report says. privctl saw nothing of it, so a policy names them.
-OF_OTHER_LOOPS = frozenset({"own loop", "reported ledger"})
 _ORDER = {Status.PROVED: 0, Status.CONDITIONAL: 1, Status.CLAIMED: 2}
 
 #: A guarantee that counts: its report, its position there, itself and the number that is judged.

@@ -47,11 +47,6 @@ def check_size(auto: Any, config: Any, folder: Path, checkpoint: Checkpoint | No
 
 def check_alone(checkpoint: Checkpoint) -> None:
     """Raise InputError where the folder holds weights, or adapters, that ``checkpoint`` has no part of."""
-    if checkpoint.is_adapter:
-        raise InputError(
-            f"{checkpoint.root} is an adapter, of which only noise, inspect, verify and gate know what to do; merge it "
-            "into its base (peft: PeftModel.from_pretrained(...).merge_and_unload().save_pretrained(...)) and give that"
-        )
     strays = [path.relative_to(checkpoint.root).as_posix() for path in strays_of(checkpoint)]
     if strays:
         suffix = f" and {len(strays) - 3} more" if len(strays) > 3 else ""

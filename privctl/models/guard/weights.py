@@ -55,7 +55,7 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
         if name is None or tuple(state[name].shape) != info.shape:
             unmatched.append((file, info))
             continue
-        if not _equal(state[name], _read(file, info)):
+        if not equal(state[name], tensor_of(file, info)):
             raise InputError(
                 f"{checkpoint.root}: the loaded tensor {name!r} is not the one in {file.path.name}, so results would "
                 "be about other weights; remove whatever redirects the loader"
@@ -84,7 +84,8 @@ def _is_parameter(network: nn.Module, name: str) -> bool:
     return isinstance(value, nn.Parameter)
 
 
-def _read(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
+def tensor_of(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
+    """A tensor of a file, in its own format; raises InputError for a format that is not run here."""
     kind = _TORCH.get(info.dtype)
     if kind is None:
         raise InputError(f"{file.path}: the tensor {info.name!r} is {info.dtype}, which is not run here; convert it")
@@ -92,7 +93,8 @@ def _read(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
     return torch.frombuffer(raw, dtype=kind).reshape(info.shape) if raw else torch.empty(info.shape, dtype=kind)
 
 
-def _equal(loaded: torch.Tensor, stored: torch.Tensor) -> bool:
+def equal(loaded: torch.Tensor, stored: torch.Tensor) -> bool:
+    """Whether ``loaded`` holds the numbers of ``stored``, converted to its own format; NaN equals NaN."""
     actual, expected = loaded.detach().cpu(), stored.to(loaded.dtype)
     if torch.equal(actual, expected):
         return True
@@ -108,7 +110,7 @@ def _check_rearranged(
         return
     kind = learned[0].dtype if learned else torch.float32
     network_moments = _moments(learned)
-    stored_moments = _moments(_read(file, info).to(kind) for file, info in unmatched)
+    stored_moments = _moments(tensor_of(file, info).to(kind) for file, info in unmatched)
     room = _CLOSE * max(network_moments[3], stored_moments[3], 1e-300)
     if network_moments[0] != stored_moments[0] or not all(
         abs(a - b) <= room for a, b in zip(network_moments[1:3], stored_moments[1:3], strict=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Notion
-from privctl.domain.strength import Severity, severity
+from privctl.domain.strength import OF_OTHER_LOOPS, Severity, severity
 from privctl.domain.verdict import Outcome
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.page_data import PLANS, PageData
@@ -65,6 +65,8 @@ def _holds(summary: Summary) -> bool:
     lead = summary.lead
     if lead is None or summary.check is Outcome.REFUTED or summary.headline == DO_NOT_RELEASE:
         return False
+    if OF_OTHER_LOOPS & {assumption.name for assumption in lead.assumptions}:
+        return False  # privctl saw nothing of it
     worth = severity(lead, summary.subject.source.report.mechanism)
     return worth in (Severity.GOOD, Severity.FAIR) and lead.notion is Notion.APPROXIMATE_DP
 

@@ -29,10 +29,10 @@ def check(request: RetrainRequest) -> None:
             f"clipped records the facts of flat clipping, and the bounds of privctl noise do not hold for --clipping "
             f"{request.clipping}; remove --clipping"
         )
-    if request.model.lora_rank is not None:
+    if request.model.lora_rank is not None and not request.model.save_adapter:
         raise CommandError(
-            "clipped records how far the trained weights can move, which gives no bound for merged adapters; remove "
-            "--lora-rank"
+            "clipped records how far the trained weights can move, which gives no bound for merged adapters; add "
+            "--save-adapter, or remove --lora-rank"
         )
     if request.learning_rate * request.weight_decay >= 1:
         raise CommandError(
@@ -58,7 +58,7 @@ METHOD = Method(
           --optimizer sgd --learning-rate 0.1 -o clipped/
       privctl noise clipped/ --epsilon 1
     """,
-    takes=("clipping",),
+    takes=("clipping", "convert", "adapters"),
     voided="every guarantee of privctl noise for them",
     warning=f"{UNPROTECTED}; privctl noise makes a release of them",
     sampled=lambda _: False,

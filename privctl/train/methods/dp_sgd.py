@@ -37,7 +37,12 @@ METHOD = Method(
     Before the output gets its final name, it is loaded by transformers alone and compared with the trained network.
     Name the classes of a classifier with --labels: names collected from the private data void the guarantee. Batch
     normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
-    public, like the starting weights.
+    public, like the starting weights. --convert batch-norm moves them into the layer's scales and shifts first, and
+    leaves the statistics of a new layer, 0 and 1. The architecture stays, so that transformers loads the model with the
+    accuracy that the report states: no config.json can name group normalisation in its place.
+
+    MODEL may be a LoRA adapter's directory as peft writes it; its base is frozen, and the output is an adapter. With
+    --lora-rank new adapters are trained and merged into the weights, or written alone with --save-adapter.
 
     With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
     may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
@@ -49,13 +54,15 @@ METHOD = Method(
           --epochs 3 --batch-size 512 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
           --labels 0,1 --epsilon 8 -o private/
+      privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
+          -o adapter/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
           --epsilon 8 -o private/
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           -o plan.safetensors
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """,
-    takes=("clipping", "schedule", "budget", "secrets"),
+    takes=("clipping", "schedule", "budget", "secrets", "convert", "adapters"),
     noised=True,
     private=True,
     guaranteed=True,

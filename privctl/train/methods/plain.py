@@ -30,7 +30,7 @@ METHOD = Method(
     Example:
       privctl retrain plain model/ --data train.jsonl --held-out test.jsonl -o plain/
     """,
-    takes=("schedule",),
+    takes=("schedule", "convert", "adapters"),
     clips=False,
     voided="",
     warning=UNPROTECTED,

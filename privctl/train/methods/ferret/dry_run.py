@@ -10,6 +10,7 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
+from privctl.train.adapters import adapted
 from privctl.train.contribution.training_job import run_contribution_test
 from privctl.train.directional import Derivatives, FiredGroup, direction
 from privctl.train.dry_run import (
@@ -33,7 +34,6 @@ from privctl.train.methods.ferret.planning import (
     signal_of,
     too_random,
 )
-from privctl.train.methods.ferret.run import seeded_adapters
 from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
 from privctl.train.public_seed import SEED_BYTES
 from privctl.train.session import prepared
@@ -61,7 +61,7 @@ def plan_ferret(job: TrainingJob) -> TrainingPlan:
     """As ``dry_run.plan_gradients``, for a run that asks for derivatives. Groups fire by a seed of the plan's own."""
     request = job.request
     device = own_device(choose_device(request.device))
-    network = seeded_adapters(job.model.network, request.model, request.seed).to(device)
+    network = adapted(job.model.network, request.model, request.seed).to(device)
     asked = request.settings_as(FerretSettings)
     seed = asked.public_seed or os.urandom(SEED_BYTES)
     plan = plan_for(job, network, seed)

@@ -13,10 +13,9 @@ from privctl.models.vocabulary import vocabulary_from_file
 from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.folder import companions_of
 from privctl.storage.reader import open_checkpoint
-from privctl.train.adapters import merged
+from privctl.train.adapters import adapted, merged
 from privctl.train.methods.ferret.amounts import RecordedStream
 from privctl.train.methods.ferret.groups import cut, trainable
-from privctl.train.methods.ferret.run import seeded_adapters
 from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.prepare import choose_trained
@@ -40,7 +39,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     stream = read_stream(request.stream)
     model, asked = _loaded(request, stream)
     device = choose_device(request.device)
-    network = seeded_adapters(model.network, asked, model.seed).to(device)
+    network = adapted(model.network, asked, model.seed).to(device)
     parameters = trainable(network)
     recipe = stream.recipe
     groups = cut({name: p.numel() for name, p in parameters.items()}, recipe.groups)

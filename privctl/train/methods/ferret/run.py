@@ -6,8 +6,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
@@ -63,13 +61,12 @@ if TYPE_CHECKING:
 
     from privctl.domain.report import Artifact, PrivacyReport
     from privctl.train.prepare import TrainingJob
-    from privctl.train.request import ModelRequest
 
 
 def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """As ``train_by_gradients``, for a run that asks for derivatives instead."""
     request, workers = job.request, session.workers
-    try_out(job, workers)
+    try_out(job, workers, job.model.network)
     device = own_device(choose_device(request.device))
     seed = public_seed(job.request, workers, request.settings_as(FerretSettings).public_seed)
     network = _network(job).to(device)
@@ -117,7 +114,9 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     made = start.updates if start else 0
     with (
         folder or nullcontext(),
-        observed(job, session, device=device, spent=plan.spent, done=made, folder=folder) as observers,
+        observed(
+            job, session, device=device, spent=plan.spent, done=made, folder=folder, trained=len(plan.sizes)
+        ) as observers,
     ):
         trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
@@ -144,15 +143,8 @@ def stream_path(output: Path) -> Path:
     return output.with_name(output.name + STREAM_SUFFIX)
 
 
-def seeded_adapters(network: nn.Module, request: ModelRequest, seed: int) -> nn.Module:
-    """The network with the adapters asked for, which start the same in every run of one ``seed``."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return adapted(network, request)
-
-
 def _network(job: TrainingJob) -> nn.Module:
-    return seeded_adapters(job.model.network, job.request.model, job.request.seed)
+    return adapted(job.model.network, job.request.model, job.request.seed)
 
 
 def _batches(job: TrainingJob, workers: Workers) -> BatchSource:

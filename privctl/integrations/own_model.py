@@ -1,0 +1,90 @@
+"""What a private training in a loop of the user's own asks of the model and its optimizer, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from weakref import WeakSet
+
+import torch
+from blake3 import blake3
+from torch import Tensor, nn
+
+from privctl.domain.errors import CommandError, InputError
+from privctl.storage.reader import open_checkpoint
+from privctl.train.tensors import read_tensors
+
+#: Models that were trained privately in this process.
+_KNOWN: WeakSet[nn.Module] = WeakSet()
+
+
+def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Raise CommandError where ``optimizer`` took steps before, or ``model`` was made private before.
+
+    The state of an optimizer, such as its momentum, holds gradients without noise, which later steps would release. A
+    second private training of the same weights would report its own steps alone.
+    """
+    if any(_stepped(state) for state in optimizer.state.values()):
+        raise CommandError(
+            "the optimizer took steps before, and its state holds their gradients without noise; give a new one"
+        )
+    if model in _KNOWN:
+        raise CommandError(
+            "this model was made private before, and a new report would not count the steps of then; go on with the "
+            "private training of then, or load the starting weights into a new model"
+        )
+
+
+def note_training(model: nn.Module) -> None:
+    """From here on ``model`` is refused by ``require_unstepped``: its examples were looked at."""
+    _KNOWN.add(model)
+
+
+def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:
+    """Digests by name of what ``model`` is saved with beside the ``trained`` parameters: frozen weights and buffers."""
+    return {name: _digest(tensor) for name, tensor in _saved(model).items() if not _among(tensor, trained)}
+
+
+def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Mapping[str, str]) -> None:
+    """Raise InputError where a frozen weight or a buffer is not what it was when ``digests`` were made."""
+    now = fixed_digests(model, trained)
+    changed = next((name for name in {**digests, **now} if digests.get(name) != now.get(name)), None)
+    if changed is not None:
+        raise InputError(
+            f"{changed!r} is not trained and changed since make_private, so it may hold what no noise covers (such as "
+            "statistics of batch normalisation); keep it as it was, and train anew"
+        )
+
+
+def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: Path) -> None:
+    """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or holds other values than now."""
+    with open_checkpoint(place) as checkpoint:
+        files = [file.path for file in checkpoint.files]
+    held = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
+    missing = next((name for name in trained if name not in held), None)
+    if missing is not None:
+        raise InputError(f"{place} has no tensor {missing!r}, which was trained; save the model there first")
+    for name, tensor in _saved(model).items():
+        now = tensor.detach().cpu()
+        if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
+            raise InputError(f"{place} holds another {name!r} than the model; save the model there again")
+
+
+def _stepped(state: Mapping[str, object]) -> bool:
+    """Whether a parameter's state is that of a step: a count above 0, or without one, any number but 0."""
+    if "step" in state:
+        return bool(float(state["step"]) > 0)  # type: ignore[arg-type]
+    return any(bool(value.any()) for value in state.values() if isinstance(value, Tensor))
+
+
+def _saved(model: nn.Module) -> dict[str, Tensor]:
+    return {name: each for name, each in model.state_dict(keep_vars=True).items() if isinstance(each, Tensor)}
+
+
+def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:
+    return any(tensor is each for each in trained)
+
+
+def _digest(tensor: Tensor) -> str:
+    content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {blake3(content.data).hexdigest()}"

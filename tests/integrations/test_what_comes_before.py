@@ -1,0 +1,143 @@
+"""Private loops that begin with, or end in, what no noise covers: used optimizers, samplers, failures, buffers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+
+import privctl
+from privctl.domain.errors import CommandError, InputError
+from tests.integrations.loops import Loop
+
+
+def test_a_batch_that_fails_ends_the_training(tmp_path: Path) -> None:
+    """Its step is missing from the weights, which shows that some record made it fail."""
+    loop = Loop()
+    loop.data.tensors[0][7] = math.inf
+    with pytest.raises(InputError, match="not finite"):
+        loop.train(epochs=50)
+    place = loop.save(tmp_path / "model.safetensors")
+    for go_on in (loop.train, loop.private.guarantee, lambda: loop.private.report(place)):
+        with pytest.raises(CommandError, match="not stepped"):
+            go_on()  # type: ignore[operator]
+
+
+def test_a_backward_that_failed_for_another_reason_can_be_repeated() -> None:
+    loop = Loop()
+    batches = iter(loop.private.loader)  # kept, as a loop that ends leaves its batch
+    inputs, labels = next(batches)
+
+    def full() -> Tensor:
+        raise torch.OutOfMemoryError("full")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        loop.private.backward(full)
+    loop.private.backward(loop.losses(inputs, labels))
+    loop.optimizer.step()
+    assert loop.private.guarantee().epsilon
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.9}, {}])
+def test_an_optimizer_that_took_steps_is_refused(options: dict[str, float]) -> None:
+    """Its momentum is made of gradients without noise, which the first private step would release."""
+    model = nn.Linear(5, 3)
+    optimizer = (
+        torch.optim.SGD(model.parameters(), lr=0.1, **options) if options else torch.optim.Adam(model.parameters())
+    )
+    loader = DataLoader(TensorDataset(torch.randn(60, 5)), batch_size=6)
+    privctl.make_private(model, optimizer, loader, noise_multiplier=1.0).close()
+    model(torch.randn(4, 5)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with pytest.raises(CommandError, match="took steps before"):
+        privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+
+
+def test_an_optimizer_whose_state_begins_at_zero_is_accepted() -> None:
+    model = nn.Linear(5, 3)
+    loader = DataLoader(TensorDataset(torch.randn(60, 5)), batch_size=6)
+    assert privctl.make_private(model, torch.optim.Adagrad(model.parameters()), loader, noise_multiplier=1.0)
+
+
+def test_the_steps_of_an_earlier_private_training_cannot_be_left_out_of_a_report() -> None:
+    loop = Loop()
+    loop.train()
+    loop.private.close()
+    optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
+    with pytest.raises(CommandError, match="would not count the steps of then"):
+        privctl.make_private(loop.model, optimizer, DataLoader(loop.data, batch_size=6), noise_multiplier=1.0)
+
+
+def test_a_sampler_is_refused_as_batches_would_not_follow_it() -> None:
+    model = nn.Linear(5, 3)
+    data = TensorDataset(torch.randn(60, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    some = DataLoader(data, batch_size=6, sampler=SubsetRandomSampler(range(30)))
+    with pytest.raises(CommandError, match="SubsetRandomSampler"):
+        privctl.make_private(model, optimizer, some, noise_multiplier=1.0)
+    shuffled = DataLoader(data, batch_size=6, shuffle=True)
+    assert privctl.make_private(model, optimizer, shuffled, noise_multiplier=1.0)
+
+
+def test_statistics_of_batches_get_no_report(tmp_path: Path) -> None:
+    """Forward passes in training mode write exact means of the examples into buffers, which are saved too."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).eval()
+    data = TensorDataset(torch.randn(60, 5), torch.randint(0, 3, (60,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = privctl.make_private(model, optimizer, DataLoader(data, batch_size=6), noise_multiplier=1.0)
+
+    def train() -> None:
+        for inputs, labels in private.loader:
+            private.backward(lambda x=inputs, y=labels: F.cross_entropy(model(x), y, reduction="none"))
+            optimizer.step()
+
+    place = tmp_path / "model.safetensors"
+    train()
+    save_file(model.state_dict(), place)
+    private.report(place)
+    model.train()
+    model(data.tensors[0])
+    model.eval()
+    save_file(model.state_dict(), place)
+    with pytest.raises(InputError, match="running_mean"):
+        private.report(place, force=True)
+
+
+def test_weights_in_any_layout_are_trained() -> None:
+    model = nn.Linear(5, 3)
+    model.weight = nn.Parameter(torch.randn(5, 3).t())
+    data = TensorDataset(torch.randn(60, 5), torch.randint(0, 3, (60,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = privctl.make_private(model, optimizer, DataLoader(data, batch_size=1), noise_multiplier=1.0)
+    before = model.weight.detach().clone()
+    for inputs, labels in private.loader:
+        private.backward(lambda x=inputs, y=labels: F.cross_entropy(model(x), y, reduction="none"))
+        optimizer.step()
+    assert not torch.equal(before, model.weight)
+
+
+def test_the_step_of_an_empty_batch_is_taken_with_the_noise_of_any_other() -> None:
+    """A step that is left out, or without noise, would tell that the batch was empty."""
+    loop = Loop(batch=1, noise_multiplier=1.0, clip_norm=1e-3)
+    moved = []
+    before = torch.cat([p.detach().flatten() for p in loop.model.parameters()])
+
+    def note(*_: object) -> None:
+        nonlocal before
+        now = torch.cat([p.detach().flatten().clone() for p in loop.model.parameters()])
+        moved.append(now - before)
+        before = now
+
+    loop.optimizer.register_step_post_hook(note)
+    loop.train(epochs=3)
+    assert len(moved) == loop.private.steps_begun == 180
+    spreads = [float(each.std()) for each in moved]
+    assert min(spreads) > 0.5 * 0.1 * 1e-3
