@@ -17,7 +17,19 @@ html_title = "privctl"
 html_copy_source = False
 
 #: Pages in reading order; any other comes last.
-PAGES = ("tutorial", "data", "cli", "python", "reports", "theory", "audits", "performance", "threat-model", "glossary")
+PAGES = (
+    "tutorial",
+    "guide",
+    "data",
+    "cli",
+    "python",
+    "reports",
+    "theory",
+    "audits",
+    "performance",
+    "threat-model",
+    "glossary",
+)
 
 
 def setup(app: Any) -> None:

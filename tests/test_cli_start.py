@@ -89,6 +89,17 @@ def test_the_help_of_audit_shows_the_common_options_and_the_subcommands(root: Pa
         assert word not in shown
 
 
+@pytest.mark.parametrize("group", ["retrain", "canary", "secrets", "claims"])
+def test_a_group_alone_shows_its_help(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is laid out, and not as an error's one line."""
+    from privctl.cli import run as call
+
+    assert call([group]) == 2
+    shown = capsys.readouterr().err
+    assert "Error:" not in shown
+    assert "\n\nCommands:\n" in shown
+
+
 def test_the_group_lists_every_command_with_the_table_s_line(root: Path) -> None:
     done = run(root, "-m", "privctl", "--help")
     assert done.returncode == 0

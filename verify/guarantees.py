@@ -354,6 +354,8 @@ def _without_float_allowance(check: Verifier, report: PrivacyReport, guarantee: 
         return Outcome.REFUTED, wrong
     found = gridded.ideal_guarantee(report, guarantee)
     outcome, reason = check(report, found.guarantee)
+    if guarantee.epsilon is None:
+        return outcome, reason
     taken = f"{found.epsilon:.3g} of {number(guarantee.epsilon)} was subtracted for floating-point noise"
     return outcome, f"{reason}; {taken}"
 

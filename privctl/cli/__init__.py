@@ -151,6 +151,9 @@ def _spelled_out(arguments: list[str]) -> list[str]:
 
 def _show(error: click.ClickException) -> None:
     """Print click's message on a malformed call, with control characters from the call made harmless."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the help itself
+        click.echo(error.format_message(), err=True)
+        return
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None:
         click.echo(context.get_usage(), err=True)

@@ -65,7 +65,10 @@ def demo(ctx: click.Context, output: Path | None, seed: int, as_json: bool, quie
     show(verification_text(checked.reports, checked.proved, checked.false, [path.name for path in checked.failed]))
     show(gate_text(judged, output / POLICY_NAME))
     show(f"The page of all this: {page}\n")
-    note(f"everything is in {output}; next: privctl inspect {chapters[1].model}", quiet=quiet)
+    note(
+        f"everything is in {output}; next: open the page, or look at a model: privctl inspect {chapters[0].model}",
+        quiet=quiet,
+    )
     ctx.exit(checked.exit_code)
 
 

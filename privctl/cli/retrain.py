@@ -55,6 +55,8 @@ def retrain() -> None:
 
 def _command(method: Method) -> click.Command:
     def call(**options: Any) -> None:
+        if options["output"] is None:
+            options["output"] = _unwritten(options)
         if options.get("replay") is not None:
             _replay(method, options)
         else:
@@ -82,6 +84,16 @@ def _command(method: Method) -> click.Command:
     for decorate in reversed(decorators):
         call = decorate(call)
     return click.command(method.name)(call)
+
+
+def _unwritten(options: dict[str, Any]) -> str:
+    """A name that is free, for a plan that writes nothing there; raises MissingParameter for a run that would."""
+    from privctl.storage.atomic import fresh_folder
+
+    if not options["dry_run"]:
+        hint = "'-o' / '--output'"
+        raise click.MissingParameter(ctx=click.get_current_context(), param_type="option", param_hint=hint)
+    return str(fresh_folder(Path("private")))
 
 
 def _train(method: Method, options: dict[str, Any]) -> None:

@@ -116,7 +116,7 @@ def training(command: Command) -> Command:
                 type=click.Choice([str(name) for name in LogName]),
                 help="Log the training: OUTPUT.log.csv, OUTPUT.tensorboard, or to a service (repeatable).",
             ),
-            click.option("-o", "--output", type=click.Path(), required=True, help="Directory to write."),
+            click.option("-o", "--output", type=click.Path(), help="Directory to write; required but for --dry-run."),
         )
     ):
         command = option(command)

@@ -148,7 +148,8 @@ def _conversation(messages: Any, where: str, chat: Chat | None) -> Passage:
 def _string(data: Mapping[str, Any], key: str, where: str, expected: str | None = None) -> str:
     if key not in data:
         expected = expected or f"{_EXPECTED}, or name the field of the text with --text-column"
-        raise InputError(f"{where} lacks {key!r} (it has {_listed(data)}); {expected}")
+        lacking = "text" if key == "prompt" and "response" not in data else key
+        raise InputError(f"{where} lacks {lacking!r} (it has {_listed(data)}); {expected}")
     value = data[key]
     if not isinstance(value, str):
         raise InputError(f"{where} has {kind_of(value)} as {key!r}; expected a string")

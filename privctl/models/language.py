@@ -251,6 +251,9 @@ def read_config(folder: Path, path: Path) -> Any:
     if not path.exists():
         raise missing_model(path)
     if not (folder / CONFIG_NAME).is_file():
+        other = path.is_file() and path.suffix not in (".safetensors", ".json")
+        if other or (path.is_dir() and not any(path.glob("*.safetensors"))):
+            raise InputError(f"{path} is no model; give a Hugging Face model's folder, or a .safetensors file in one")
         raise InputError(
             f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
         )

@@ -83,7 +83,7 @@ def _why_undecided(verdict: Verdict, evidence: Sequence[Evidence]) -> str:
                 "compare records that were assigned at random"
             )
         if first.startswith("the sides differ, but backwards"):
-            return "the non-members look more like training data than the members do; were the files swapped?"
+            return "the non-members look more like training data than the members do; the files may have been swapped"
         return (
             f"no attack found a leak, but the audit is small: the least it could see is {_told(_detectable(evidence))}"
         )

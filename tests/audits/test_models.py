@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, T5Config
 
 from privctl.domain.errors import CommandError, InputError
-from privctl.models.language import choose_device, load_model
+from privctl.models.language import choose_device, load_model, read_config
 from tests.audits.tiny import save_model, save_tokenizer
 
 IDS = torch.tensor([[3, 4, 5, 6]])
@@ -81,6 +81,16 @@ def test_missing_parts_are_named(folder: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(InputError, match=r"has no config\.json beside its weights"):
         load_model(folder / "model.safetensors", device="cpu")
+
+
+def test_what_is_no_model_is_told_so(folder: Path, tmp_path: Path) -> None:
+    """The data in the model's place, and a folder without weights."""
+    (data := tmp_path / "members.jsonl").write_text('{"text": "a"}\n')
+    (empty := tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"members\.jsonl is JSON and no model; give a Hugging Face model's folder"):
+        load_model(data, device="cpu")
+    with pytest.raises(InputError, match="empty is no model; give a Hugging Face model's folder"):
+        read_config(empty, empty)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_noise_inspect_generate_audit(
 
 
 @pytest.mark.parametrize(("marker", "rows"), [("--epsilon 1 --epsilon 8", 2), ("--calibration published", 1)])
-def test_the_readmes_table_of_noise_is_what_comes_out(
+def test_the_guides_table_of_noise_is_what_comes_out(
     marker: str,
     rows: int,
     tmp_path: Path,
@@ -70,8 +70,8 @@ def test_the_readmes_table_of_noise_is_what_comes_out(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The README's own commands but for ``--evaluate``, on the model that it names."""
-    below = (root / "README.md").read_text(encoding="utf-8").partition(f"privctl noise model/ {marker}")[2]
+    """The guide's own commands but for ``--evaluate``, on the model that it names."""
+    below = (root / "docs" / "guide.md").read_text(encoding="utf-8").partition(f"privctl noise model/ {marker}")[2]
     call = f"noise model/ {marker} {below}".partition("```")[0].replace("\\\n", " ").split()
     at = call.index("--evaluate")
     shutil.copytree(shared_data / "stories260k", tmp_path / "model")

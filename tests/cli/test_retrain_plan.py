@@ -141,3 +141,28 @@ def test_what_can_be_learned_at_most() -> None:
     odds = 2 * math.atanh(0.1)
     assert not list(signs_too_random(100, odds))
     assert list(signs_too_random(99, odds))
+
+
+def test_a_plan_needs_no_output_and_a_run_does(
+    start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = [
+        "retrain",
+        "dp-sgd",
+        str(start),
+        "--data",
+        str(data),
+        "--epsilon",
+        "8",
+        "--device",
+        "cpu",
+        "--batch-size",
+        "12",
+    ]
+    (tmp_path / "private").mkdir()
+    assert run([*call, "--dry-run"]) == 0
+    assert "noise multiplier" in capsys.readouterr().out
+    assert run(call) == 2
+    assert "Missing option '-o' / '--output'" in capsys.readouterr().err
+    assert list((tmp_path / "private").iterdir()) == []

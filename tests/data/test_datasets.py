@@ -78,7 +78,7 @@ def test_tables_are_read_as_jsonl_is(tmp_path: Path) -> None:
         ({"text": "a", "label": "\udc80"}, "line 2 has unprintable characters in 'label'"),
         ({"text": "a", "label": ["x"]}, "line 2 has a list as 'label'"),
         ({"text": "a", "label": "x"}, "line 2 lacks 'who'"),
-        ({"label": "x", "who": 1}, "line 2 lacks 'prompt'"),
+        ({"label": "x", "who": 1}, "line 2 lacks 'text'"),
     ],
 )
 def test_bad_records_are_named(tmp_path: Path, row: dict[str, Any], fault: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.docs.pages import ROOT, as_table
@@ -31,6 +32,45 @@ def parts() -> dict[str, str]:
         "figures startup": _startup(),
         "conditions": _conditions(),
     }
+
+
+def peers() -> str:
+    """What the README quotes of ours beside Opacus's: least to most over the cases of a benchmark."""
+    shapes, cases = results("dp-sgd")["shapes"], results("account")["calibration"]
+    rows = [
+        ["time of a private training step, non-private = 1", *_both(shapes, _time), "`python -m tests.bench dp-sgd`"],
+        ["peak memory of it, non-private = 1", *_both(shapes, _memory), "the same"],
+        [
+            "seconds to find the noise multiplier for an epsilon",
+            *(_span([case["parties"][party]["median_s"] for case in cases]) for party in ("privctl", "opacus")),
+            "`python -m tests.bench account`",
+        ],
+    ]
+    return as_table(
+        ["least to most over the models or cases", "privctl", "Opacus, best of its modes for each", "repeat"], rows
+    )
+
+
+def _both(shapes: list[dict[str, Any]], measured: Callable[[dict[str, Any], dict[str, Any]], float]) -> Iterator[str]:
+    for party in ("privctl", "opacus"):
+        yield _span(
+            [
+                min(
+                    measured(shape, found)
+                    for name, found in shape["parties"].items()
+                    if name.split()[0] == party and name != "privctl, gradients only" and _FAILS not in found
+                )
+                for shape in shapes
+            ]
+        )
+
+
+def _span(values: list[float]) -> str:
+    return f"{_number(min(values))} to {_number(max(values))}"
+
+
+def _time(_: dict[str, Any], found: dict[str, Any]) -> float:
+    return float(found["to_non_private"])
 
 
 def _number(value: float, digits: int = 3) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.docs import commands, fields, figures, judged
-from tests.docs.pages import DOCS
+from tests.docs import commands, fields, figures, judged, picture
+from tests.docs.pages import DOCS, ROOT
 
 
 def generated() -> dict[Path, str]:
     """Each page that is made, or holds made parts, as it ought to be."""
-    found = {DOCS / "cli.md": commands.reference()}
+    found = {DOCS / "cli.md": commands.reference(), DOCS / "demo.svg": picture.svg()}
     made = {"reports.md": fields.parts(), "performance.md": figures.parts(), "theory.md": judged.parts()}
     for name, parts in made.items():
         text = (DOCS / name).read_text(encoding="utf-8")
         for part, body in parts.items():
             text = _with_part(text, part, body)
         found[DOCS / name] = text
-    return found
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    return found | {ROOT / "README.md": _with_part(readme, "figures peers", figures.peers())}
 
 
 def _with_part(text: str, part: str, body: str) -> str:

@@ -66,7 +66,14 @@ def test_the_start_page_names_every_page() -> None:
 
 def test_what_is_made_is_current() -> None:
     found = generated()
-    assert {path.name for path in found} == {"cli.md", "performance.md", "reports.md", "theory.md"}
+    assert {path.name for path in found} == {
+        "README.md",
+        "cli.md",
+        "demo.svg",
+        "performance.md",
+        "reports.md",
+        "theory.md",
+    }
     stale = [path.name for path, wanted in found.items() if path.read_text(encoding="utf-8") != wanted]
     assert stale == [], "run: python -m tests.docs.generate"
 

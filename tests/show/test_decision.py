@@ -23,6 +23,7 @@ from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
 from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, SECRETS
 from privctl.storage.digest import file_digest
+from tests.show.made import trained
 from tests.show.test_leaks import measured, report, share
 
 NO_BASELINE = Baseline(evidence=(), scores=np.zeros(0))
@@ -95,7 +96,7 @@ def test_what_the_audit_was_too_small_for_is_inconclusive() -> None:
 
 @pytest.mark.parametrize(
     ("swapped", "confounded", "said"),
-    [(True, "", "were the files swapped?"), (False, "blind baseline", "the two files differ by themselves")],
+    [(True, "", "the files may have been swapped"), (False, "blind baseline", "the two files differ by themselves")],
 )
 def test_why_files_that_cannot_be_compared_decide_nothing(swapped: bool, confounded: str, said: str) -> None:
     items = [measured(-3.3 if swapped else 3.3)]
@@ -176,6 +177,19 @@ def test_where_the_training_began_is_taken_from_its_report(tmp_path: Path, monke
     assert parsed(next_step(leaky, tmp_path / "model.audit.report.json").command)[3] == "start model"
     forged = replace(leaky, parents=(replace(parent, digest="blake3:1"),))
     assert parsed(next_step(forged, tmp_path / "model.audit.report.json").command)[3] == "START"
+
+
+@pytest.mark.parametrize(("had", "advised"), [(2.0, "1"), (1e8, "8")])
+def test_the_budget_that_left_a_leak_is_not_advised_again(
+    had: float, advised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bound = replace(trained().guarantees[0], epsilon=had)
+    write_report(tmp_path / "model.report.json", replace(report(), step="retrain", guarantees=(bound,)))
+    parent = ParentReport(path="model.report.json", digest=file_digest(tmp_path / "model.report.json"))
+    leaky = replace(extraction(55, 0), inputs=inputs("members"), parents=(parent,))
+    words = parsed(next_step(leaky, tmp_path / "model.audit.report.json").command)
+    assert words[words.index("--epsilon") + 1] == advised
 
 
 def test_an_audit_that_was_too_small_says_how_many_records_would_do(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from privctl.domain.guarantee import Notion
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
@@ -16,8 +17,8 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.show.decision import Decision, conclusion
 from privctl.show.leaks import EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
 
-#: What the command trains with where nothing says what budget suits.
-_EPSILON = "8"
+#: What the command trains with where nothing says what budget suits; a model that had less is trained with half of it.
+_EPSILON = 8.0
 _CAUSAL = "causal-lm"
 _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
@@ -61,7 +62,8 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
     model = _model(report.inputs, place)
     if data is None or model is None:
         return NextStep(advice=advice)
-    start, task = _trained_from(report, place), _settings(report).task or _CAUSAL
+    training = _training(report, place)
+    start, task = _trained_from(report, place, training), _settings(report).task or _CAUSAL
     words: list[str | Path] = ["retrain", "dp-sgd", start or _START, "--data", data]
     if task != _CAUSAL:
         words += ["--task", task]
@@ -69,7 +71,7 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
     if classes:
         words += ["--labels", _CLASSES]
     output = model.with_name(f"{model.name.removesuffix('.safetensors')}.dp-sgd")
-    command = _call(*words, "--epsilon", _EPSILON, "-o", output)
+    command = _call(*words, "--epsilon", _smaller_epsilon(training), "-o", output)
     named = [] if start else [f"{_START} is the model as it was before it was trained on these records"]
     named += [f"{_CLASSES} are the names of the classes, which must be public"] if classes else []
     return NextStep(advice="; ".join((advice, *named)), command=command)
@@ -131,11 +133,8 @@ def _settings(report: PrivacyReport) -> AuditParameters:
         return AuditParameters()
 
 
-def _trained_from(report: PrivacyReport, place: Path) -> Path | None:
-    """Where the model's last training began, if its reports say and a model is there; or the audit's --base."""
-    base = _model([item for item in report.inputs if item.role.startswith("base ")], place, "base ")
-    if base is not None:
-        return base
+def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] | None:
+    """The path and report of the model's last training, if the audit's parents lead to one that is as they name it."""
     reports = ReportFiles()
     places = ((path_of(place, parent), parent.digest) for parent in report.parents)
     parents = [path for path, digest in places if reports.at(path).digest == digest]
@@ -143,12 +142,27 @@ def _trained_from(report: PrivacyReport, place: Path) -> Path | None:
         for visit in walk(parents, reports, follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
             made = visit.file.report
             if visit.unchanged and made is not None and made.step == "retrain":
-                found = next((item for item in made.inputs if item.role == "start-config.json"), None)
-                folder = None if found is None else path_of(visit.file.path, found).parent
-                return folder if folder is not None and folder.is_dir() else None
+                return visit.file.path, made
     except ChainTooLongError:
         return None
     return None
+
+
+def _trained_from(report: PrivacyReport, place: Path, training: tuple[Path, PrivacyReport] | None) -> Path | None:
+    """Where the model's last training began, if its report says and a model is there; or the audit's --base."""
+    base = _model([item for item in report.inputs if item.role.startswith("base ")], place, "base ")
+    if base is not None or training is None:
+        return base
+    found = next((item for item in training[1].inputs if item.role == "start-config.json"), None)
+    folder = None if found is None else path_of(training[0], found).parent
+    return folder if folder is not None and folder.is_dir() else None
+
+
+def _smaller_epsilon(training: tuple[Path, PrivacyReport] | None) -> str:
+    """A budget below the one that the model was trained with, which left a leak."""
+    guarantees = training[1].guarantees if training else ()
+    had = [each.epsilon for each in guarantees if each.epsilon and each.notion is Notion.APPROXIMATE_DP]
+    return f"{min([_EPSILON, *(epsilon / 2 for epsilon in had)]):.1g}"
 
 
 def _model(inputs: Iterable[Artifact], place: Path, prefix: str = "") -> Path | None:

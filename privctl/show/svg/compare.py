@@ -18,10 +18,9 @@ from privctl.show.text.style import number
 
 TITLE = "Utility against epsilon against attack"
 MARKS = (
-    "One dot a model: its height is how useful it is, its distance the epsilon that follows; in the shaded band none "
-    "does. Dots grow with the AUC of the best attack, whose interval stands in the key, where the dashed line is a "
-    "guess. Red dots leak, brown ones a little or perhaps; in blue ones attacks found nothing; hollow ones were not "
-    "attacked."
+    "One dot per model. Height is utility; left to right is the epsilon that follows, with no useful one in the shaded "
+    "band. Larger dots: more successful attacks. The key shows its AUC with the interval; the dashed line is guessing. "
+    "Red: attacks found a leak. Brown: a small or uncertain one. Blue: they found nothing. Hollow: not attacked."
 )
 #: Models of one picture.
 MOST = 20
@@ -223,8 +222,9 @@ def _key(models: Sequence[ComparedModel]) -> Iterator[Node]:
         yield el("circle", class_=kind, cx=14.0, cy=top + 7, r=4.5)
         yield el("text", name, class_="label strong", x=_INDENT, y=top + 11)
         yield el("text", attack, class_="label end", x=WIDTH - RIGHT, y=top + 11)
-        said = "; ".join([epsilon_words(model), *([number(model.utility, 4)] if model.utility is not None else [])])
-        yield el("text", clean(f"ε {said}", int((room - _AREA) / 7.2)), class_="tick", x=_INDENT, y=top + 26)
+        follows = "no ε follows" if model.epsilon is None else f"ε {epsilon_words(model)}"
+        said = "; ".join([follows, *([number(model.utility, 4)] if model.utility is not None else [])])
+        yield el("text", clean(said, int((room - _AREA) / 7.2)), class_="tick", x=_INDENT, y=top + 26)
         best = model.attack
         if best is not None and best.lower is not None and best.upper is not None:
             yield el("line", class_="guess", x1=guess, x2=guess, y1=top + 17, y2=top + 27, stroke_dasharray="3 2")

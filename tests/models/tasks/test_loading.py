@@ -167,7 +167,7 @@ def test_what_is_not_supported_says_so(tmp_path: Path) -> None:
     T5Config(d_model=8, d_ff=8, num_layers=1, num_heads=1).save_pretrained(tmp_path / "t5")
     with pytest.raises(InputError, match="encoder-decoder"):
         load_for_training(tmp_path / "t5", TEXT, labels=["a", "b"])
-    with pytest.raises(InputError, match="has no config.json"):
+    with pytest.raises(InputError, match="is no model; give a Hugging Face model's folder"):
         load_for_training(tmp_path, TaskName.CAUSAL_LM)
 
 
