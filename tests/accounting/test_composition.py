@@ -136,7 +136,10 @@ def test_epsilon_of_a_sampled_gaussian(
     assert naive_epsilon(sigma, rate / 2, steps, delta) < naive - digits
 
 
-@pytest.mark.parametrize(("rate", "steps", "delta", "epsilon", "naive", "by_advanced"), SIGMAS)
+@pytest.mark.parametrize(
+    ("rate", "steps", "delta", "epsilon", "naive", "by_advanced"),
+    [*SIGMAS[:2], *(pytest.param(*row, marks=pytest.mark.slow) for row in SIGMAS[2:])],
+)
 def test_noise_for_a_sampled_gaussian(
     rate: float, steps: int, delta: float, epsilon: float, naive: float, by_advanced: float
 ) -> None:
@@ -191,7 +194,7 @@ def test_delta_that_covers_every_participation() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("index", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_hostile_targets(index: int) -> None:
     sigma_of, epsilon_of = SIGMA_OF[index], EPSILON_OF[index]
     for epsilon, rate, steps, delta in [(1e4, 1, 1, 1e-5), (1e4, 0.01, 1000, 1e-300), (1e-6, 0.001, 10, 1e-5)]:

@@ -34,8 +34,15 @@ def mobile(folder: Path) -> Path:
 CLIPPED = ("clipped", "--optimizer", "sgd")
 
 
-@pytest.mark.parametrize("method", [(*DP, "--optimizer", "sgd"), CLIPPED])
-@pytest.mark.parametrize("family", ["resnet", "mobilenet_v2"])
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        ("resnet", (*DP, "--optimizer", "sgd")),
+        ("resnet", CLIPPED),
+        ("mobilenet_v2", (*DP, "--optimizer", "sgd")),
+        pytest.param("mobilenet_v2", CLIPPED, marks=pytest.mark.slow),
+    ],
+)
 def test_converted_batch_normalisation(
     family: str, method: tuple[str, ...], resnet: Path, images: Path, tmp_path: Path
 ) -> None:
