@@ -55,9 +55,9 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     if not os.path.isfile(output) or digest(output) != outputs[0].digest:
         found.omissions.append(Omission(what=what, reason="the model reported is not at hand"))
         return found
-    if facts_of(report).converted is not None:
-        found.verdicts += _statistics(output)
     try:
+        if facts_of(report).converted is not None:
+            found.verdicts += _statistics(output)
         start = start_of(path, report, output, digest)
         _judge(report, start, output, found)
     except UnstatedError as reason:
