@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from privctl.domain.events import Batches, Event, LaplaceNoise, Ledger, SampledGaussian, SecretMixture
@@ -34,3 +36,21 @@ def test_events_of_different_neighbours_are_left_open(steps: tuple[Event, ...], 
     outcome, reason = ledger_guarantee(report, claim)
     assert outcome is Outcome.INCONCLUSIVE
     assert "neighbours" in reason
+
+
+def test_no_allowance_is_told_of_an_epsilon_that_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a row said "0 of missing was subtracted"."""
+    from types import SimpleNamespace
+
+    from tests.show.made import trained
+    from verify import guarantees
+
+    report = trained()
+    monkeypatch.setattr(guarantees.gridded, "objection", lambda *_: None)
+    monkeypatch.setattr(
+        guarantees.gridded, "ideal_guarantee", lambda _, bound: SimpleNamespace(guarantee=bound, epsilon=0.0)
+    )
+    for epsilon, said in ((None, "why"), (2.0, "why; 0 of 2 was subtracted for floating-point noise")):
+        bound = replace(report.guarantees[0], epsilon=epsilon)
+        answer = guarantees._without_float_allowance(lambda *_: (Outcome.CONSISTENT, "why"), report, bound)
+        assert answer == (Outcome.CONSISTENT, said)
