@@ -28,7 +28,7 @@ from privctl.train.session import Session
 #: Notes drawn; a fair coin makes about half of them members.
 NOTES = 800
 #: What the private training may spend.
-PRIVATE_EPSILON = 1.0
+PRIVATE_EPSILON = 0.5
 
 _SPECIAL = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _LENGTH = 32
