@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def of_demonstration(folder: Path) -> Comparison:
     ]
     found = compare(load(reports))
     assert found is not None
-    return found
+    return replace(found, models=tuple(sorted(found.models, key=lambda model: MODELS.index(model.name))))
 
 
 def _model(row: dict[str, Any]) -> ComparedModel:

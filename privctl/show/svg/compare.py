@@ -149,7 +149,9 @@ def _utility_scale(values: Sequence[float], quantity: str | None) -> Scale:
         return Scale(0.4, 1.0, _FOOT, TOP + 8)
     if finite and min(finite) > 0 and max(finite) / min(finite) > _FAR_APART:
         return logarithmic(finite, _FOOT, TOP + 8)
-    return linear(finite or [1.0], _FOOT, TOP + 8)
+    # What is infinite stands at the end of the axis, well apart from the largest number.
+    above = [1.5 * max(finite)] if finite and len(finite) < len(values) else []
+    return linear([*finite, *above] or [1.0], _FOOT, TOP + 8)
 
 
 def _dots(
