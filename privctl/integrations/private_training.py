@@ -132,7 +132,7 @@ class PrivateTraining:
                     "is drawn, neither cut nor extended"
                 )
             self._sums = [self._taken(parameter) for parameter in self._parameters]
-        except Exception:
+        except BaseException:  # an interrupt too: whoever catches it may go on with the next batch
             self._failed = True
             raise
         finally:

@@ -29,6 +29,23 @@ def test_a_batch_that_fails_ends_the_training(tmp_path: Path) -> None:
             go_on()  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_a_batch_that_was_interrupted_and_passed_over_ends_the_training(kind: type[BaseException]) -> None:
+    loop = Loop()
+    batches = iter(loop.private.loader)
+    next(batches)
+
+    def stopped() -> Tensor:
+        raise kind
+
+    with pytest.raises(kind):
+        loop.private.backward(stopped)
+    with pytest.raises(CommandError, match="not stepped"):
+        loop.train()
+    with pytest.raises(CommandError, match="not stepped"):
+        loop.private.guarantee()
+
+
 def test_a_backward_that_failed_for_another_reason_can_be_repeated() -> None:
     loop = Loop()
     batches = iter(loop.private.loader)  # kept, as a loop that ends leaves its batch
