@@ -104,6 +104,7 @@ def trained(
     saved: Any = None,
     stop: int = 0,
     broken: bool = False,
+    passes: int = 1,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
     """The weights after ``STEPS``, whole, and how the run ended."""
     network, task = start(model, Broken if broken or method == "dp-sgd" else CausalLanguage, workers)
@@ -114,7 +115,7 @@ def trained(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
         optimizer=optimizer, momentum=0.5 if optimizer is Optimizer.MOMENTUM else 0.0,
-        noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3,
+        noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3, clipping_passes=passes,
     )  # fmt: skip
     made = Trainer(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
@@ -157,6 +158,16 @@ def same_weights(model: Path, together: Workers, _: Path) -> None:
             assert mine.keys() == theirs.keys()
             assert all(abs(mine[key] - theirs[key]) <= 1e-4 * abs(mine[key]) for key in mine)
         assert any("zeroed_fraction" in entry for entry in shared.history) is (method == "dp-sgd")
+
+
+def same_weights_in_two_passes(model: Path, together: Workers, _: Path) -> None:
+    """Blocks' sums are formed while the second pass is under way, and end where one process's do."""
+    many, shared = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM, passes=2)
+    if together.is_main:
+        one, _ = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
+        require_close(one, many)
+        assert shared is not None
+        assert any("zeroed_fraction" in entry for entry in shared.history)
 
 
 def another_number_of_processes(model: Path, together: Workers, place: Path) -> None:
@@ -256,6 +267,7 @@ CHECKS = {
     for check in (
         all_end_together,
         same_weights,
+        same_weights_in_two_passes,
         another_number_of_processes,
         own_shares,
         all_refuse_together,
