@@ -29,6 +29,7 @@ from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.shards import is_shard, own_part, whole
 from privctl.train.gradient_noise import noise_for
 from privctl.train.loop import FinishedRun, Trainer
+from privctl.train.memory import checkpointed
 from privctl.train.run_folder import RunFolder
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
@@ -105,11 +106,14 @@ def trained(
     stop: int = 0,
     broken: bool = False,
     passes: int = 1,
+    recomputed: bool = False,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
     """The weights after ``STEPS``, whole, and how the run ended."""
     network, task = start(model, Broken if broken or method == "dp-sgd" else CausalLanguage, workers)
     if workers.lockstep:
         shard(network, workers, CPU)
+    if recomputed:
+        checkpointed(network)
     private, sound = method == "dp-sgd", CausalLanguage(corpus=task.corpus, facts=task.facts)
     recipe = TrainingSettings(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
@@ -162,12 +166,13 @@ def same_weights(model: Path, together: Workers, _: Path) -> None:
 
 def same_weights_in_two_passes(model: Path, together: Workers, _: Path) -> None:
     """Blocks' sums are formed while the second pass is under way, and end where one process's do."""
-    many, shared = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM, passes=2)
-    if together.is_main:
-        one, _ = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
-        require_close(one, many)
-        assert shared is not None
-        assert any("zeroed_fraction" in entry for entry in shared.history)
+    for recomputed in (False, True):
+        many, shared = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM, passes=2, recomputed=recomputed)
+        if together.is_main:
+            one, _ = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
+            require_close(one, many)
+            assert shared is not None
+            assert any("zeroed_fraction" in entry for entry in shared.history)
 
 
 def another_number_of_processes(model: Path, together: Workers, place: Path) -> None:

@@ -60,6 +60,7 @@ def data(tmp_path: Path) -> Path:
         (["ferret", "--epsilon", "1"], "ferret needs the whole model in each process; remove --fsdp"),
         (["dp-sgd", "--epsilon", "1"], "start them with torchrun"),
         (["dp-sgd", "--epsilon", "1", "--gradient-canaries", "4"], "remove one"),
+        (["dp-sgd", "--epsilon", "1", "--clipping-passes", "auto"], "with --fsdp give 1 or 2"),
         (["plain", "--dry-run"], "one process that holds the whole model"),
     ],
 )
