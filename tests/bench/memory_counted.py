@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from privctl.models.tasks.language import token_losses
 from privctl.train.clipping import Clipping, PerExample, rules, terms
+from privctl.train.clipping import passes as backward_passes
 from privctl.train.memory import checkpointed
 from privctl.train.tensor_bytes import TensorBytes, bytes_of
 
@@ -141,6 +142,8 @@ def fake(*, gpu: bool) -> Iterator[None]:
         stack.enter_context(FakeTensorMode())
         # It tells by numbers, of which there are none; tests hold the answer to be right for this class.
         stack.enter_context(mock.patch.object(rules, "is_scaled_rms_norm", _by_name))
+        # A random state is no fake tensor.
+        stack.enter_context(mock.patch.object(backward_passes, "_drawn", return_value=[]))
         if gpu:
             card = SimpleNamespace(total_memory=_CARD)
             stack.enter_context(mock.patch.object(torch.Tensor, "is_cuda", property(lambda _: True), create=True))
