@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _MIB, _GIB = 2**20, 2**30
 #: Layers, width, vocabulary, whether the head is tied; examples and positions of a micro-batch.
 MODELS = {
-    "GPT-2 6x256, tied, 8 x 128": (6, 256, 4000, True, 8, 128),
-    "GPT-2 12x384, 8 x 128": (12, 384, 4000, False, 8, 128),
+    "GPT-2 6x256, tied, 4 x 128": (6, 256, 2000, True, 4, 128),
+    "GPT-2 12x256, 4 x 128": (12, 256, 2000, False, 4, 128),
 }
 EXAMPLES = (1, 4, 16)
 CARDS = 8
@@ -31,7 +31,7 @@ CARDS = 8
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--positions", type=int, default=1024, help="tokens of a record of the counted models")
     parser.add_argument("--size", action="append", help="count only these of 1B, 3B, 7B, 13B and 70B; repeatable")
 
@@ -83,7 +83,7 @@ def measured(
         torch.manual_seed(0)
         config = hf.GPT2Config(
             n_layer=layers, n_embd=width, n_head=width // 64, vocab_size=vocabulary, n_positions=positions,
-            tie_word_embeddings=tied,
+            tie_word_embeddings=tied, bos_token_id=0, eos_token_id=0,
         )  # fmt: skip
         network: nn.Module = hf.GPT2LMHeadModel(config).eval()
         network = checkpointed(network) if recomputed else network

@@ -98,8 +98,18 @@ def clipped(
     return found, norms
 
 
-@pytest.mark.parametrize("style", [ClippingStyle.FLAT, ClippingStyle.PER_LAYER])
-@pytest.mark.parametrize("name", CASES)
+#: Of the cases, what the quick suite runs; the others are slow.
+QUICK = {"tied", "convolutions", "promoted", "checkpointed, dropout", "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("name", "style"),
+    [
+        pytest.param(name, style, marks=() if name in QUICK and style is ClippingStyle.FLAT else pytest.mark.slow)
+        for name in CASES
+        for style in (ClippingStyle.FLAT, ClippingStyle.PER_LAYER)
+    ],
+)
 def test_the_sum_is_that_of_one_pass(name: str, style: ClippingStyle) -> None:
     model, losses, batch = made(name)
     (one, norms), (two, same) = (clipped(model, losses, batch, passes, style) for passes in (1, 2))
@@ -226,10 +236,12 @@ def test_layers_that_read_one_tensor_share_its_gram_matrix(monkeypatch: pytest.M
 
 
 def most_held(model: nn.Module, batch: Batch, passes: int) -> int:
-    """Bytes of tensors at the peak of a micro-batch that is not the first, above the parameters and their gradients."""
+    """Bytes of tensors at a micro-batch's peak, above parameters and gradients, without comparing with autograd."""
     counted = TensorBytes()
     with PerExample(model, Clipping(norm=0.5), passes=passes) as engine:
-        engine.accumulate(lambda: causal(model, batch), look=False)
+        engine._checked = True
+        for parameter in engine.trainable.values():
+            parameter.grad = torch.zeros_like(parameter)
         counted.start()
         try:
             engine.accumulate(lambda: causal(model, batch), look=False)
@@ -239,7 +251,7 @@ def most_held(model: nn.Module, batch: Batch, passes: int) -> int:
     return counted.most
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_peak_grows_by_no_layer_but_what_a_checkpoint_holds(tied: bool) -> None:
     """A deeper model takes one input a layer more; in one pass all inputs and output gradients of its linear layers."""
     batch = tokens(4, 16, 40)
@@ -247,14 +259,15 @@ def test_the_peak_grows_by_no_layer_but_what_a_checkpoint_holds(tied: bool) -> N
         (layers, passes): most_held(
             checkpointed(gpt2(n_layer=layers, n_embd=64, tie_word_embeddings=tied)).eval(), batch, passes
         )
-        for layers in (3, 5)
+        for layers in (3, 4)
         for passes in (1, 2)
     }
     position = 4 * 4 * 16 * 64  # bytes of one activation
-    assert peaks[5, 2] - peaks[3, 2] < 2 * 1.5 * position
-    assert peaks[5, 1] - peaks[3, 1] > 2 * 8 * position
+    assert peaks[4, 2] - peaks[3, 2] < 1.5 * position
+    assert peaks[4, 1] - peaks[3, 1] > 8 * position
 
 
+@pytest.mark.slow
 def test_two_passes_agree_with_plain_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the definition, not against the other way."""
     plain = PerExample.__init__

@@ -164,6 +164,7 @@ def test_made_up_records_find_what_memory_holds(
     assert not (tmp_path / "none.run").exists()
 
 
+@pytest.mark.slow
 def test_two_passes_are_taken_where_one_record_is_too_much_for_one(
     gpt2: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
