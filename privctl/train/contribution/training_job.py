@@ -163,8 +163,13 @@ def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) 
 
 
 def clipping_of(job: TrainingJob) -> Clipping:
-    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for."""
-    inside = 1 - rounding_margin(reduced=job.recipe.bf16) if job.request.method.noised else 1.0
+    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for.
+
+    Without noise too, where gradients are measured and added by two passes of a computation that a GPU may order anew.
+    """
+    recipe = job.recipe
+    left = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
+    inside = 1 - rounding_margin(reduced=recipe.bf16) if left else 1.0
     return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
 
 
