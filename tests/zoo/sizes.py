@@ -62,7 +62,7 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": _ROTATION | {"mrope_section": [2, 1, 1]}, "sliding_attention": None},
     },
     "cvt": {"num_heads": [1, 2, 4], "embed_dim": [16, 32, 32], "depth": [1, 2, 3]},
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
              "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_group": 1, "topk_group": 1},
     "donut-swin": _WINDOWS,
