@@ -24,6 +24,7 @@ TINY: dict[str, Any] = {
     "decoder_ffn_dim": _INNER, "d_inner": _INNER, "moe_intermediate_size": _INNER, "ffn_hidden_size": _INNER,
     "shared_expert_intermediate_size": _INNER, "intermediate_size_mlp": _INNER, "shared_intermediate_size": _INNER,
     "expert_ffn_hidden_size": _INNER, "hidden_size_global": _WIDTH,
+    "moe_shared_expert_intermediate_size": _INNER,
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4, "num_experts_per_tok": 2,
     "moe_k": 2, "moe_topk": 2, "n_group": 1, "topk_group": 1,
     "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64, "max_seq_len": 64, "context_length": 64,
@@ -31,7 +32,10 @@ TINY: dict[str, Any] = {
     "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": _HEAD, "qk_rope_head_dim": _HEAD, "v_head_dim": _HEAD,
     "num_hash_buckets": 64, "rotary_dim": 4, "state_size": 8, "mamba_d_state": 8, "time_step_rank": 4,
     "linear_key_head_dim": _HEAD, "linear_value_head_dim": _HEAD, "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4, "vocab_size_per_layer_input": SIZE, "hidden_size_per_layer_input": 8,
+    "linear_num_value_heads": 4, "linear_head_dim": _HEAD, "linear_num_heads": 4,
+    "mamba_num_heads": 8, "mamba_n_heads": 8, "mamba_head_dim": 8, "mamba_d_head": 8,
+    "ssm_state_size": 8, "chunk_size": 8, "mamba_chunk_size": 8,
+    "vocab_size_per_layer_input": SIZE, "hidden_size_per_layer_input": 8,
     "index_head_dim": _HEAD, "index_n_heads": 2, "index_topk": 8,
     "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3,
     "mask_token_id": 4, "decoder_start_token_id": 2, "unk_token_id": 1,
@@ -44,7 +48,6 @@ STAGES: dict[str, int] = {
     "num_attention_heads": 4, "num_heads": 4, "depths": 1, "depth": 1, "num_block_repeats": 1, "image_size": PIXELS,
 }  # fmt: skip
 
-_HYBRID = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_chunk_size": 8, "num_key_value_heads": 2}
 _PERCEIVER = {
     "num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2, "num_self_attention_heads": 4,
     "num_cross_attention_heads": 4, "vocab_size": SIZE, "image_size": PIXELS, "max_position_embeddings": 64,
@@ -54,7 +57,7 @@ _ROTATION: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 
 #: What single architectures need besides, by model type, also of the parts of a larger model.
 SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
-    "bamba": _HYBRID | {"attn_layer_indices": [1]},
+    "bamba": {"attn_layer_indices": [1]},
     "bit": {"num_groups": 4},
     "blt": {"encoder_hash_byte_group_size": [3], "encoder_hash_byte_group_vocab": 64},
     "causal-lm/reformer": {"is_decoder": True},
@@ -78,12 +81,11 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
     "efficientnet": {"width_coefficient": 0.25, "depth_coefficient": 0.3, "hidden_dim": 320, "image_size": PIXELS,
                      "in_channels": KEPT, "out_channels": KEPT},
     "esm": {"vocab_size": SIZE, "mask_token_id": 4},
-    "falcon_h1": _HYBRID | {"mamba_d_ssm": 64},
-    "gemma3n_text": {"num_kv_shared_layers": 0, "laurel_rank": 8, "num_hidden_layers": 2},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "gemma3n_text": {"num_kv_shared_layers": 0, "laurel_rank": 8, "num_hidden_layers": 2, "intermediate_size": 48},
     "gemma4_text": {"global_head_dim": 16},
     "gemma4_unified_text": {"global_head_dim": 16},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 8},
-    "granitemoehybrid": _HYBRID,
     "hgnet_v2": {
         "stem_channels": [3, 8, 16], "stage_in_channels": [16, 32, 32, 32], "stage_mid_channels": [16, 16, 16, 16],
         "stage_out_channels": [32, 32, 32, 32], "stage_num_blocks": [1, 1, 1, 1], "stage_numb_of_layers": [2, 2, 2, 2],
