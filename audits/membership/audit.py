@@ -20,11 +20,12 @@ from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.scores.scorer import RowScores
-from audits.scores.scores_file import SCORE, arrays_of
+from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read
 from audits.scores.table import ScoreTable, Skip
 from audits.split.manifest import read_split
 from audits.split.premises import of_training, premises, split_parameters
+from audits.statistics.cross_fit import folds
 from audits.statistics.metrics import roc
 from audits.statistics.relabel import data_seed
 from privctl.data.columns import Columns
@@ -110,23 +111,25 @@ class MembershipAudit:
         settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
         results = {attack.name: attack.run(candidates, settings) for attack in attacks}
         scores = {attack.name: results[attack.name].scores for attack in scoring}
-        statistics = {each.name: each.statistics(candidates, settings, results[each.name].scores) for each in attacks}
+        tested = {each.name: each.tested(candidates, settings, results[each.name].scores) for each in attacks}
+        statistics = {each.name: each.statistics(candidates, settings, tested[each.name]) for each in attacks}
         blind = baseline.baseline(candidates, settings)
         refitted: dict[str, NDArray[Any]] = {}
         if unfused:
             omitted = [*omitted, Omission(what=f"{fused.NAME} attack", reason=unfused)]
         else:
-            joined = fused.fuse(candidates, scoring, scores, settings)
+            joined = fused.fuse(candidates, {attack.name: tested[attack.name] for attack in scoring})
             results[fused.NAME] = fused.attacked(joined, table.member, settings)
             statistics[fused.NAME] = joined.statistics
             refitted[fused.NAME] = joined.areas(blind.labels)
             scores[fused.NAME] = results[fused.NAME].scores
+        digests = [record.digest for record in candidates.records]
         evidence = [
             *with_joint_test(
                 {name: attacked.evidence for name, attacked in results.items()},
                 statistics,
                 table.member,
-                data_seed(record.digest for record in candidates.records),
+                data_seed(digests),
                 alpha,
             ),
             *baseline.differences(scores, blind, candidates, settings, refitted),
@@ -155,6 +158,9 @@ class MembershipAudit:
                 **{f"{SCORE}{name}": values for name, values in scores.items()},
                 **{f"roc.{name}": roc(*table.split(values)) for name, values in scores.items()},
                 f"{SCORE}blind": blind.scores,
+                **{f"{TESTED}{a.name}": tested[a.name] for a in scoring if a.unlabelled is not None},
+                FOLD: folds(digests).astype(np.uint8),
+                SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),
             },
         )
 
