@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.claims import VIOLATION, EpsilonClaim, subject_of
+from audits.claims import DEFAULT_DELTA, VIOLATION, EpsilonClaim, subject_of
 from audits.statistics.fixed_threshold import ThresholdCounts, count
 from audits.statistics.metrics import auc
 from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
@@ -44,7 +44,6 @@ METHOD = "rank test"
 INTERVAL = "exact rank test, Bonferroni over ranks"
 THRESHOLD = "fixed threshold"
 THRESHOLD_INTERVAL = "Clopper-Pearson for each rate, at half of alpha"
-DEFAULT_DELTA = 1e-5
 #: Above this share of distinct values, scores are treated as continuous and ties as suspicious.
 _CONTINUOUS = 0.5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits import ATTACKS, load_attack
+from audits.canaries.design import BOUNDS_SHARE
+from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
@@ -23,6 +25,8 @@ from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read
 from audits.scores.table import ScoreTable, Skip
+from audits.split.bounds import DrawnScores
+from audits.split.findings import split_findings
 from audits.split.manifest import read_split
 from audits.split.premises import of_training, premises, split_parameters
 from audits.statistics.cross_fit import folds
@@ -58,6 +62,10 @@ class MembershipRequest:
     shadow: Path | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
+    #: What a drawn split is held against: claims, the mechanism's curve, and the delta of the bounds.
+    claims: tuple[EpsilonClaim, ...] = ()
+    curve: CurveClaim | None = None
+    delta: float | None = None
 
 
 class MembershipAudit:
@@ -103,6 +111,8 @@ class MembershipAudit:
                 "check its weights for NaN and its format for overflow"
             )
         candidates = self._with_shadows(candidates)
+        of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
+        alpha -= of_bounds
         attacks, omitted = self._choose_attacks(candidates)
         scoring = [attack for attack in attacks if isinstance(attack, ScoreAttack)]
         unfused = why_not_fused(candidates, scoring)
@@ -134,14 +144,16 @@ class MembershipAudit:
             ),
             *baseline.differences(scores, blind, candidates, settings, refitted),
         ]
+        bounds = self._bounds(candidates, {attack.name: tested[attack.name] for attack in scoring}, of_bounds)
         return Findings(
-            evidence=(*evidence, *blind.evidence),
-            verdicts=(self._verdict(evidence, blind),),
+            evidence=(*evidence, *blind.evidence, *bounds.evidence),
+            verdicts=(self._verdict(evidence, blind), *bounds.verdicts),
             omissions=(*omitted, *_omissions(table)),
             warnings=(
                 *self._caveats(list(results), intervals, settings, alpha),
                 *_data_warnings(table, self._work.max_length),
                 *backwards_warnings(evidence),
+                *bounds.warnings,
             ),
             parameters={
                 "attack": list(results),
@@ -152,6 +164,7 @@ class MembershipAudit:
                 **self._subject.describe(),
                 **({} if self._drawn is None else split_parameters(self._drawn)),
                 **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
+                **bounds.parameters,
             },
             arrays={
                 **arrays_of(table),
@@ -170,6 +183,23 @@ class MembershipAudit:
         if self._drawn is None or found.outcome is not Outcome.CONSISTENT:
             return found
         return of_training(found, self._drawn, self._trained_on)
+
+    def _bounds(self, candidates: Candidates, scores: Mapping[str, NDArray[Any]], alpha: float) -> Findings:
+        """What ``scores`` [records] by attack, none of which knows who is a member, bound where privctl drew it."""
+        if self._drawn is None:
+            return Findings()
+        table, request = candidates.table, self._request
+        sides = np.where(table.member, *_SIDES.values()).tolist()
+        ids = [f"{side}:{line}" for side, line in zip(sides, table.line.tolist(), strict=True)]
+        return split_findings(
+            DrawnScores(split=self._drawn, ids=ids, member=table.member, skipped=table.skip_counts()),
+            scores,
+            trained_on=self._trained_on,
+            claimed=request.claims,
+            curve=request.curve,
+            delta=request.delta,
+            alpha=alpha,
+        )
 
     def _with_shadows(self, candidates: Candidates) -> Candidates:
         if self._request.shadow is None:
