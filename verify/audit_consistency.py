@@ -78,6 +78,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from _others(report, parameters.canary_conditions or ())
     yield from wrong_curve(report, parameters)
     yield from wrong_claims(report)
+    yield from threshold_bound.wrong_claims(report)
 
 
 def _interval(item: Evidence) -> str:

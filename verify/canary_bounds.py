@@ -31,7 +31,7 @@ _SUBJECT = "): the mechanism stated in "
 #: Relative interval of the grid: the points need only be no sharper than the mechanism.
 _GRID = 1e-3
 #: What a verdict on a claim is about, and relatively how far its six digits may be from what was tested.
-_CLAIM, _CLAIMED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "), 1e-5
+CLAIM, CLAIMED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "), 1e-5
 _ROUNDING = 1e-6
 
 #: (canaries, guesses, correct) of one set.
@@ -122,12 +122,12 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
     """
     bounds = list(_of_single_records(report))
     for verdict in report.verdicts:
-        stated = _CLAIM.match(verdict.subject)
+        stated = CLAIM.match(verdict.subject)
         if stated is None or not bounds:
             continue
         epsilon, delta = float(stated[1]), float(stated[2])
-        refuted = any(_rejects(item, epsilon * (1 + _CLAIMED) + _LEAST, delta * (1 + _CLAIMED)) for item in bounds)
-        possible = any(_rejects(item, epsilon * (1 - _CLAIMED) - _LEAST, delta * (1 - _CLAIMED)) for item in bounds)
+        refuted = any(_rejects(item, epsilon * (1 + CLAIMED) + _LEAST, delta * (1 + CLAIMED)) for item in bounds)
+        possible = any(_rejects(item, epsilon * (1 - CLAIMED) - _LEAST, delta * (1 - CLAIMED)) for item in bounds)
         outcomes = [each.outcome for each in report.verdicts if each.subject == verdict.subject]
         if refuted and Outcome.REFUTED not in outcomes:
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts refute that"
