@@ -386,4 +386,11 @@ def encoder_decoder(path: Path, config: Any) -> InputError:
 
 def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputError:
     """The error for an architecture that cannot be a network of this ``kind``."""
+    auto = kind.auto.__name__
+    named = (getattr(config, "architectures", None) or [""])[0]
+    if named.endswith(auto.removeprefix("AutoModel")):
+        return InputError(
+            f"{path} names {named} in its config.json, and transformers' {auto} loads no {config.model_type} model; "
+            f"that is part of a larger one, so {kind.advice} by itself"
+        )
     return InputError(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")
