@@ -118,6 +118,7 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
     "swin": _WINDOWS,
     "swinv2": _WINDOWS,
     "textnet": {"stem_out_channels": 16, "depths": KEPT, "hidden_sizes": [16, 16, 16, 32, 32]},
+    "youtu": {"pad_token_id": KEPT},  # loading sets the padding token's row to zero, also of the head tied to it
     "zamba": {
         "layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3,
         "attention_hidden_size": 64, "attention_head_dim": 16, "head_dim": KEPT, "mamba_dt_rank": 4,

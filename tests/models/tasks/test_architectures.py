@@ -96,6 +96,7 @@ def test_a_tied_head_beside_renamed_tensors_is_the_file_s(tmp_path: Path) -> Non
 def test_a_padding_row_that_loading_sets_to_zero_is_named_with_a_way_out(tmp_path: Path) -> None:
     """Youtu's head is tied to its embeddings, so that training moves the padding token's row."""
     model = loaded(tmp_path / "model", CAUSAL_LM, "youtu")
+    model.network.config.pad_token_id = 0
     with torch.no_grad():
         model.network.lm_head.weight[0] += 0.25
     saved = tmp_path / "saved"
