@@ -22,13 +22,15 @@ def test_nothing_crashes(task: str) -> None:
 
 #: Families whose answers depend on the length that a batch is padded to; the pipeline pads nothing here.
 PADDED = {"fnet", "t5gemma", "xlnet"}
+#: Families whose logits have another name, so that the pipeline finds none.
+UNNAMED = {"pp_lcnet"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["text-classification", "image-classification"])
 def test_transformers_own_pipeline_is_as_right_as_the_report_says(task: str, tmp_path: Path) -> None:
     """Every family that trains: what was written, loaded by transformers alone, has the accuracy and loss reported."""
-    found = [(kind, judged(task, kind, tmp_path / kind)) for of, kind in pairs() if of == task]
+    found = [(kind, judged(task, kind, tmp_path / kind)) for of, kind in pairs() if of == task and kind not in UNNAMED]
     both = {kind: pair for kind, pair in found if pair is not None}
     assert len(both) > 10
     for kind, (report, ours) in both.items():
