@@ -16,8 +16,11 @@ from transformers import (
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoTokenizer,
     PreTrainedTokenizerFast,
 )
+
+from tests.zoo.text_settings import with_own
 
 TASKS: dict[str, Any] = {
     "causal-lm": MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -27,6 +30,7 @@ TASKS: dict[str, Any] = {
 }
 WORDS = [f"w{i}" for i in range(24)]
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+ROLES = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 SIZE = 32
 #: Numbers that a tiny network may hold; what stays larger is a builder that does not know a setting.
 MOST = 8_000_000
@@ -56,6 +60,8 @@ _TINY: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3,
     "mask_token_id": 4, "decoder_start_token_id": 2, "unk_token_id": 1,
     "sliding_window": 8, "attention_window": 8,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": _HEAD,
+    "linear_value_head_dim": _HEAD,
 }  # fmt: skip
 
 
@@ -95,6 +101,7 @@ def _shrunk(kind: Any) -> Any:
         if getattr(default, name, None) is not None and hasattr(part, "model_type"):
             settings[name] = _shrunk(type(getattr(default, name))).to_dict()
     settings |= _layers(default, settings)
+    settings = with_own(kind.model_type, settings)
     while True:
         try:
             return kind(**settings)
@@ -138,6 +145,8 @@ def build(task: str, model_type: str, folder: Path) -> None:
         config = tiny_config(task, model_type)
         kind = TASKS[task][type(config)]
         kind = kind[0] if isinstance(kind, tuple) else kind
+        if task == "text-classification":
+            config.num_labels = 2  # BART's configuration has three
         with torch.device("meta"):
             size = sum(p.numel() for p in kind(config).parameters())
         if size > MOST:
@@ -151,7 +160,17 @@ def build(task: str, model_type: str, folder: Path) -> None:
         raise Unbuildable(f"network: {one_line(error)}") from None
     if task == "image-classification":
         return
+    if task == "text-classification":
+        _name_labels(folder / "config.json")
     save_tokenizer(folder)
+
+
+def _name_labels(path: Path) -> None:
+    """State both classes, which transformers leaves out as if every family had two unless told."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["id2label"] = {"0": "LABEL_0", "1": "LABEL_1"}
+    config["label2id"] = {"LABEL_0": 0, "LABEL_1": 1}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -162,11 +181,20 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 2), ("</s>", 3)]
     )
-    roles = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, padding_side="right", **{f"{role}_token": name for role, name in roles.items()}
+        tokenizer_object=tokenizer, padding_side="right", **{f"{role}_token": name for role, name in ROLES.items()}
     )
     fast.save_pretrained(folder)
+    loaded: Any = AutoTokenizer.from_pretrained(folder)
+    if len(loaded(WORDS[0]).input_ids) < len(fast(WORDS[0]).input_ids):
+        _save_bytes(type(loaded), folder)
+
+
+def _save_bytes(kind: Any, folder: Path) -> None:
+    """A tokenizer of single bytes, for families whose own class cuts text into bytes whatever the folder says."""
+    pieces = [*SPECIAL, "\u0120", *sorted(set("".join(WORDS)))]
+    roles = {f"{role}_token": name for role, name in ROLES.items()}
+    kind(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], **roles).save_pretrained(folder)
 
 
 def write_data(task: str, path: Path, *, count: int = 24, seed: int = 0, channels: int = 3) -> Path:
