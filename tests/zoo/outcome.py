@@ -99,10 +99,15 @@ def train(task: str, model: Path, folder: Path) -> None:
         try:
             return steps(**given)
         except PrivctlError as error:
-            more = {name: value for asked, name, value in _REMEDIES if asked in str(error) and name not in given}
+            more = {name: value for name, value in remedies_in(error) if name not in given}
             if not more:
                 raise
             given |= more
+
+
+def remedies_in(error: PrivctlError) -> Iterator[tuple[str, Any]]:
+    """The options that a refusal asks for, with values."""
+    return ((name, value) for asked, name, value in _REMEDIES if asked in str(error))
 
 
 @contextmanager
