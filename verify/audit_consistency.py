@@ -16,7 +16,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 from verify import joint_test, rank_bound, threshold_bound
-from verify.canary_bounds import wrong_bound, wrong_curve
+from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
@@ -77,6 +77,8 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from _membership(report, parameters)
     yield from _others(report, parameters.canary_conditions or ())
     yield from wrong_curve(report, parameters)
+    yield from wrong_claims(report)
+    yield from threshold_bound.wrong_claims(report)
 
 
 def _interval(item: Evidence) -> str:
