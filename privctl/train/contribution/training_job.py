@@ -12,6 +12,7 @@ from privctl.domain.progress import Notify
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
+from privctl.train.choices import ClippingPasses
 from privctl.train.clipping.factors import Clipping, rounding_margin
 from privctl.train.clipping.promotion import promotion_sentence
 from privctl.train.contribution import (
@@ -26,7 +27,7 @@ from privctl.train.contribution import (
 )
 from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
 from privctl.train.memory import short_of_memory
-from privctl.train.micro_batches import halved, stopped
+from privctl.train.micro_batches import TooLargeError, halved, stopped
 from privctl.train.precision import Precision
 from privctl.train.prepare import TrainingJob
 
@@ -58,7 +59,12 @@ def run_contribution_test(
 def _within_memory(
     job: TrainingJob, device: torch.device, notify: Notify, test: Callable[[TrainingJob], TrainingJob]
 ) -> TrainingJob:
-    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds."""
+    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds.
+
+    With ``--clipping-passes auto`` two passes are tried, with as much at once as was asked for, where one record is too
+    much for one.
+    """
+    asked = job.recipe
     while True:
         try:
             return test(job)
@@ -66,14 +72,24 @@ def _within_memory(
             if not short_of_memory(error):
                 raise
             if job.request.fsdp:
-                raise stopped(device) from None
-        job = replace(job, recipe=halved(job.recipe, limits_of(job).length, device, notify))
+                raise stopped(device, job.recipe.may_pass_twice) from None
+        try:
+            recipe = halved(job.recipe, limits_of(job).length, device, notify)
+        except TooLargeError:
+            if job.request.clipping_passes is not ClippingPasses.AUTO or not job.recipe.may_pass_twice:
+                raise
+            recipe = replace(asked, clipping_passes=2)
+            notify(f"the memory of {device} does not hold one record; from now on gradients are clipped in two passes")
+        job = replace(job, recipe=recipe)
 
 
 def _tested(
     job: TrainingJob, network: nn.Module, device: torch.device, stages: Sequence[ComputationStage], notify: Notify
 ) -> TrainingJob:
     limits = limits_of(job)
+    for stage in stages:
+        if isinstance(stage.view, ClippedGradients):
+            stage.view.passes = job.recipe.clipping_passes
     try:
         return _said(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
     except DependentRecordsError as fault:
