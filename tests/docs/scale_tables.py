@@ -30,6 +30,7 @@ def parts() -> dict[str, str]:
         "memory one card": _one_card(found),
         "memory shards": _in_shards(found),
         "memory checks": _checks(found),
+        "memory shard checks": _shard_checks(found),
         "costs": _costs(found),
         "experts": _experts(),
     }
@@ -72,6 +73,15 @@ def _checks(found: dict[str, Any]) -> str:
         for name, one in found["checks"].items()
     ]
     return as_table(["model", "measured peak, MiB", "counted, MiB", "error"], rows)
+
+
+def _shard_checks(found: dict[str, Any]) -> str:
+    rows = [
+        [one["model"], str(one["processes"]), f"{one['held_mib']:.0f}", f"{one['computed_mib']:.0f}",
+         f"{100 * one['error']:+.1f} %"]
+        for one in found["shard_checks"]
+    ]  # fmt: skip
+    return as_table(["model", "processes", "most held in one, MiB", "computed, MiB", "error"], rows)
 
 
 def _costs(found: dict[str, Any]) -> str:
