@@ -61,6 +61,8 @@ class TensorBytes(TorchDispatchMode):
         """Count the tensors in the ``result`` of an operation, but not those that share memory with one ``given``."""
         shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
         for made in _tensors(result):
+            if made.device.type == "meta":
+                continue  # has a size, and no memory
             storage = made.untyped_storage()
             place = storage._cdata
             if place in self._known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +80,30 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raw = torch.frombuffer(bytearray(file.read(info)), dtype=torch.uint8) if info.end > info.begin else None
             dtype = _TORCH[info.dtype]
             tensors[info.name] = (torch.empty(0, dtype=dtype) if raw is None else raw.view(dtype)).reshape(info.shape)
+        return tensors
+
+
+def mapped_tensors(path: Path) -> dict[str, Tensor]:
+    """As ``read_tensors``, but the tensors' memory is the file's, of which only what is looked at is read.
+
+    What is written to them stays in this process.
+    """
+    with SafetensorsFile(path) as file, open(path, "rb") as stream:
+        if not file.tensors or file.tensors[-1].end == 0:
+            return read_tensors(path)
+        space = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        tensors = {}
+        for info in file.tensors:
+            dtype, start = _TORCH[info.dtype], file.header.data_start + info.begin
+            count = info.size // dtype.itemsize
+            if not count:
+                tensors[info.name] = torch.empty(info.shape, dtype=dtype)
+            elif start % dtype.itemsize:
+                raw = torch.frombuffer(space, dtype=torch.uint8, count=info.size, offset=start)
+                tensors[info.name] = raw.clone().view(dtype).reshape(info.shape)
+            else:
+                flat = torch.frombuffer(space, dtype=dtype, count=count, offset=start)
+                tensors[info.name] = flat.reshape(info.shape)
         return tensors
 
 

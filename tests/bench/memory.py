@@ -55,14 +55,12 @@ def main(options: argparse.Namespace) -> None:
     asked = options.examples or MICRO
     for name in options.size or SIZES:
         for (way, bits), recomputed in itertools.product(WAYS.items(), (False, True)):
-            if bits == 32 and not recomputed:
-                continue  # in shards alone, where memory is short
             found = needs(SIZES[name], bits, examples=asked, positions=options.positions, recomputed=recomputed)
             for examples, one in zip(asked, found, strict=True):
                 data["trainings"].append({
                     "size": name, "way": way, "checkpointed": recomputed, "examples": examples,
                     "weights": one.weights, "trained": one.trained, "micro_batch": one.micro, "one_card": one.total,
-                    "each_of_cards": one.shared(CARDS) if bits in (None, 16, 32) else None,
+                    "each_of_cards": one.shared(CARDS) if bits in (None, 16) else None,
                 })  # fmt: skip
             save("memory", data, options.output)
             print(name, way, recomputed, file=sys.stderr, flush=True)

@@ -57,7 +57,7 @@ SIZES = {
     "70B": Llama(8192, 28_672, 80, 64, 8, 32_000),
 }
 #: Way to train -> bits of a frozen base; None trains all numbers, as float32.
-WAYS: dict[str, int | None] = {"all": None, "LoRA, float32 base": 32, "LoRA, bf16 base": 16, "LoRA, 4-bit base": 4}
+WAYS: dict[str, int | None] = {"all": None, "LoRA, bf16 base": 16, "LoRA, 4-bit base": 4}
 
 
 class Counted(TensorBytes):

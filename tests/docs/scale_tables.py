@@ -42,8 +42,7 @@ def _shown(amount: int) -> str:
 
 
 def _one_card(found: dict[str, Any]) -> str:
-    kept = [one for one in found["trainings"] if one["way"] != "LoRA, float32 base"]
-    return _memory(kept, "one_card")
+    return _memory(found["trainings"], "one_card")
 
 
 def _in_shards(found: dict[str, Any]) -> str:

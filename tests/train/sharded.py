@@ -213,7 +213,7 @@ def own_rows(model: Path, together: Workers, place: Path) -> None:
         left, elsewhere = prepare._left_in_files(load(unfilled=True), together)
         assert left is not None
         assert elsewhere is None
-        expected, most, size = load().network.state_dict(), 0, 0
+        expected = load().network.state_dict()
         plain = SafetensorsFile.read
         with mock.patch.object(SafetensorsFile, "read", autospec=True, side_effect=plain) as reads:
             counted = TensorBytes()

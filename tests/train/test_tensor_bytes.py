@@ -49,6 +49,7 @@ def test_memory_that_is_let_go_of_and_taken_again_while_its_tensor_lives() -> No
     gathered = torch.zeros(100)
     gathered.untyped_storage().resize_(0)
     other = torch.zeros(10)
+    torch.empty(1000, device="meta")
     assert (counted.held, counted.most) == (40, 400)
     gathered.untyped_storage().resize_(400)
     assert (counted.held, counted.most) == (440, 440)
