@@ -45,7 +45,7 @@ class TensorBytes(TorchDispatchMode):
         """End, unless it has ended."""
         if self._running:
             self._running = False
-            torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign, assignment]
+            torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def forget_most(self) -> None:
