@@ -104,6 +104,7 @@ class Trainer:
             device=self.device,
             notify=self.notify,
             workers=self.workers,
+            may_pass_twice=self.recipe.may_pass_twice,
         )
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
@@ -181,7 +182,8 @@ class Trainer:
             return nullcontext()
         # A pass that one process repeated alone would be out of step with the others.
         may_promote = self.promoted is None and not self.workers.lockstep
-        return PerExample(self.network, self.clipping, self.promoted or (), may_promote=may_promote)
+        passes = self.recipe.clipping_passes
+        return PerExample(self.network, self.clipping, self.promoted or (), may_promote=may_promote, passes=passes)
 
     def _step(
         self,

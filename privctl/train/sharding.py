@@ -24,10 +24,10 @@ from privctl.parallel import Workers
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.clipping.shards import first_row, is_shard, own_part, part_of, whole
 from privctl.train.half_precision import hold_base
-from privctl.train.mapped import mapped
 from privctl.train.prepare import TrainingJob
 from privctl.train.request import RetrainRequest
 from privctl.train.session import try_out
+from privctl.train.tensors import mapped
 
 
 def in_step(request: RetrainRequest, workers: Workers) -> Workers:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from privctl.train.clipping.shards import own_part
 
@@ -59,18 +59,20 @@ class TensorBytes(TorchDispatchMode):
 
     def count(self, result: Any, given: Any) -> None:
         """Count the tensors in the ``result`` of an operation, but not those that share memory with one ``given``."""
-        shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
+        shared: set[int] | None = None
         for made in _tensors(result):
             if made.device.type == "meta":
                 continue  # has a size, and no memory
             storage = made.untyped_storage()
             place = storage._cdata
-            if place in self._known:
-                self._look(storage)
-            elif place not in shared:
+            if place not in self._known:
+                if shared is None:
+                    shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
+                if place in shared:
+                    continue
                 self._known[place] = 0
-                self._look(storage)
                 weakref.finalize(storage, self._drop, place)
+            self._look(storage)
 
     def _look(self, storage: torch.UntypedStorage) -> None:
         """Count what a known ``storage`` holds now."""
@@ -85,8 +87,15 @@ class TensorBytes(TorchDispatchMode):
         self.held -= self._known.pop(place, 0)
 
 
-def _tensors(values: Any) -> list[Tensor]:
-    return [own_part(leaf) for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors among arguments or results of an operation, which nest them in nothing but these containers."""
+    if isinstance(values, Tensor):
+        yield own_part(values)
+    elif isinstance(values, list | tuple):
+        for each in values:
+            yield from _tensors(each)
+    elif isinstance(values, dict):
+        yield from _tensors(tuple(values.values()))
 
 
 def bytes_of(network: nn.Module) -> int:

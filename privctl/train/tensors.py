@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.storage.atomic import PendingFile
+from privctl.storage.atomic import PendingFile, writing
 from privctl.storage.header import TensorInfo, serialize_header
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.clipping.shards import is_shard, whole
@@ -105,6 +107,25 @@ def mapped_tensors(path: Path) -> dict[str, Tensor]:
                 flat = torch.frombuffer(space, dtype=dtype, count=count, offset=start)
                 tensors[info.name] = flat.reshape(info.shape)
         return tensors
+
+
+def mapped(tensor: Tensor, folder: Path) -> Tensor:
+    """A copy of ``tensor`` in a file of its own in ``folder``, readable by its owner only, that has no name any more.
+
+    The system writes and reads its pages as it sees fit, and frees them with the tensor, or with the process, however
+    that ends. Raises FileSystemError where the file does not fit.
+    """
+    if not tensor.numel():
+        return tensor.detach().cpu().clone()
+    with writing(folder):
+        descriptor, name = tempfile.mkstemp(prefix=".privctl-", dir=folder)
+        try:
+            os.posix_fallocate(descriptor, 0, tensor.nbytes)  # a full disk shows now, and not as a signal later
+            made = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        finally:
+            os.close(descriptor)
+            os.unlink(name)
+    return made.view(tensor.shape).copy_(tensor)
 
 
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:

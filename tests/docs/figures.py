@@ -22,11 +22,15 @@ def parts() -> dict[str, str]:
     """Each made part by its mark."""
     return {
         "figures dp-sgd": _dp_sgd(),
+        "figures clipping-passes": _clipping_passes(),
         "figures layers": _layers(),
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
         "figures device": _device(),
         "figures directions": _directions(),
+        "figures device-methods": _device_methods(),
+        "figures device-noise": _device_noise(),
+        "figures device-attention": _device_attention(),
         "figures noise": _noise(),
         "figures gradient-noise": _gradient_noise(),
         "figures scoring": _scoring(),
@@ -106,6 +110,20 @@ def _memory(shape: dict[str, Any], found: dict[str, Any]) -> float:
     return float(found["peak_mib"] / shape["parties"]["non-private"]["peak_mib"])
 
 
+def _clipping_passes() -> str:
+    """Rows of a model and whether it is checkpointed; one pass beside two."""
+    measured = results("clipping-passes")["measured"]
+    rows = []
+    for one, two in zip(measured[::2], measured[1::2], strict=True):
+        assert (one["passes"], two["passes"]) == (1, 2)
+        peaks = [f"{each['peak'] / 2**20:.0f}" for each in (one, two)]
+        rows.append(
+            [one["model"], "yes" if one["checkpointed"] else "no", *peaks, f"{one['ms']:.0f}", f"{two['ratio']:.2f}"]
+        )
+    names = ["model", "`--checkpointing`", "peak, MiB", "in two passes", "time, ms", "in two passes, one = 1"]
+    return as_table(names, rows)
+
+
 def _dpquant() -> str:
     found = results("dpquant")
     formats = [name for name in next(iter(found["costs"].values())) if name != "unquantized"]
@@ -164,6 +182,33 @@ def _directions() -> str:
         for model, found in results("device")["directions"].items()
     ]
     return as_table(["model", "bytes as numbers", "bytes as bits", "ratio"], rows)
+
+
+def _device_methods() -> str:
+    rows = []
+    for name, ways in results("device")["methods"].items():
+        pairs = ([ways[way][key] for way in ("before", "after")] for key in ("waits", "kernels"))
+        held = [f"{ways[way]['held'] / 2**20:.1f}" for way in ("before", "after")]
+        rows.append([name, *(f"{before:,} -> {after:,}" for before, after in pairs), " -> ".join(held)])
+    return as_table(["step", "waits", "kernels", "most held beside, MiB"], rows)
+
+
+def _device_noise() -> str:
+    rows = [
+        [name, str(found["tensors"])]
+        + [f"{found[f'{way} before']:,} -> {found[f'{way} after']:,}" for way in ("triton", "tensor operations")]
+        for name, found in results("device")["noise"].items()
+    ]
+    return as_table(["model", "trained tensors", "kernels with Triton", "kernels by tensor operations"], rows)
+
+
+def _device_attention() -> str:
+    rows = []
+    for name, found in results("device")["attention"].items():
+        held = [f"{found[f'{way}_bytes'] / 2**20:,.1f}" for way in ("definition", "blocks")]
+        rows.append([name, f"{found['examples']:g}", *held, _number(found["ratio"])])
+    names = ["attention, positions", "examples", "by definition, MiB", "in blocks, MiB", "time, blocks / definition"]
+    return as_table(names, rows)
 
 
 def _noise() -> str:
@@ -265,6 +310,7 @@ def _conditions() -> str:
     rows = []
     for name in (
         "dp-sgd",
+        "clipping-passes",
         "layers",
         "dpquant",
         "ferret",

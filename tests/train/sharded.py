@@ -33,6 +33,7 @@ from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.shards import is_shard, own_part, whole
 from privctl.train.gradient_noise import noise_for
 from privctl.train.loop import FinishedRun, Trainer
+from privctl.train.memory import checkpointed
 from privctl.train.run_folder import RunFolder
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
@@ -109,17 +110,21 @@ def trained(
     saved: Any = None,
     stop: int = 0,
     broken: bool = False,
+    passes: int = 1,
+    recomputed: bool = False,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
     """The weights after ``STEPS``, whole, and how the run ended."""
     network, task = start(model, Broken if broken or method == "dp-sgd" else CausalLanguage, workers)
     if workers.lockstep:
         shard(network, workers, CPU)
+    if recomputed:
+        checkpointed(network)
     private, sound = method == "dp-sgd", CausalLanguage(corpus=task.corpus, facts=task.facts)
     recipe = TrainingSettings(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
         optimizer=optimizer, momentum=0.5 if optimizer is Optimizer.MOMENTUM else 0.0,
-        noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3,
+        noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3, clipping_passes=passes,
     )  # fmt: skip
     made = Trainer(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
@@ -162,6 +167,17 @@ def same_weights(model: Path, together: Workers, _: Path) -> None:
             assert mine.keys() == theirs.keys()
             assert all(abs(mine[key] - theirs[key]) <= 1e-4 * abs(mine[key]) for key in mine)
         assert any("zeroed_fraction" in entry for entry in shared.history) is (method == "dp-sgd")
+
+
+def same_weights_in_two_passes(model: Path, together: Workers, _: Path) -> None:
+    """Blocks' sums are formed while the second pass is under way, and end where one process's do."""
+    for recomputed in (False, True):
+        many, shared = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM, passes=2, recomputed=recomputed)
+        if together.is_main:
+            one, _ = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
+            require_close(one, many)
+            assert shared is not None
+            assert any("zeroed_fraction" in entry for entry in shared.history)
 
 
 def another_number_of_processes(model: Path, together: Workers, place: Path) -> None:
@@ -302,6 +318,7 @@ CHECKS = {
     for check in (
         all_end_together,
         same_weights,
+        same_weights_in_two_passes,
         another_number_of_processes,
         own_shares,
         own_rows,

@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("processes", "checks"),
     [
         (2, ["own_shares", "own_rows", "same_weights", "all_end_together", "all_refuse_together"]),
-        pytest.param(2, ["another_number_of_processes"], marks=pytest.mark.slow),
+        pytest.param(2, ["same_weights_in_two_passes", "another_number_of_processes"], marks=pytest.mark.slow),
         pytest.param(4, list(sharded.CHECKS), marks=pytest.mark.slow),
     ],
 )
@@ -60,6 +60,7 @@ def data(tmp_path: Path) -> Path:
         (["ferret", "--epsilon", "1"], "ferret needs the whole model in each process; remove --fsdp"),
         (["dp-sgd", "--epsilon", "1"], "start them with torchrun"),
         (["dp-sgd", "--epsilon", "1", "--gradient-canaries", "4"], "remove one"),
+        (["dp-sgd", "--epsilon", "1", "--clipping-passes", "auto"], "with --fsdp give 1 or 2"),
         (["plain", "--dry-run"], "one process that holds the whole model"),
     ],
 )

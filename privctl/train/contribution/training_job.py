@@ -12,6 +12,7 @@ from privctl.domain.progress import Notify
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
+from privctl.train.choices import ClippingPasses
 from privctl.train.clipping.factors import Clipping, rounding_margin
 from privctl.train.clipping.promotion import promotion_sentence
 from privctl.train.contribution import (
@@ -26,7 +27,7 @@ from privctl.train.contribution import (
 )
 from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
 from privctl.train.memory import short_of_memory
-from privctl.train.micro_batches import halved, stopped
+from privctl.train.micro_batches import TooLargeError, halved, stopped
 from privctl.train.precision import Precision
 from privctl.train.prepare import TrainingJob
 
@@ -52,13 +53,21 @@ def run_contribution_test(
     Raises DependentRecordsError where a record's contribution depends on other records, InputError for what cannot be
     trained.
     """
+    passes = job.request.clipping_passes
+    if passes is not ClippingPasses.ONE and not job.request.model.checkpointing:
+        notify(f"--clipping-passes {passes} saves memory only with --checkpointing, which is not given")
     return _within_memory(job, device, notify, lambda smaller: _tested(smaller, network, device, stages, notify))
 
 
 def _within_memory(
     job: TrainingJob, device: torch.device, notify: Notify, test: Callable[[TrainingJob], TrainingJob]
 ) -> TrainingJob:
-    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds."""
+    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds.
+
+    With ``--clipping-passes auto`` and ``--checkpointing``, without which they save nothing, two passes are tried where
+    one record is too much for one, with as much at once as was asked for.
+    """
+    asked = job.recipe
     while True:
         try:
             return test(job)
@@ -66,14 +75,25 @@ def _within_memory(
             if not short_of_memory(error):
                 raise
             if job.request.fsdp:
-                raise stopped(device) from None
-        job = replace(job, recipe=halved(job.recipe, limits_of(job).length, device, notify))
+                raise stopped(device, job.recipe.may_pass_twice) from None
+        try:
+            recipe = halved(job.recipe, limits_of(job).length, device, notify)
+        except TooLargeError:
+            two = job.request.clipping_passes is ClippingPasses.AUTO and job.request.model.checkpointing
+            if not (two and job.recipe.may_pass_twice):
+                raise
+            recipe = replace(asked, clipping_passes=2)
+            notify(f"the memory of {device} does not hold one record; from now on gradients are clipped in two passes")
+        job = replace(job, recipe=recipe)
 
 
 def _tested(
     job: TrainingJob, network: nn.Module, device: torch.device, stages: Sequence[ComputationStage], notify: Notify
 ) -> TrainingJob:
     limits = limits_of(job)
+    for stage in stages:
+        if isinstance(stage.view, ClippedGradients):
+            stage.view.passes = job.recipe.clipping_passes
     try:
         return _said(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
     except DependentRecordsError as fault:
@@ -147,8 +167,13 @@ def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) 
 
 
 def clipping_of(job: TrainingJob) -> Clipping:
-    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for."""
-    inside = 1 - rounding_margin(reduced=job.recipe.bf16) if job.request.method.noised else 1.0
+    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for.
+
+    Without noise too, where gradients are measured and added by two passes of a computation that a GPU may order anew.
+    """
+    recipe = job.recipe
+    left = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
+    inside = 1 - rounding_margin(reduced=recipe.bf16) if left else 1.0
     return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
 
 
