@@ -172,6 +172,10 @@ class Workers:
         local = os.environ.get("LOCAL_RANK", "")
         return self.rank - int(local) if local.isdecimal() and int(local) <= self.rank else self.rank
 
+    def each(self, said: bytes) -> list[bytes]:
+        """What each process says; all must say something, if only nothing."""
+        return [said] if self.size == 1 else self._gather_bytes(said)
+
     def _gather_bytes(self, said: bytes) -> list[bytes]:
         sizes = self.gather(torch.tensor([len(said)])).tolist()
         everything = bytes(self.gather(torch.tensor(list(said), dtype=torch.uint8)).tolist())

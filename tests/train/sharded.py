@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,7 +27,8 @@ from privctl.models.loading import load_for_training
 from privctl.models.tasks.build import text_task
 from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers, start_workers
-from privctl.train import session
+from privctl.storage.reader import SafetensorsFile
+from privctl.train import prepare, session
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.shards import is_shard, own_part, whole
 from privctl.train.gradient_noise import noise_for
@@ -34,6 +38,7 @@ from privctl.train.run_folder import RunFolder
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
 from privctl.train.sharding import shard
+from privctl.train.tensor_bytes import TensorBytes
 from tests.models.tasks.small import RECORDS
 
 if TYPE_CHECKING:
@@ -208,6 +213,47 @@ def own_shares(model: Path, together: Workers, _: Path) -> None:
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
 
 
+def own_rows(model: Path, together: Workers, place: Path) -> None:
+    """Each process reads its rows of a checkpoint, and no more; they are those that one process loads."""
+    names = {"f32": torch.float32, "bf16": torch.bfloat16}
+    if together.is_main:
+        for name, kind in names.items():
+            network, folder = start(model)[0], place / name
+            network.to(kind).save_pretrained(folder)
+            for file in model.iterdir():
+                if file.name != "config.json":
+                    shutil.copy(file, folder)
+    together.barrier()
+    for name in names:
+        load = partial(load_for_training, place / name, TaskName.CAUSAL_LM)
+        left, elsewhere = prepare._left_in_files(load(unfilled=True), together)
+        assert left is not None
+        assert elsewhere is None
+        expected = load().network.state_dict()
+        plain = SafetensorsFile.read
+        with mock.patch.object(SafetensorsFile, "read", autospec=True, side_effect=plain) as reads:
+            counted = TensorBytes()
+            counted.start()
+            shard(left.network, together, CPU)
+            counted.stop()
+        size = sum(p.numel() for p in left.network.parameters())
+        took = sum(call.args[3] for call in reads.call_args_list)
+        assert abs(took * together.size - size * names[name].itemsize) < 0.05 * took * together.size
+        assert counted.most < 4 * size * (1 / together.size + 0.5)  # a share, and copies of no more than a block
+        assert all(torch.equal(whole(each), expected[key]) for key, each in left.network.state_dict().items())
+    left, _ = prepare._left_in_files(load(unfilled=True), together)
+    assert left is not None
+    if together.is_main:
+        os.utime(place / name / "model.safetensors")
+    together.barrier()
+    try:
+        shard(left.network, together, CPU)
+    except InputError as error:
+        assert "was changed since it was opened" in str(error)
+    else:
+        raise AssertionError("a file that was written to went unnoticed")
+
+
 def all_end_together(model: Path, together: Workers, _: Path) -> None:
     """A text without a finite loss, which one process alone has, ends a run without noise in all of them."""
     for method in ("plain", "clipped"):
@@ -231,7 +277,7 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
 
     options = SimpleNamespace(adapter_only=True, seed=1)
     request = SimpleNamespace(model=options, seed=1, resume=False, output=place / "out")
-    job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=None, companion=None))
+    job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=nn.Identity(), companion=None))
     begun = run_folder(request.output)
     if together.is_main:
         begun.mkdir()
@@ -275,6 +321,7 @@ CHECKS = {
         same_weights_in_two_passes,
         another_number_of_processes,
         own_shares,
+        own_rows,
         all_refuse_together,
         no_room_ends_all,
     )

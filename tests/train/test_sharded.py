@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("processes", "checks"),
     [
-        (2, ["own_shares", "same_weights", "all_end_together", "all_refuse_together"]),
+        (2, ["own_shares", "own_rows", "same_weights", "all_end_together", "all_refuse_together"]),
         pytest.param(2, ["same_weights_in_two_passes", "another_number_of_processes"], marks=pytest.mark.slow),
         pytest.param(4, list(sharded.CHECKS), marks=pytest.mark.slow),
     ],

@@ -59,6 +59,15 @@ def part_of(tensor: Tensor, place: Tensor, rank: int | None = None) -> Tensor:
     return parts[rank] if rank < len(parts) else tensor[:0]
 
 
+def first_row(place: Tensor) -> int:
+    """The first of the rows that this process holds of ``place``, as ``part_of`` shares them out."""
+    if not is_shard(place):
+        return 0
+    shared: Any = place
+    size, rank = int(shared.device_mesh.size()), int(shared.device_mesh.get_local_rank())
+    return min(rank * -(-len(place) // size), len(place))
+
+
 def blank_like(parameter: Tensor, *, zeros: bool) -> Tensor:
     """A tensor of the whole parameter's shape, of zeros or of whatever the memory held."""
     if not is_shard(parameter):
