@@ -7,6 +7,7 @@ only, because a gate over audits needs no more.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
@@ -44,6 +45,7 @@ _ROUNDING, _TAIL = 1e-6, 1e-4
 #: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
 _FEW, _LOPSIDED = 12, 4
 _POWER = 0.8
+_FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
 #: Larger counts are not supported; the work here grows with the square root.
 _MOST = 100_000_000
 
@@ -64,7 +66,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     parameters = parameters_as(AuditParameters, report)
     for item in report.evidence:
         for wrong in (
-            _interval(item), _reach(item), _confidence(item, parameters.confidence), wrong_bound(item),
+            _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
         ):  # fmt: skip
             if wrong:
@@ -149,6 +151,26 @@ def _meets(chance: float, most: int, total: int, wanted: float, *, at_end: bool,
     below = at_most(most, total, chance)
     small = min(wanted, 1 - wanted)
     return abs(below - wanted) <= _TAIL * small + 1e-12
+
+
+def _chance(item: Evidence) -> str:
+    """What is wrong with the value that an attack without any knowledge is allowed: an area, or a rate."""
+    members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
+    if item.estimate is None or item.samples.keys() != {"members", "nonmembers"} or min(members, others) < 1:
+        return ""
+    stated, named = item.details.get("chance"), _FPR.fullmatch(item.quantity)
+    if stated is None:
+        return "its chance is missing" if _is_auc(item) else ""
+    if named and others <= _MOST:
+        rank = int(float(named[1]) / 100 * others + 1e-9)
+        fits = _meets(stated, rank, others, (1 - item.confidence) / 2, at_end=rank == others, end=1.0)
+    elif _is_auc(item):
+        fits = stated == 0.5
+    else:
+        shares = {"accuracy": max(members, others), "precision": members}
+        share = shares.get(item.quantity)
+        fits = share is None or math.isclose(stated, share / (members + others), abs_tol=_ROUNDING)
+    return "" if fits else f"chance does not give {stated:.6g} with {members} members and {others} others"
 
 
 def _logit(value: float) -> float:

@@ -10,11 +10,27 @@ from typing import Any
 import pytest
 
 from privctl.domain.evidence import Evidence
-from privctl.domain.gate import Finding
+from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee, Notion, PrivacyUnit, Status
+from privctl.domain.report import Artifact
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks.permitted import _largest_accuracy, _largest_auc, _largest_tpr
-from tests.gate.made import CONDITIONAL, FAIL, INCONCLUSIVE, PASS, PROVED, auc, audit, judged, making, only
+from tests.gate.made import (
+    CONDITIONAL,
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    PROVED,
+    auc,
+    audit,
+    digest,
+    judged,
+    lower_bound,
+    making,
+    of,
+    only,
+    weights,
+)
 from verify.audit_consistency import MEMBERSHIP
 
 APART = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC 0.53 (0.51 to 0.55)")
@@ -77,6 +93,55 @@ def test_a_few_records_that_stand_out_fail(tmp_path: Path) -> None:
     allowed = math.exp(0.5) * 0.02 + PROVED.delta
     assert finding(tmp_path, SEEN, tpr(0.99 * allowed), guarantee=close, **LIMITS).outcome is PASS
     assert finding(tmp_path, SEEN, tpr(1.01 * allowed), guarantee=close, **LIMITS).outcome is FAIL
+
+
+def test_an_epsilon_certified_above_the_guarantee_fails(tmp_path: Path) -> None:
+    """Also where the policy's limit would allow it; a guarantee at a larger delta is another one."""
+    for certified, delta, outcome in ((1.9, 1e-5, PASS), (2.1, 1e-5, FAIL), (2.1, 1e-7, PASS)):
+        assert finding(tmp_path, SEEN, lower_bound(certified, delta), **LIMITS).outcome is outcome
+
+
+@pytest.mark.parametrize("quantity", ["TPR at 1 % FPR", "accuracy"])
+def test_an_attack_without_the_lower_end_of_its_interval_fails(tmp_path: Path, quantity: str) -> None:
+    """One that could not be measured has no estimate either, and stops nothing."""
+    without = auc(0.9, None, None, quantity=quantity)
+    assert finding(tmp_path, SEEN, without, **LIMITS).outcome is FAIL
+    assert finding(tmp_path, SEEN, replace(without, estimate=None, reason="too few"), **LIMITS).outcome is PASS
+
+
+def data(name: str, role: str = "data") -> Artifact:
+    return Artifact(role=role, path=f"{name}.jsonl", digest=digest(name), bytes=9)
+
+
+@pytest.mark.parametrize(("audited", "outcome"), [("earlier", FAIL), ("later", PASS)])
+@pytest.mark.parametrize("noised", [False, True])
+def test_a_guarantee_for_other_records_allows_nothing(
+    tmp_path: Path, audited: str, outcome: GateOutcome, noised: bool
+) -> None:
+    """A model that learnt some records without protection, and was then trained privately on others."""
+    first = making(tmp_path / "1.json", name="base", inputs=[data("earlier")])
+    second = making(
+        tmp_path / "2.json",
+        *(() if noised else (PROVED,)),
+        name="trained" if noised else "m",
+        inputs=[weights("base", "start-0"), data("later")],
+        parents=[first],
+    )
+    reports = [first, second]
+    if noised:
+        reports.append(
+            making(tmp_path / "3.json", PROVED, step="noise", inputs=[weights("trained")], parents=[second])
+        )
+    looked = audit(tmp_path / "a.json", SEEN, verdicts=[APART], inputs=(weights("m"), data(audited, "members")))
+    assert only(judged(*reports, looked, recompute="true", **LIMITS), "forbid_outcomes").outcome is outcome
+
+
+def test_a_verdict_of_an_audit_that_is_called_a_claim_is_a_contradiction(tmp_path: Path) -> None:
+    """What is only claimed counts for nothing, so that the word would silence the verdict."""
+    silenced = replace(APART, status=Status.CLAIMED)
+    looked = audit(tmp_path / "a.json", SEEN, verdicts=[silenced])
+    found = of(judged(making(tmp_path / "m.json", PROVED), looked, **LIMITS), "contradiction")
+    assert [(each.outcome, each.subject) for each in found] == [(FAIL, MEMBERSHIP)]
 
 
 def test_a_model_without_a_guarantee_fails(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from scipy.special import ndtri
 
+from audits.membership.attack import beyond_rank
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -66,3 +67,22 @@ def test_an_interval_that_its_deviation_does_not_give() -> None:
     wrong = replace(right.evidence[2], upper=0.6)
     (fault,) = faults(replace(right, evidence=(*right.evidence[:2], wrong, *right.evidence[3:])))
     assert fault == "blind baseline, AUC: its interval is not its estimate's and its deviation's"
+
+
+def test_what_chance_gives_is_computed_again() -> None:
+    """An attack is only held against what its report says that chance gives."""
+    right = report(Outcome.REFUTED, 0.02, CALM)
+    rate = Evidence(
+        method="loss", quantity="TPR at 1 % FPR", estimate=0.9, confidence=CONFIDENCE,
+        samples={"members": 300, "nonmembers": 300}, details={"chance": beyond_rank(3, 300, 1 - CONFIDENCE)},
+    )  # fmt: skip
+    accuracy = replace(rate, quantity="accuracy", details={"chance": 2 / 3}, samples={"members": 100, "nonmembers": 50})
+    whole = (rate, accuracy, *right.evidence)
+    assert list(faults(replace(right, evidence=whole))) == []
+    for i, stated in ((0, 0.9), (1, 0.9), (2, 0.4)):
+        changed = replace(whole[i], details={**whole[i].details, "chance": stated})
+        (fault, *_) = faults(replace(right, evidence=(*whole[:i], changed, *whole[i + 1 :])))
+        assert f"{whole[i].quantity}: chance does not give {stated:g} with " in fault
+    without = {name: value for name, value in whole[2].details.items() if name != "chance"}
+    hidden = (*whole[:2], replace(whole[2], details=without), *whole[3:])
+    assert "loss, AUC: its chance is missing" in list(faults(replace(right, evidence=hidden)))

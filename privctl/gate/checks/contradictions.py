@@ -63,6 +63,9 @@ def _in_audits(case: JudgedModel) -> Iterator[Finding]:
             if verdict.outcome is Outcome.PROVED:
                 reason = "an audit says PROVED, and no attack can prove anything"
                 yield _finding(verdict.subject, reason, report, "verdicts", i, "outcome")
+            if verdict.status is not None:
+                reason = f"an audit calls it {verdict.status}, which only what is guaranteed is called"
+                yield _finding(verdict.subject, reason, report, "verdicts", i, "status")
 
 
 def _in_training(case: JudgedModel) -> Iterator[Finding]:

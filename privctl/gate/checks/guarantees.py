@@ -63,16 +63,16 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     )
 
 
-def within_limit(case: JudgedModel, policy: Policy) -> list[Guarantee]:
+def within_limit(case: JudgedModel, policy: Policy) -> list[tuple[LoadedReport, Guarantee]]:
     """The (epsilon, delta)-guarantees of one example that count for the policy's ``max_epsilon`` and meet it.
 
-    Mere claims are left out, even where the policy counts them.
+    Each comes with its report. Mere claims are left out, even where the policy counts them.
     """
     limit = -math.inf if policy.max_epsilon is None else policy.max_epsilon
     counted, _ = _count(case, policy, partial(_epsilon_of, policy))
     return [
-        each
-        for _, _, each, size in counted
+        (report, each)
+        for report, _, each, size in counted
         if size <= limit
         and (each.unit, each.notion) == (PrivacyUnit.EXAMPLE, Notion.APPROXIMATE_DP)
         and each.status is not Status.CLAIMED

@@ -27,7 +27,7 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
 
     It stops nothing if it is that members can be told from non-members, the policy limits epsilon and the AUC of
     attacks and recomputes guarantees, the model meets both limits, and no attack is certain to do better than its
-    guarantee allows.
+    guarantee for these members allows.
     """
     if verdict.outcome is not Outcome.REFUTED or verdict.subject != MEMBERSHIP:
         return ""
@@ -37,7 +37,12 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
         findings = list(check(case, policy))
         if not findings or any(each.outcome is not GateOutcome.PASS for each in findings):
             return ""
-    holding = guarantees.within_limit(case, policy)
+    members = {artifact.digest for artifact in report.report.inputs if artifact.role == "members"}
+    holding = [
+        guarantee
+        for source, guarantee in guarantees.within_limit(case, policy)
+        if members <= (data := _data_of(case, source)) or not data
+    ]
     if not holding or any(_beyond(item, holding) for each in case.audits for item in each.report.evidence):
         return ""
     best = min(holding, key=_largest_auc)
@@ -47,12 +52,30 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
     )
 
 
+def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:
+    """Digests of the data that the guarantees of ``source`` protect: its own, or those of what it added noise to."""
+    own = {artifact.digest for artifact in source.report.inputs if artifact.role == "data"}
+    if own:
+        return own
+    before = (each for each in case.history if each is not source and each.makes & source.looks_at)
+    return {artifact.digest for each in before for artifact in each.report.inputs if artifact.role == "data"}
+
+
 def _beyond(item: Evidence, holding: Sequence[Guarantee]) -> bool:
-    """Whether an attack is certain to do better than one of the guarantees allows."""
-    if item.lower is None or item.method in leakage.BASELINES:
+    """Whether an attack is certain to do better than one of the guarantees allows, or does not show that it is not."""
+    if item.method in leakage.BASELINES:
         return False
+    if leakage.is_lower_bound(item):
+        return item.lower is not None and item.lower > _least_epsilon(holding, item.details.get("delta", 0.0))
     allowed = _allowance(item)
-    return allowed is not None and item.lower > min(map(allowed, holding))
+    if allowed is None or item.lower is None:
+        return allowed is not None and item.estimate is not None
+    return item.lower > min(map(allowed, holding))
+
+
+def _least_epsilon(holding: Sequence[Guarantee], delta: float) -> float:
+    """The smallest epsilon that is guaranteed at ``delta``."""
+    return min((each.epsilon for each in holding if each.epsilon is not None and each.delta <= delta), default=math.inf)
 
 
 def _allowance(item: Evidence) -> Callable[[Guarantee], float] | None:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from privctl.domain.errors import InputError
 from privctl.train.clipping import check
 from privctl.train.clipping.measure import example_norm, gram_inputs, squares_by_parameter
 from privctl.train.clipping.products import full_precision
@@ -126,6 +127,11 @@ class Measured:
 
     def _complete(self, name: str) -> None:
         uses = self._terms.pop(name)
+        if name in self._squares or name in self._waiting:
+            raise InputError(
+                f"gradients of parameter {name!r} came of more uses than the forward pass made, so that they cannot be "
+                "measured use by use; give --clipping-passes 1"
+            )
         place = gram_inputs(uses)
         if place is None:
             self._measure({name: uses})

@@ -317,6 +317,16 @@ def test_a_tied_weight_measured_by_each_use_is_seen(monkeypatch: pytest.MonkeyPa
     model, losses, batch = made("tied")
     with (
         PerExample(model, Clipping(norm=0.5), passes=2, may_promote=False) as engine,
-        pytest.raises(InputError, match=r"parameter 'transformer.wte.weight' has another gradient"),
+        pytest.raises(InputError, match=r"parameter 'transformer.wte.weight' came of more uses than"),
     ):
         engine.accumulate(lambda: losses(model, batch))
+
+
+def test_a_use_beyond_those_that_were_counted_is_refused() -> None:
+    """Its gradient would take the place of the others' in the norm."""
+    layer = nn.Linear(2, 2, bias=False)
+    measured = sinks.Measured({"weight": 1}, {"weight": layer.weight}, torch.device("cpu"))
+    term = Outer(inputs=torch.ones(1, 1, 2), gradients=torch.ones(1, 1, 2))
+    measured.receive({"weight"}, {"weight": [term]})
+    with pytest.raises(InputError, match="more uses than the forward pass made"):
+        measured.receive({"weight"}, {"weight": [term]})
