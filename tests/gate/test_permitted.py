@@ -129,9 +129,7 @@ def test_a_guarantee_for_other_records_allows_nothing(
     )
     reports = [first, second]
     if noised:
-        reports.append(
-            making(tmp_path / "3.json", PROVED, step="noise", inputs=[weights("trained")], parents=[second])
-        )
+        reports.append(making(tmp_path / "3.json", PROVED, step="noise", inputs=[weights("trained")], parents=[second]))
     looked = audit(tmp_path / "a.json", SEEN, verdicts=[APART], inputs=(weights("m"), data(audited, "members")))
     assert only(judged(*reports, looked, recompute="true", **LIMITS), "forbid_outcomes").outcome is outcome
 
