@@ -82,3 +82,14 @@ def test_an_area_beyond_the_critical_value_with_a_large_p_value() -> None:
     hidden = attack("loss", 0.55, 0.4)
     found = list(faults(report(Outcome.INCONCLUSIVE, hidden, ZLIB)))
     assert any("loss, joint test: p is 0.4, but its AUC lies" in fault for fault in found)
+
+
+@pytest.mark.parametrize(
+    ("center", "deviations", "possible"), [(0.48, 1.7, True), (0.51, 1.0, True), (0.6, 1.0, False), (0.48, 4.0, False)]
+)
+def test_a_fitted_score_varies_little_more_than_a_fixed_one(center: float, deviations: float, possible: bool) -> None:
+    """Else any area would lie near the center that the report states."""
+    fused = attack("fused", 0.45, 0.4, detectable=None)
+    details = {**fused.details, "center": center, "deviation": deviations * (601 / (12 * 300 * 300)) ** 0.5}
+    found = list(faults(report(Outcome.REFUTED, LOSS, replace(fused, details=details))))
+    assert any("fused, joint test: 300 members and 300 others do not give" in fault for fault in found) is not possible
