@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from privctl.data.recorded import data_digest
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import open_checkpoint
 from privctl.train.method import OPTION, MethodSettings, flag_of
 from privctl.train.methods import METHODS, method_named
 from privctl.train.prepare import TrainingJob
@@ -23,6 +25,8 @@ _MAY_CHANGE = {
 _DERIVED = {"sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta"}
 #: What is looked at last, so that the cause is named: the steps may be asked for, or follow from epochs and batches.
 _LAST = ("steps", *_DERIVED)
+#: Digests of the weights that the run began with, which runs of earlier versions do not state.
+_WEIGHTS = "weights"
 #: What the digest of a file begins with.
 _DIGEST = "blake3:"
 #: Settings whose option has another name.
@@ -46,9 +50,19 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "delta": job.delta,
         "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
+        _WEIGHTS: list(_digests(job)),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
+
+
+def _digests(job: TrainingJob) -> Iterator[str]:
+    """Of the files of weights that the run begins with, the same in every process, whichever reads them."""
+    model = job.request.model
+    places = (None if job.model.initial_weights == "random" else model.path, model.adapter)
+    for place in filter(None, places):
+        with open_checkpoint(place) as checkpoint:
+            yield from (file_digest(file.path) for file in checkpoint.files)
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -59,6 +73,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """
     old, new = dict(_leaves(before)), dict(_leaves(now))
     for name in sorted(new, key=_LAST.__contains__):
+        if name == _WEIGHTS and name not in old:
+            continue
         if old.get(name) != new[name]:  # an option that is newer than the saved run was not given then
             return _told(name, old.get(name), new[name], str(now.get("method")))
     return None
@@ -67,6 +83,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 def _told(name: str, before: Any, now: Any, method: str) -> str:
     if name == "method":
         return f"as {before}, not {now}"
+    if name == _WEIGHTS:
+        return "from other weights than MODEL now holds"
     if name == "examples":
         return f"with {before} records in --data, which now holds {now}"
     if name in _DERIVED:

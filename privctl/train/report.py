@@ -98,9 +98,14 @@ def report_for(
         omissions=withheld.omissions(job.request),
         parents=tuple(_parents(job, place)),
     )
-    for weights in job.model.files:  # only now: their digests are in it
-        weights.require_unchanged()
+    require_unchanged(job)  # only now: their digests are in it
     return report
+
+
+def require_unchanged(job: TrainingJob) -> None:
+    """Raise InputError where a file was changed since its weights were read."""
+    for weights in job.model.files:
+        weights.require_unchanged()
 
 
 def owner_of(job: TrainingJob) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from privctl.cli import run
 from privctl.domain.errors import RunInterruptedError
@@ -36,6 +37,12 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}", "who": str(i)}) for i in range(60)]
     (place / "train.jsonl").write_text("\n".join(lines))
     (place / "other.jsonl").write_text("\n".join(lines[:59]))
+    begin(place)
+    return place
+
+
+def begin(place: Path) -> None:
+    """Leave the state of a run that ended after its first step."""
     request = RetrainRequest(
         method_name="dp-sgd",
         model=ModelRequest(path=place / "start"),
@@ -49,7 +56,6 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.raises(RunInterruptedError):
         run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
     assert (place / "out.run").is_dir()
-    return place
 
 
 def resume(place: Path, *more: str, data: str = "train.jsonl", **changed: str | None) -> int:
@@ -90,6 +96,28 @@ def test_flags_and_data_are_named_too(interrupted: Path, capsys: pytest.CaptureF
     ):
         assert call() == 2
         assert f"was begun {said}; resume with the same settings" in capsys.readouterr().err
+
+
+def test_other_weights_are_not_what_the_run_began_with(
+    interrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report would name them as the beginning; runs of earlier versions do not say what theirs were."""
+    shutil.copytree(interrupted / "start", tmp_path / "start")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "start")
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "start")
+    shutil.copy(interrupted / "train.jsonl", tmp_path / "train.jsonl")
+    weights = tmp_path / "start" / "model.safetensors"
+    kept = weights.read_bytes()
+
+    begin(tmp_path)
+    weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert resume(tmp_path) == 2
+    assert "was begun from other weights than MODEL now holds; resume with the same" in capsys.readouterr().err
+    settings = json.loads((tmp_path / "out.run" / "settings.json").read_text())
+    assert difference({name: settings[name] for name in settings if name != "weights"}, settings) is None
+    weights.write_bytes(kept)  # with another time of change
+    assert resume(tmp_path) == 0
 
 
 def test_a_run_may_be_evaluated_on_other_examples_when_it_is_resumed(interrupted: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from privctl.train.report import (
     owner_of,
     parameters_of,
     premises,
+    require_unchanged,
     secret_noise,
     start_files,
     zeroed_of,
@@ -72,10 +73,13 @@ class FerretRun:
 
 
 def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Artifact, ...]) -> PrivacyReport:
-    """The report that lies at ``place``, of a run that ended with ``outputs``."""
+    """The report that lies at ``place``, of a run that ended with ``outputs``.
+
+    Raises InputError where a file was changed since its weights were read.
+    """
     data, ledger = job.request.data, done.plan.ledger
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
-    return PrivacyReport(
+    report = PrivacyReport(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
@@ -99,6 +103,8 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         ),
         omissions=withheld.omissions(job.request),
     )
+    require_unchanged(job)
+    return report
 
 
 def guarantees_of(job: TrainingJob, done: FerretRun) -> Iterator[Guarantee]:
