@@ -147,7 +147,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         network, job = gathered(network, job, spare, workers)
 
         def save() -> PrivacyReport:
-            with mention_saved_state(folder):
+            with mention_saved_state(folder, job):
                 if not request.model.adapter_only:
                     widen(network)
                 return _save(job, network, finished, noise, secrets, hooks)

@@ -111,6 +111,14 @@ class RunFolder:
         if changed is not None:
             raise CommandError(f"{self.path} was begun {changed}; resume with the same settings")
 
+    def require_data(self, digest: str) -> None:
+        """Raise InputError unless ``digest`` is that of the data that the run began with."""
+        if self._fingerprint.get("data", {}).get("train", digest) != digest:
+            raise InputError(
+                "the data were changed since the run began, so that its report would name others than it was trained "
+                "on; put them back as they were"
+            )
+
     def mark(self, begun: int) -> None:
         """Record that ``begun`` steps have begun, before the last of them is computed."""
         self._steps_begun.mark(begun)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import nn
 
+from privctl.data.recorded import data_digest
 from privctl.domain.errors import InputError
 from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.models.stored import as_empty, as_if_filled, is_stored
@@ -90,9 +91,15 @@ def try_out(job: TrainingJob, workers: Workers, network: nn.Module, *, release: 
 
 
 @contextmanager
-def mention_saved_state(folder: RunFolder | None) -> Iterator[None]:
-    """If the trained model cannot be written, extend the error to say that the training is saved."""
+def mention_saved_state(folder: RunFolder | None, job: TrainingJob) -> Iterator[None]:
+    """If the trained model cannot be written, extend the error to say that the training is saved.
+
+    Raises InputError, before anything is done inside, where the data of ``job`` are not those that the run began with:
+    its report would name others than it was trained on.
+    """
     try:
+        if folder is not None:
+            folder.require_data(data_digest(job.request.data.train))
         yield
     except InputError as fault:
         if folder is None:
@@ -117,7 +124,10 @@ def open_folder(
     workers.barrier()  # no process may change the state before all have read it
 
     def opened() -> RunFolder:
-        folder = RunFolder.begin(path, fingerprint_of(job)) if resumed is None else resumed[0]
+        begun = fingerprint_of(job) if resumed is None else {}
+        for weights in job.model.files:  # those that were read are those of the fingerprint
+            weights.require_unchanged()
+        folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
         for name, content in files.items():
             write_bytes(folder.path / name, content)
         return folder

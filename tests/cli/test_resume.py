@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from privctl.cli import run
-from privctl.domain.errors import RunInterruptedError
+from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.progress import unseen
 from privctl.reports.files import read_report
@@ -43,7 +43,13 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def begin(place: Path) -> None:
     """Leave the state of a run that ended after its first step."""
-    request = RetrainRequest(
+    with pytest.raises(RunInterruptedError):
+        run_training(prepare(request_in(place)), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    assert (place / "out.run").is_dir()
+
+
+def request_in(place: Path) -> RetrainRequest:
+    return RetrainRequest(
         method_name="dp-sgd",
         model=ModelRequest(path=place / "start"),
         data=DataRequest(train=place / "train.jsonl"),
@@ -53,9 +59,6 @@ def begin(place: Path) -> None:
         epochs=2.0,
         device="cpu",
     )
-    with pytest.raises(RunInterruptedError):
-        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
-    assert (place / "out.run").is_dir()
 
 
 def resume(place: Path, *more: str, data: str = "train.jsonl", **changed: str | None) -> int:
@@ -117,6 +120,21 @@ def test_other_weights_are_not_what_the_run_began_with(
     settings = json.loads((tmp_path / "out.run" / "settings.json").read_text())
     assert difference({name: settings[name] for name in settings if name != "weights"}, settings) is None
     weights.write_bytes(kept)  # with another time of change
+    assert resume(tmp_path) == 0
+
+
+def test_data_that_were_changed_meanwhile_are_not_named_as_trained_on(interrupted: Path, tmp_path: Path) -> None:
+    shutil.copytree(interrupted / "start", tmp_path / "start")
+    data = tmp_path / "train.jsonl"
+    shutil.copy(interrupted / "train.jsonl", data)
+
+    def change(_: object) -> None:
+        data.write_text(data.read_text().replace("mat", "cat"))
+
+    with pytest.raises(InputError, match=r"the data were changed since the run began, .* continue with --resume"):
+        run_training(prepare(request_in(tmp_path)), Session(progress=unseen, on_epoch=change))
+    assert not (tmp_path / "out").exists()
+    shutil.copy(interrupted / "train.jsonl", data)
     assert resume(tmp_path) == 0
 
 

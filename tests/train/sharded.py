@@ -277,7 +277,7 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
 
     options = SimpleNamespace(adapter_only=True, seed=1)
     request = SimpleNamespace(model=options, seed=1, resume=False, output=place / "out")
-    job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=nn.Identity(), companion=None))
+    job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=nn.Identity(), companion=None, files=()))
     begun = run_folder(request.output)
     if together.is_main:
         begun.mkdir()

@@ -135,7 +135,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
                 methods=methods_used(plan, engine),
                 agreement=data.met.looked.agreement,
             )
-            with mention_saved_state(folder):
+            with mention_saved_state(folder, job):
                 return _save(job, network, done, stream)
 
         report = workers.in_main(save)
