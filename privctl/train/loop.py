@@ -26,6 +26,7 @@ from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExamp
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
+from privctl.train.clipping.shards import begin_anew
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
@@ -129,8 +130,7 @@ class Trainer:
         with full_precision(self.device), self._gradients() as engine:
             while (position := self._position(updates, steps_begun)) < self.recipe.steps:
                 self.precision.begin(updates, position, self._mark_side_releases)
-                if self.folder is not None and self.workers.is_main:
-                    self.folder.mark(steps_begun + 1)
+                self.workers.jointly(partial(self._mark, steps_begun + 1))
                 earlier = len(tally.losses)
                 examples = self._step(engine, optimizer, updates, steps_begun, tally)
                 self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[earlier:])
@@ -168,9 +168,16 @@ class Trainer:
             side_releases_begun=self.precision.side_releases_begun,
         )
 
-    def _mark_side_releases(self, begun: int) -> None:
+    def _mark(self, begun: int) -> None:
         if self.folder is not None and self.workers.is_main:
-            self.folder.mark_side_releases(begun)
+            self.folder.mark(begun)
+
+    def _mark_side_releases(self, begun: int) -> None:
+        def mark() -> None:
+            if self.folder is not None and self.workers.is_main:
+                self.folder.mark_side_releases(begun)
+
+        self.workers.jointly(mark)
 
     def _position(self, updates: int, steps_begun: int) -> int:
         """Position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
@@ -199,7 +206,9 @@ class Trainer:
         # Secret draws are never repeated; a public order continues where it stopped.
         position = self._position(updates, steps_begun)
         chosen = self.workers.share(self.batches.batch(position)).tolist()
-        seen = self._accumulate_all(engine, chosen, position, tally)
+        accumulate = partial(self._accumulate_all, engine, chosen, position, tally)
+        # In lockstep they begin and end each pass jointly.
+        seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
         self._held.combine(None if self.noise is None else self._releasing(self.noise, steps_begun))
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(updates)
@@ -233,6 +242,7 @@ class Trainer:
 
         def restart() -> None:
             tally.rewind(mark)
+            begin_anew(self.network)
             self._held.forget()
 
         def add(micro: list[int]) -> list[list[int]]:
@@ -330,15 +340,9 @@ class Trainer:
                 own = tally.tensors() | dict(self.precision.tensors())
                 self.folder.save(replace(state, tensors=tensors | own | more))
 
-        if not self.workers.lockstep:
-            self.workers.in_main(write)
-            return
-        # Shards are gathered while they are written, so that no process can be told of an error meanwhile.
-        if self.folder is not None and self.workers.is_main:
-            write()
-        else:
-            gather_shards(tensors)
-        self.workers.barrier()  # torchrun kills the other processes as soon as one exits
+        # Shards are gathered while they are written.
+        main = not self.workers.lockstep or (self.folder is not None and self.workers.is_main)
+        self.workers.jointly(write if main else partial(gather_shards, tensors))
 
     def _interruption(self, step: int) -> str:
         sentence = f"interrupted after step {step} of {self.recipe.steps}"

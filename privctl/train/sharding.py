@@ -17,7 +17,7 @@ from torch import nn
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.loading import TrainingModel
 from privctl.parallel import Workers
-from privctl.train.clipping.shards import is_shard, own_part, part_of, whole
+from privctl.train.clipping.shards import GatheredShares, SumInShares, is_shard, own_part, part_of, whole
 from privctl.train.prepare import TrainingJob
 from privctl.train.request import RetrainRequest
 
@@ -56,7 +56,7 @@ def gathered(
     """The trained network and its job, whole again in the main process; every process must call this."""
     if spare is None:
         return network, job
-    full, model = spare.filled(network, workers)
+    full, model = workers.jointly(lambda: spare.filled(network, workers))
     return full, replace(job, model=model)
 
 
@@ -112,6 +112,9 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
         numbers = {name: p.detach() for name, p in module.named_parameters() if not is_shard(p)}
         # The outermost too: torch would keep it gathered after an evaluation, and miss the next update.
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        if numbers:
+            module.set_custom_all_gather(GatheredShares())  # type: ignore[operator]
+            module.set_custom_reduce_scatter(SumInShares())  # type: ignore[operator]
         _fill(module, numbers, workers, device)
     with torch.no_grad():
         for _, buffer in network.named_buffers():

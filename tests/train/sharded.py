@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,11 +25,14 @@ from privctl.models.loading import load_for_training
 from privctl.models.tasks.build import text_task
 from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers, start_workers
+from privctl.storage.atomic import PendingFile
 from privctl.train import session
+from privctl.train.clipping import engine
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.shards import is_shard, own_part, whole
 from privctl.train.gradient_noise import noise_for
 from privctl.train.loop import FinishedRun, Trainer
+from privctl.train.release_log import ReleaseLog
 from privctl.train.run_folder import RunFolder
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
@@ -104,9 +108,12 @@ def trained(
     saved: Any = None,
     stop: int = 0,
     broken: bool = False,
+    plant: Callable[[nn.Module], object] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
-    """The weights after ``STEPS``, whole, and how the run ended."""
+    """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it."""
     network, task = start(model, Broken if broken or method == "dp-sgd" else CausalLanguage, workers)
+    plant(network)
     if workers.lockstep:
         shard(network, workers, CPU)
     private, sound = method == "dp-sgd", CausalLanguage(corpus=task.corpus, facts=task.facts)
@@ -120,7 +127,7 @@ def trained(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
         batches=Given(), noise=KnownNoise(network) if private else None, workers=workers, device=CPU, folder=folder,
         evaluate=lambda trained: sound.evaluate(trained, CPU, workers),
-        first_look=lambda trained: sound.evaluate(trained, CPU, workers),
+        first_look=lambda trained: sound.evaluate(trained, CPU, workers), notify=notify,
     )  # fmt: skip
     steps: list[int] = []
     made.advance = lambda _: steps.append(1)
@@ -235,16 +242,97 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
                 raise AssertionError(f"nobody said that {sentence}")
 
 
+def full_backward(layer: nn.Module) -> None:
+    """``layer`` has no memory for the gradients of more than one example."""
+
+    def hold(_module: nn.Module, _arguments: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if hidden.requires_grad and len(hidden) > 1:
+            hidden.register_hook(run_out)
+
+    layer.register_forward_hook(hold)
+
+
+def full_forward(layer: nn.Module) -> None:
+    """``layer`` has no memory for more than one example in training."""
+    layer.register_forward_hook(
+        lambda _module, arguments, _output: run_out() if len(arguments[0]) > 1 and torch.is_grad_enabled() else None
+    )
+
+
+def run_out(*_: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+
+def memory_of_one_runs_out(model: Path, together: Workers, _: Path) -> None:
+    """Where the memory of one process runs out in a pass, all repeat the step with less, and end as if it had not."""
+    for method in ("plain", "dp-sgd"):
+        expected, one = trained(model, together, method, optimizer=Optimizer.MOMENTUM)
+        assert one is not None
+        for plant in (full_forward, full_backward):
+
+            def plant_in_one(network: nn.Module, plant: Callable[[nn.Module], None] = plant) -> None:
+                if together.rank == together.size - 1:
+                    plant(network.get_submodule("model.layers.1"))
+
+            said: list[str] = []
+            found, ended = trained(
+                model, together, method, optimizer=Optimizer.MOMENTUM, plant=plant_in_one, notify=said.append
+            )
+            require_close(found, expected)
+            assert ended is not None
+            assert (ended.updates, ended.steps_begun) == (one.updates, one.steps_begun)
+            assert said, "the memory never ran out"
+            assert all("ran out; from now on at most" in each for each in said)
+
+
+def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> None:
+    """The same where a process has the gradient and no room for its sum."""
+    expected, _one = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM)
+    add, failed = engine._add, []
+
+    def full(parameter: Any, terms: Any, factors: Tensor) -> None:
+        if together.rank == 0 and len(factors) > 1 and parameter.dim() == 1:  # not the first
+            failed.append(1)
+            run_out()
+        add(parameter, terms, factors)
+
+    with mock.patch.object(engine, "_add", full):
+        found, _ended = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM)
+    require_close(found, expected)
+    assert bool(failed) is together.is_main
+
+
+def one_record_is_too_much_for_one(model: Path, together: Workers, _: Path) -> None:
+    """A process that has no memory for one record ends the run in all, which say the same."""
+
+    def plant(network: nn.Module) -> None:
+        if together.rank == 1:
+            network.get_submodule("model.layers.0").register_forward_hook(
+                lambda *_: run_out() if torch.is_grad_enabled() else None
+            )
+
+    try:
+        trained(model, together, "dp-sgd", plant=plant)
+    except InputError as error:
+        assert "does not hold one record" in str(error)
+    else:
+        raise AssertionError("nobody said that memory ran out")
+
+
 def no_room_ends_all(model: Path, together: Workers, place: Path) -> None:
-    """Where the main process cannot save its state, all end in the same sentence."""
-    folder = RunFolder.begin(place / "full", {}) if together.is_main else None
-    with mock.patch.object(RunFolder, "save", side_effect=FileSystemError("no room for the state")):
-        try:
-            trained(model, replace(together, lockstep=False), "plain", folder=folder)
-        except FileSystemError as error:
-            assert str(error) == "no room for the state"
-        else:
-            raise AssertionError("nobody said that there is no room")
+    """Where the main process cannot write a run's state, or its log, all end in the same sentence."""
+    for lockstep in (False, True):
+        for part, name in ((RunFolder, "save"), (RunFolder, "mark"), (ReleaseLog, "mark"), (PendingFile, "write_at")):
+            folder = RunFolder.begin(place / f"{name}-{part.__name__}-{lockstep}", {}) if together.is_main else None
+            with mock.patch.object(part, name, side_effect=OSError(errno.ENOSPC, "No space left on device")):
+                try:
+                    trained(model, replace(together, lockstep=lockstep), "plain", folder=folder)
+                except (OSError, FileSystemError) as error:
+                    assert "No space left on device" in str(error)
+                    assert together.is_main or isinstance(error, FileSystemError)
+                else:
+                    raise AssertionError("nobody said that there is no room")
 
 
 def _nothing(*_: Any) -> None:
@@ -260,6 +348,9 @@ CHECKS = {
         own_shares,
         all_refuse_together,
         no_room_ends_all,
+        memory_of_one_runs_out,
+        memory_runs_out_while_adding,
+        one_record_is_too_much_for_one,
     )
 }
 

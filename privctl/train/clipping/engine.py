@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
+from privctl.parallel import short_of_memory
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.embedding import bound_rows, bounded
@@ -29,7 +30,6 @@ from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.shards import Leaves, add_sum, blank_like, is_shard
 from privctl.train.clipping.taps import Recorder, Site
 from privctl.train.clipping.terms import GradientTerm, Squares
-from privctl.train.memory import short_of_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
