@@ -21,7 +21,7 @@ from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Advance, Notify
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
-from privctl.parallel import Workers
+from privctl.parallel import Workers, take_part
 from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
@@ -281,11 +281,12 @@ class Trainer:
             if self.noise is None:  # in lockstep: the others are in this step too
                 tally.losses.append(torch.tensor([math.nan], device=self.device))
                 return []
-            if len(examples) == 1:
+            if result and len(examples) == 1:
                 tally.zeroed += 1
                 return []
             # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
-            # decides the fate of another, each suspect row is run again alone, and only then counted as zero.
+            # decides the fate of another, each suspect row is run again alone, and only then counted as zero. Without
+            # suspects, it was another process's rows that were not finite.
             sound = [example for row, example in enumerate(examples) if row not in result]
             return [group for group in (sound, *([examples[row]] for row in sorted(result))) if group]
         with self.precision.on(examples):
@@ -300,8 +301,10 @@ class Trainer:
         if engine is None:
             torch.autograd.backward(self._losses(inputs).sum() * 0.0)
             return
+        losses = partial(self._losses, inputs)
         with suppress(NotFiniteError):
-            engine.accumulate(partial(self._losses, inputs), weight=0.0)
+            if self._suspects(engine, losses, 1) is None:
+                engine.accumulate(losses, weight=0.0)
 
     def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
@@ -312,14 +315,31 @@ class Trainer:
     ) -> ClippedBatch | frozenset[int]:
         """Add a batch's clipped gradients. Return rows that are not finite, with nothing added; without noise raise."""
         try:
-            if self.precision.rounds:
-                engine.verify(losses)
+            suspects = self._suspects(engine, losses, len(examples))
+            if suspects is not None:
+                return suspects
             with self.precision.on(examples):
                 return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks)
         except NotFiniteError as fault:
             if self.noise is None and not self.workers.lockstep:
                 raise
             return frozenset(fault.rows)
+
+    def _suspects(self, engine: PerExample, losses: Callable[[], Tensor], rows: int) -> frozenset[int] | None:
+        """Verify what random rounding would hide, first; returns rows that are not finite in any process's batch.
+
+        None where there are none; outside of lockstep this raises NotFiniteError instead.
+        """
+        if not self.precision.rounds:
+            return None
+        found: frozenset[int] = frozenset()
+        try:
+            engine.verify(losses, rows)
+        except NotFiniteError as fault:
+            if not self.workers.lockstep:
+                raise
+            found = frozenset(fault.rows)
+        return found if self.workers.lockstep and take_part(bool(found)) else None
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
         """One epoch's finite measures. Raises InputError for weights that are not finite."""

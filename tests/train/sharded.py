@@ -25,15 +25,25 @@ from privctl.models.loading import load_for_training
 from privctl.models.tasks.build import text_task
 from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers, start_workers
+from privctl.randomness import NoiseSource
 from privctl.storage.atomic import PendingFile
 from privctl.train import session
+from privctl.train.choices import FormatName
 from privctl.train.clipping import engine
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.shards import is_shard, own_part, whole
 from privctl.train.gradient_noise import noise_for
 from privctl.train.loop import FinishedRun, Trainer
+from privctl.train.methods.dpquant.quantization import Measuring, Quantization
+from privctl.train.methods.dpquant.schedule import LayerSchedule
+from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
+from privctl.train.methods.dpquant.settings import LayerMode
+from privctl.train.micro_batches import MicroBatches
+from privctl.train.precision import FullPrecision, Precision
+from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.release_log import ReleaseLog
 from privctl.train.run_folder import RunFolder
+from privctl.train.sampling import PoissonBatches
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
 from privctl.train.sharding import shard
@@ -110,22 +120,28 @@ def trained(
     broken: bool = False,
     plant: Callable[[nn.Module], object] = lambda _: None,
     notify: Callable[[str], None] = lambda _: None,
+    keep: Callable[[Quantization], object] = lambda _: None,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
     """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it."""
-    network, task = start(model, Broken if broken or method == "dp-sgd" else CausalLanguage, workers)
+    network, task = start(model, Broken if broken or method in ("dp-sgd", "dpquant") else CausalLanguage, workers)
     plant(network)
     if workers.lockstep:
         shard(network, workers, CPU)
-    private, sound = method == "dp-sgd", CausalLanguage(corpus=task.corpus, facts=task.facts)
+    private, sound = method in ("dp-sgd", "dpquant"), CausalLanguage(corpus=task.corpus, facts=task.facts)
     recipe = TrainingSettings(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
         optimizer=optimizer, momentum=0.5 if optimizer is Optimizer.MOMENTUM else 0.0,
         noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3,
     )  # fmt: skip
+    bits: Precision = FullPrecision()
+    if method == "dpquant":
+        bits = quantization(network, task, workers)
+        keep(bits)
     made = Trainer(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
         batches=Given(), noise=KnownNoise(network) if private else None, workers=workers, device=CPU, folder=folder,
+        precision=bits,
         evaluate=lambda trained: sound.evaluate(trained, CPU, workers),
         first_look=lambda trained: sound.evaluate(trained, CPU, workers), notify=notify,
     )  # fmt: skip
@@ -138,6 +154,44 @@ def trained(
         except RunInterruptedError:
             assert stop
     return {name: whole(p.detach()).clone() for name, p in network.named_parameters()}, finished
+
+
+def quantization(network: nn.Module, task: CausalLanguage, workers: Workers) -> Quantization:
+    """Two measurements, by known coins and noise, which choose two layers in every other of the epochs of one step."""
+    layers = QuantizedLayers(network=network, format=FORMATS[FormatName.LUQ_FP4], seed=b"rounding")
+    measured = LayerSensitivity(
+        network=network, layers=layers, names=layers.names, task=task, losses=lambda b: task.losses(network, b),
+        batches=PoissonBatches(len(task), 0.2, NoiseSource(4)), noise=NoiseSource(5), noise_multiplier=0.1,
+        clip_norm=1.0, size=4.0, workers=workers, device=CPU,
+        micro=MicroBatches(task=task, examples=3, tokens=4096, device=CPU, workers=workers),
+    )  # fmt: skip
+    schedule = LayerSchedule(
+        names=layers.names, costs=tuple(1.0 for _ in layers.names), mode=LayerMode.DPQUANT, seed=b"layers",
+        fraction=0.3, beta=10.0,
+    )  # fmt: skip
+    plan = Measuring(sensitivity=measured, every=2, repetitions=1, most=2, smoothing=0.5)
+    return Quantization(layers=layers, schedule=schedule, task=task, epoch_steps=1, measuring=plan)
+
+
+def same_quantized_weights(model: Path, together: Workers, _: Path) -> None:
+    """DPQuant in shards measures the same, quantizes the same layers alike, and ends with the same weights."""
+    seen: list[Quantization] = []
+    many, shared = trained(model, together, "dpquant", optimizer=Optimizer.MOMENTUM, keep=seen.append)
+    if not together.is_main:
+        return
+    one, alone = trained(model, Workers(), "dpquant", optimizer=Optimizer.MOMENTUM, keep=seen.append)
+    require_close(one, many)
+    assert alone is not None
+    assert shared is not None
+    assert alone.side_releases_begun == shared.side_releases_begun == 2
+    assert alone.released == shared.released
+    for mine, theirs in zip(seen[1].epochs, seen[0].epochs, strict=True):
+        assert mine.quantized == theirs.quantized
+        assert mine.quantized
+        assert np.allclose(mine.scores, theirs.scores, atol=1e-6)
+    assert any(any(each.scores) for each in seen[0].epochs)
+    full, _ended = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
+    assert max(float((one[name] - full[name]).abs().max()) for name in one) > 1e-3
 
 
 def require_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
@@ -344,6 +398,7 @@ CHECKS = {
     for check in (
         all_end_together,
         same_weights,
+        same_quantized_weights,
         another_number_of_processes,
         own_shares,
         all_refuse_together,

@@ -160,15 +160,14 @@ class PerExample:
         with torch.no_grad(), full_precision(losses.device):
             return self._clip(terms, squares, losses.detach(), norms, weight)
 
-    def verify(self, losses_of: Callable[[], Tensor]) -> None:
-        """Compare with autograd now, without adding gradients, if ``accumulate`` has not done so yet.
+    def verify(self, losses_of: Callable[[], Tensor], rows: int = 1) -> None:
+        """Compare with autograd now, without adding gradients, where ``accumulate`` would do so for so many ``rows``.
 
         This is for a network that draws random numbers in every backward pass, so that no two passes agree: verify it
         without these draws, on the first batch. Raises what ``accumulate`` does.
         """
-        if self._checked:
-            return
-        self._separated(losses_of)
+        if self._leaves.any_of(not self._checked or (self._checked_alone and rows > 1)):
+            self._separated(losses_of)
 
     def rows(
         self, losses_of: Callable[[], Tensor], rows: Sequence[int], keep: Callable[[Tensor], Tensor]
