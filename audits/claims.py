@@ -11,6 +11,8 @@ from privctl.domain.verdict import Outcome, Verdict
 
 #: A verdict is "consistent" only if a true epsilon this many times the claimed one would have been detected.
 VIOLATION = 2.0
+#: The delta of a bound where neither a claim nor an option says one.
+DEFAULT_DELTA = 1e-5
 
 
 #: A canary is in the data or not. That does not bound what replacing one record by another can do.

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.claims import VIOLATION, EpsilonClaim, subject_of
-from audits.statistics.fixed_threshold import ThresholdCounts, count
+from audits.claims import DEFAULT_DELTA, VIOLATION, EpsilonClaim, subject_of
 from audits.statistics.metrics import auc
 from audits.statistics.power import POWER, two_arm_ceiling, two_arm_detectable, two_arm_detectable_gaussian
 from audits.statistics.two_arm import (
@@ -31,9 +29,7 @@ from audits.statistics.two_arm import (
 )
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile, read_text
 
@@ -42,13 +38,10 @@ if TYPE_CHECKING:
 
 METHOD = "rank test"
 INTERVAL = "exact rank test, Bonferroni over ranks"
-THRESHOLD = "fixed threshold"
-THRESHOLD_INTERVAL = "Clopper-Pearson for each rate, at half of alpha"
-DEFAULT_DELTA = 1e-5
 #: Above this share of distinct values, scores are treated as continuous and ties as suspicious.
 _CONTINUOUS = 0.5
 
-_ARMS = ("with", "without")
+ARMS = ("with", "without")
 _FORMATS = (
     'a safetensors file with the 1-D float tensors "with" and "without", a JSON object {"with": [...], "without": '
     "[...]}, or a CSV file with the columns score,member"
@@ -66,29 +59,6 @@ class ScoresAudit:
     warnings: tuple[str, ...]
 
 
-def run_scores(
-    path: Path, report: Path, *, claim: EpsilonClaim | None, delta: float | None, threshold: float | None = None
-) -> PrivacyReport:
-    """The report, to be written to ``report``, of ``audit_scores`` on the file at ``path``."""
-    if threshold is None:
-        audit = audit_scores(path, delta=delta, claim=claim)
-    elif claim is not None:
-        raise CommandError("--threshold bounds epsilon and tests no claim; remove --claim, or --threshold")
-    else:
-        audit = audit_at_threshold(path, threshold, delta=delta)
-    settings = {} if claim is None else {"claimed_epsilon": claim.epsilon, "claimed_delta": claim.delta}
-    return PrivacyReport(
-        step="audit",
-        created=now(),
-        versions=versions(("numpy", "scipy")),
-        inputs=(file_artifact("scores", path, report),),
-        parameters=settings,
-        evidence=audit.evidence,
-        verdicts=audit.verdicts,
-        warnings=audit.warnings,
-    )
-
-
 def audit_scores(
     path: Path, *, delta: float | None = None, claim: EpsilonClaim | None = None, alpha: float = 0.05
 ) -> ScoresAudit:
@@ -99,7 +69,7 @@ def audit_scores(
     """
     if delta is None:
         delta = DEFAULT_DELTA if claim is None else claim.delta
-    _check_settings(delta, claim)
+    check_settings(delta, claim)
     with_scores, without_scores = read_scores(path)
     tests = rank_tests(with_scores, without_scores)
     models = (len(with_scores), len(without_scores))
@@ -117,47 +87,8 @@ def audit_scores(
             _claim_verdict(tests, claim, p_value, alpha, power, backwards=auc(with_scores, without_scores).upper < 0.5)
         )
     return ScoresAudit(
-        evidence=tuple(evidence), verdicts=tuple(verdicts), warnings=tuple(_warnings(with_scores, without_scores))
+        evidence=tuple(evidence), verdicts=tuple(verdicts), warnings=tuple(warnings_of(with_scores, without_scores))
     )
-
-
-def audit_at_threshold(path: Path, threshold: float, *, delta: float | None = None, alpha: float = 0.05) -> ScoresAudit:
-    """Bound epsilon at ``delta`` (1e-5) and mu from the models of ``path`` by one ``threshold``, chosen beforehand.
-
-    Raises as ``audit_scores``, and CommandError for a threshold that is no number.
-    """
-    delta = DEFAULT_DELTA if delta is None else delta
-    _check_settings(delta, None)
-    if not math.isfinite(threshold):
-        raise CommandError(f"--threshold is {threshold}; expected a finite number")
-    with_scores, without_scores = read_scores(path)
-    counts = count(with_scores, without_scores, threshold)
-    perfect = replace(counts, hits=counts.inner, errors=0)
-    details = {"threshold": threshold, "true_positives": counts.hits, "false_positives": counts.errors}
-    bounds: tuple[tuple[str, dict[str, float], Callable[..., float]], ...] = (
-        (f"epsilon lower bound at delta {delta:g}", {"delta": delta}, partial(ThresholdCounts.epsilon, delta=delta)),
-        ("lower bound on mu of Gaussian differential privacy", {}, ThresholdCounts.mu),
-    )
-    evidence = tuple(
-        Evidence(
-            method=THRESHOLD,
-            quantity=quantity,
-            estimate=bound(counts, alpha=alpha),
-            lower=bound(counts, alpha=alpha),
-            confidence=1 - alpha,
-            bound=Bound.LOWER,
-            interval=THRESHOLD_INTERVAL,
-            samples=dict(zip(_ARMS, (counts.inner, counts.outer), strict=True)),
-            details={**more, "ceiling": bound(perfect, alpha=alpha), **details},
-        )
-        for quantity, more, bound in bounds
-    )
-    warnings = (
-        f"the threshold {threshold:g} is taken to be chosen before these scores were seen, as the caller asserts: one "
-        "chosen by them makes the bounds invalid",
-        *_warnings(with_scores, without_scores),
-    )
-    return ScoresAudit(evidence=evidence, verdicts=(), warnings=warnings)
 
 
 def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -167,7 +98,7 @@ def read_scores(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     if reader is None:
         raise InputError(f"{path} is not a kind of file that scores are read from; give {_FORMATS}")
     with_scores, without_scores = (np.asarray(scores, np.float64) for scores in reader(path))
-    for name, scores in zip(_ARMS, (with_scores, without_scores), strict=True):
+    for name, scores in zip(ARMS, (with_scores, without_scores), strict=True):
         if len(scores) < 2:
             raise InputError(f"{path} has {len(scores)} scores {name} the record; at least 2 models a side are needed")
         bad = np.flatnonzero(np.isnan(scores))
@@ -180,7 +111,7 @@ def _from_safetensors(path: Path) -> tuple[NDArray[Any], ...]:
     scores = []
     with SafetensorsFile(path) as file:
         tensors = {tensor.name: tensor for tensor in file.tensors}
-        for name in _ARMS:
+        for name in ARMS:
             tensor = tensors.get(name)
             if tensor is None:
                 raise InputError(f"{path} has no tensor {name!r}; give {_FORMATS}")
@@ -199,13 +130,13 @@ def _from_safetensors(path: Path) -> tuple[NDArray[Any], ...]:
 
 def _from_json(path: Path) -> tuple[list[float], ...]:
     data = parse_json(read_text(path), str(path))
-    if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in _ARMS):
+    if not isinstance(data, dict) or not all(isinstance(data.get(name), list) for name in ARMS):
         raise InputError(f'{path} is not a JSON object with the lists "with" and "without"; give {_FORMATS}')
-    for name in _ARMS:
+    for name in ARMS:
         for index, value in enumerate(data[name], start=1):
             if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e308:
                 raise InputError(f"{path} has {shown(value)} as score {index} {name} the record; expected a number")
-    return tuple(data[name] for name in _ARMS)
+    return tuple(data[name] for name in ARMS)
 
 
 def _from_csv(path: Path) -> tuple[list[float], ...]:
@@ -242,7 +173,8 @@ def _cells(row: list[str], columns: tuple[int, int], where: str) -> tuple[float,
         raise InputError(f"{where} has {shown(score)} as score; expected a number") from None
 
 
-def _check_settings(delta: float, claim: EpsilonClaim | None) -> None:
+def check_settings(delta: float, claim: EpsilonClaim | None) -> None:
+    """Raise CommandError for a ``delta`` or a ``claim`` out of range."""
     if not 0 <= delta < 1:
         raise CommandError(f"delta is {delta:g}; expected at least 0 and below 1")
     if claim is not None and not 0 <= claim.delta < 1:
@@ -273,7 +205,7 @@ def _bound_evidence(tests: Sequence[RankTest], models: tuple[int, int], delta: f
         confidence=1 - alpha,
         bound=Bound.LOWER,
         interval=INTERVAL,
-        samples=dict(zip(_ARMS, models, strict=True)),
+        samples=dict(zip(ARMS, models, strict=True)),
         details=_finite(details),
     )
 
@@ -289,7 +221,7 @@ def _mu_evidence(tests: Sequence[RankTest], models: tuple[int, int], alpha: floa
         confidence=1 - alpha,
         bound=Bound.LOWER,
         interval=INTERVAL,
-        samples=dict(zip(_ARMS, models, strict=True)),
+        samples=dict(zip(ARMS, models, strict=True)),
         details=_finite(_counts(best, len(tests))),
     )
 
@@ -317,7 +249,7 @@ def _claim_evidence(
         estimate=p_value,
         confidence=1 - alpha,
         bound=Bound.NONE,
-        samples=dict(zip(_ARMS, models, strict=True)),
+        samples=dict(zip(ARMS, models, strict=True)),
         details=_finite({"epsilon": claim.epsilon, "delta": claim.delta, **power}),
     )
 
@@ -370,7 +302,8 @@ def _claim_verdict(
     return Verdict(subject=subject_of(claim), outcome=outcome, reason=reason)
 
 
-def _warnings(with_scores: NDArray[np.float64], without_scores: NDArray[np.float64]) -> list[str]:
+def warnings_of(with_scores: NDArray[np.float64], without_scores: NDArray[np.float64]) -> list[str]:
+    """On what any conclusion from the scores of the models rests."""
     warnings = [
         "the models are taken to be independent and alike but for the record, as the caller asserts: scores of many "
         "records by one model, or models that share a random seed, make the bound invalid",

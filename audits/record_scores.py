@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.canaries.bounds import EITHER, not_made
 from audits.canaries.design import BOUNDS_SHARE
-from audits.from_scores import DEFAULT_DELTA
+from audits.claims import DEFAULT_DELTA
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.audit import backwards_warnings
 from audits.membership.baseline import Baseline
@@ -27,6 +26,7 @@ from audits.run import ALPHA, PRIVATE
 from audits.score_parts import attacks_in, read_parts
 from audits.scores.table import Skip
 from audits.split.bounds import DrawnScores
+from audits.split.findings import guesses_not_made
 from audits.split.manifest import DrawnSplit
 from audits.split.premises import premises, split_parameters
 from audits.statistics.max_t import rank_statistics
@@ -167,12 +167,7 @@ def _caveats(split: DrawnSplit, bounds: Sequence[Evidence]) -> Iterator[str]:
         "that the scores are of one model, and that nothing but the model and the records themselves decided them, is "
         "what the caller asserts: scores that were fitted to the coins make the bounds invalid"
     )
-    missing = sum(not_made(item) for item in bounds if item.method == EITHER and item.lower is not None)
-    if missing:
-        yield (
-            f"{counted(missing, 'guess was', 'guesses were')} not made for the bounds, because scores were tied or "
-            "missing; they count as wrong"
-        )
+    yield from guesses_not_made(bounds)
 
 
 def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:

@@ -43,7 +43,7 @@ OF_A_MODEL = (
 )
 #: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
-    **dict.fromkeys(("commitment", "canary_data", "references", "exact", "claim", "delta"), "canaries"),
+    **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
     **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("data", "plan", "candidates", "most_secrets"), "secrets"),
@@ -55,6 +55,9 @@ def _check(options: Mapping[str, Any]) -> None:
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of(owner)}; give both")
+    for name in ("claim", "delta"):
+        if options[name] is not None and options["canaries"] is None and options["split"] is None:
+            raise CommandError(f"{flag_of(name)} needs {flag_of('canaries')} or {flag_of('split')}; give one of them")
     if options["leaks"] is not None and options["members"] is None and options["train"] is None:
         raise CommandError("--leaks lists the records of --members and --train; give one of them")
     if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
@@ -140,6 +143,7 @@ def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
         shadow=options["shadow"],
         seed=options["seed"],
         least_auc=options["least_auc"],
+        delta=options["delta"],
     )
 
 

@@ -252,12 +252,17 @@ def _parts(
     """The requested parts. Raises CommandError if there are none, or if a part does not apply to this kind of model."""
     parts: list[AuditPart] = []
     subject = opened.subject
+    claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
+    curve = _curve(lineage, profile) if request.canaries is not None or _draws(request) else None
     if request.membership is not None:
+        membership = request.membership
+        if _draws(request):  # of several parts one tests the curve
+            membership = replace(membership, claims=claims, curve=None if request.canaries is not None else curve)
         weights = tuple(tensor for item in opened.inputs for tensor in item.tensors)
         parts.append(
             MembershipAudit(
                 subject,
-                request.membership,
+                membership,
                 weights=weights,
                 reference=means,
                 columns=request.columns,
@@ -265,8 +270,6 @@ def _parts(
             )
         )
     if request.canaries is not None:
-        claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
-        curve = _curve(lineage, profile)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims, curve=curve)
         if is_gradient_evidence(canaries.manifest):
             parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries))
@@ -284,6 +287,11 @@ def _parts(
             "there is nothing to audit; give --members and --nonmembers, --canaries, --train, or --secrets"
         )
     return parts
+
+
+def _draws(request: AuditRequest) -> bool:
+    """Whether the members are those of a split that privctl drew."""
+    return request.membership is not None and request.membership.split is not None
 
 
 def _curve(lineage: Lineage, profile: Profile | None) -> CurveClaim | None:

@@ -16,7 +16,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 from verify import joint_test, rank_bound, threshold_bound
-from verify.canary_bounds import wrong_bound, wrong_curve
+from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
@@ -38,7 +38,7 @@ _PLANTED = frozenset({
     "commitment", "independent coins", "number included", "distinct canaries", "trained on the planted data",
 })  # fmt: skip
 #: Subjects of the verdicts that each kind of attack ends with.
-_MEMBERSHIP = "members cannot be told from non-members"
+MEMBERSHIP = "members cannot be told from non-members"
 _MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
 _ROUNDING, _TAIL = 1e-6, 1e-4
 #: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
@@ -77,6 +77,8 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from _membership(report, parameters)
     yield from _others(report, parameters.canary_conditions or ())
     yield from wrong_curve(report, parameters)
+    yield from wrong_claims(report)
+    yield from threshold_bound.wrong_claims(report)
 
 
 def _interval(item: Evidence) -> str:
@@ -203,9 +205,9 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     for name in (_BLIND, _LENGTH):
         if name not in baselines and not _of_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
-    outcome = _outcome(report, _MEMBERSHIP)
+    outcome = _outcome(report, MEMBERSHIP)
     if outcome is None:
-        yield f"the verdict on {_MEMBERSHIP!r} is missing"
+        yield f"the verdict on {MEMBERSHIP!r} is missing"
         return
     yield from joint_test.faults(attacks, parameters.confidence)
     certain = not drawn and any(_excludes(baselines[name], 0.5) for name in (_BLIND, _LENGTH) if name in baselines)
@@ -217,18 +219,18 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         better = {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
         if not any(item.method in better for item in seen):
             yield (
-                f"its verdict on {_MEMBERSHIP!r} is {outcome}, but the records may differ without the model, and no "
+                f"its verdict on {MEMBERSHIP!r} is {outcome}, but the records may differ without the model, and no "
                 "attack is certain to do better"
             )
     if outcome is Outcome.REFUTED and tested and not seen:
-        yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, but its joint test finds no attack better than chance"
+        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, but its joint test finds no attack better than chance"
     apart = certain or suspected
     if seen and not apart and outcome is not Outcome.REFUTED:
-        yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, but {seen[0].method} tells them apart"
+        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, but {seen[0].method} tells them apart"
     reach = min((item.sees for item in attacks if item.sees is not None), default=1.0)
     enough = least is not None and reach <= least and not certain and not seen and not above
     if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and not enough:
-        yield f"its verdict on {_MEMBERSHIP!r} is {outcome}, which its evidence does not support"
+        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, which its evidence does not support"
 
 
 def _suspected(blind: Evidence | None) -> bool:

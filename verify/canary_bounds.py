@@ -9,6 +9,7 @@ mechanism is bounded by verify's own accountant, loaded only where an audit test
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from statistics import NormalDist
@@ -29,6 +30,8 @@ _NORMAL = NormalDist()
 _SUBJECT = "): the mechanism stated in "
 #: Relative interval of the grid: the points need only be no sharper than the mechanism.
 _GRID = 1e-3
+#: What a verdict on a claim is about, and relatively how far its six digits may be from what was tested.
+CLAIM, CLAIMED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "), 1e-5
 _ROUNDING = 1e-6
 
 #: (canaries, guesses, correct) of one set.
@@ -87,10 +90,7 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         if delta < exact.delta(epsilon).lower * (1 - _ROUNDING):
             yield f"the mechanism that it names does not have delta {delta:.6g} at epsilon {epsilon:.6g}"
             return
-    tested = [
-        item for item in report.evidence
-        if item.method == BOUND and item.lower is not None and item.details.get("copies") == 1
-    ]  # fmt: skip
+    tested = list(_tested(report, parameters))
     if not tested:
         return
     if verdict is None:
@@ -100,6 +100,50 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     if refuted is not (verdict.outcome is Outcome.REFUTED):
         found = "refute" if refuted else "do not refute"
         yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {found} it"
+
+
+def of_split(item: Evidence, parameters: AuditParameters) -> bool:
+    """Whether a bound is from records of a drawn split, whose bounds are named after attacks; else from canaries."""
+    _, _, name = item.quantity.partition(", ")
+    return parameters.split_commitment is not None and name in parameters.attack
+
+
+def _tested(report: PrivacyReport, parameters: AuditParameters) -> Iterator[Evidence]:
+    """The bounds that claims and curves are judged by; where there are canaries, the curve by theirs alone."""
+    bounds = list(_of_single_records(report))
+    planted = [item for item in bounds if not of_split(item, parameters)]
+    yield from planted or bounds
+
+
+def wrong_claims(report: PrivacyReport) -> Iterator[str]:
+    """Verdicts on claims of (epsilon, delta) that the counts of right guesses contradict, in one sentence each.
+
+    A claim is named with six digits, so that counts close to it decide neither way.
+    """
+    bounds = list(_of_single_records(report))
+    for verdict in report.verdicts:
+        stated = CLAIM.match(verdict.subject)
+        if stated is None or not bounds:
+            continue
+        epsilon, delta = float(stated[1]), float(stated[2])
+        refuted = any(_rejects(item, epsilon * (1 + CLAIMED) + _LEAST, delta * (1 + CLAIMED)) for item in bounds)
+        possible = any(_rejects(item, epsilon * (1 - CLAIMED) - _LEAST, delta * (1 - CLAIMED)) for item in bounds)
+        outcomes = [each.outcome for each in report.verdicts if each.subject == verdict.subject]
+        if refuted and Outcome.REFUTED not in outcomes:
+            yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts refute that"
+        elif verdict.outcome is Outcome.REFUTED and not possible:
+            yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts do not refute that"
+
+
+def _of_single_records(report: PrivacyReport) -> Iterator[Evidence]:
+    for item in report.evidence:
+        if item.method == BOUND and item.lower is not None and item.details.get("copies") == 1:
+            yield item
+
+
+def _rejects(item: Evidence, epsilon: float, delta: float) -> bool:
+    share = (1 - item.confidence) / item.details["sets"]
+    return any(_either_rejected(counts, max(0.0, epsilon), delta, share) for counts in counts_of(item))
 
 
 def counts_of(item: Evidence) -> Iterator[Counts]:

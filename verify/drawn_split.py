@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.canary_bounds import BOUND
+from verify.canary_bounds import BOUND, METHODS, of_split
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
 #: Of an audit's failure probability, what bounds have.
@@ -57,7 +58,14 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, f"it states {stated.split_records} records, its manifest {manifest['records']}"
     if wrong := _overspent(report, stated.confidence):
         return Outcome.REFUTED, wrong
-    key, records, included = bytes.fromhex(manifest["key"]), set(), 0
+    return _thrown_again(path, report, stated, manifest)
+
+
+def _thrown_again(
+    path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any]
+) -> tuple[Outcome, str]:
+    """What each record's coin says, thrown again by the key of ``manifest``."""
+    records, included = Counter[bytes](), 0
     for role, side in _SIDES.items():
         named = [item for item in report.inputs if item.role == role]
         if [item.digest for item in named] != [manifest[role]["digest"]]:
@@ -65,14 +73,24 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         file = _at_hand(path, report, role)
         if file is None:
             return Outcome.INCONCLUSIVE, f"the {role} are not at hand, so that their coins cannot be thrown again"
-        lines = {content for line in file.read_bytes().split(b"\n") if (content := line.strip())}
-        if any(_coin(key, content) is not side for content in lines):
+        lines = Counter(content for line in file.read_bytes().split(b"\n") if (content := line.strip()))
+        if any(_coin(bytes.fromhex(manifest["key"]), content) is not side for content in lines):
             return Outcome.REFUTED, f"some of its {role} are on the other side than their coins"
-        records |= lines
+        records += lines
         included += side * len(lines)
     if (len(records), included) != (manifest["records"], manifest["included"]):
         return Outcome.REFUTED, "its manifest counts other records than its files hold"
+    if wrong := _miscounted(report, stated, sum(count == 1 for count in records.values())):
+        return Outcome.REFUTED, wrong
     return Outcome.CONSISTENT, f"the coins of all {len(records)} records are those of the manifest's key"
+
+
+def _miscounted(report: PrivacyReport, stated: AuditParameters, single: int) -> str:
+    """What is wrong with the bounds if ``single`` records have a coin of their own; empty if nothing."""
+    for item in report.evidence:
+        if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != single:
+            return f"its bound on {item.quantity} does not count all {single} records that occur once"
+    return ""
 
 
 def _overspent(report: PrivacyReport, confidence: float | None) -> str:

@@ -22,13 +22,17 @@ from privctl.reports.parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify.relabelled import FUSED, RATES, Relabelled, test_faults
 from verify.stated import readable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SUBJECT, _OMITTED = "evidence", "evidence not recomputed"
-_SCORE, _BLIND, _FUSED = "score.", "blind baseline", "fused"
+_SCORE, _TESTED, _BLIND = "score.", "tested.", "blind baseline"
+#: What the digests of the records decide.
+_FOLD, _SEED = "relabelled.fold", "relabelled.seed"
+_DECIDED = {_FOLD: "U8", _SEED: "I64"}
 _RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
 _BEYOND = "AUC over the blind baseline's"
 _TOLD_APART = "members cannot be told from non-members"
@@ -40,9 +44,9 @@ _DELONG_T = "DeLong, logit scale, t"
 _RELABELLED = "normal, standard deviation over relabellings"
 _SHOWN = 3
 #: The joint test looks at the AUC and at these false positive rates.
-_RATES, _NEAR = (0.01, 0.001), 1e-6
+_NEAR, _NEAR_FUSED = 1e-6, 1e-5
 #: Attacks whose kept scores depend on the labels, so that other ones were tested.
-_TESTED_OTHERWISE = ("quantile", "rmia", "rmia-online", "fused")
+_TESTED_OTHERWISE = ("quantile", "rmia", "rmia-online", FUSED)
 
 
 @dataclass(slots=True)
@@ -63,13 +67,14 @@ class _Figures:
     interval: str | None = None
     samples: tuple[int, int]
     details: Mapping[str, float] = field(default_factory=dict)
+    near: float = _ROUNDING
 
 
 def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
     """Hold the evidence of the report at ``path`` against the ranks it names, where these are at hand.
 
-    Areas under ROC curves, true positive rates and their intervals are computed again. Every other figure, and all of
-    them without the ranks, are named in an omission.
+    Areas under ROC curves, true positive rates and their intervals are computed again; the fused score is learned
+    again, and the joint test repeated. Every other figure, and all of them without the ranks, are named in an omission.
     """
     found = Recomputed()
     if not report.evidence:
@@ -84,11 +89,18 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
         again += 1
         wrong += [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures)]
         wrong += [f"{item.method}: joint test: {text}" for text in ranks.test_faults(item)] if ranks is not None else []
+    if ranks is not None and ranks.again is not None and (fault := ranks.again.fused_fault()):
+        wrong.append(f"{FUSED}: {fault}")
+    elif ranks is not None and ranks.again is None and FUSED in ranks.scores:
+        reason = "the audit did not keep the folds and the seed to learn it again"
+        found.omissions.append(Omission(what="fused score", reason=reason))
     wrong += list(_doubts(report, again > 0))
     for text in wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
     if again and not wrong:
         reason = f"{counted(again, 'figure is', 'figures are')} what the ranks kept give"
+        if ranks is not None and ranks.again is not None:
+            reason += ", and no p-value of the joint test is smaller than relabelling them gives"
         reason += "; whether the model gives those ranks was not looked at"
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
     if left:
@@ -112,24 +124,56 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
         if files.digest(place) != named[0].digest:
             return None, "the ranks at hand are not those of this audit"
         with SafetensorsFile(place) as file:
-            names = [tensor.name for tensor in file.tensors if tensor.name.startswith(_SCORE)]
+            names = [tensor.name for tensor in file.tensors if tensor.name.startswith((_SCORE, _TESTED))]
             what = "an audit's ranks"
             arrays = read_arrays(file, dict.fromkeys(names, "F64"), what)
             member = read_arrays(file, {"member": "BOOL"}, what)["member"] if names else np.empty(0, dtype=bool)
+            decided = {tensor.name for tensor in file.tensors} & _DECIDED.keys()
+            by_records = read_arrays(file, _DECIDED, what) if decided == _DECIDED.keys() else {}
     except InputError as fault:
         return None, str(fault)
     if any(len(array) != len(member) for array in arrays.values()):
         return None, "the ranks at hand are not as many as the records"
-    scores = {name.removeprefix(_SCORE): values for name, values in arrays.items()}
-    return _Ranks(member=member, scores=scores), "no ranks are kept that give them"
+    if by_records and (len(by_records[_FOLD]) != len(member) or len(by_records[_SEED]) != 1):
+        return None, "the ranks at hand are not as many as the records"
+    scores = {name.removeprefix(_SCORE): values for name, values in arrays.items() if name.startswith(_SCORE)}
+    tested = {name.removeprefix(_TESTED): values for name, values in arrays.items() if name.startswith(_TESTED)}
+    ranks = _Ranks(
+        member=member,
+        scores=scores,
+        again=_again(member, scores, tested, by_records) if by_records else None,
+        same=report.versions.get("numpy") == np.__version__,
+    )
+    return ranks, "no ranks are kept that give them"
+
+
+def _again(
+    member: NDArray[np.bool_],
+    scores: Mapping[str, NDArray[np.float64]],
+    tested: Mapping[str, NDArray[np.float64]],
+    by_records: Mapping[str, NDArray[Any]],
+) -> Relabelled | None:
+    """What can be relabelled; None where a score is missing."""
+    names = sorted(scores.keys() - {"blind", FUSED})
+    found = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
+    whole = {name: values for name, values in found.items() if values is not None and not np.isnan(values).any()}
+    if len(whole) < len(names) or not whole or not 0 < int(member.sum()) < len(member):
+        return None
+    seed = int(by_records[_SEED].view(np.uint64)[0])
+    return Relabelled(scores=whole, member=member, fold=by_records[_FOLD], seed=seed, fused=scores.get(FUSED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranks:
-    """``scores`` [records] by attack, and which records are members."""
+    """``scores`` [records] by attack, which records are members, and what can be relabelled ``again``.
+
+    ``same`` says whether numpy is the audit's.
+    """
 
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
+    again: Relabelled | None = None
+    same: bool = False
 
     def of(self, item: Evidence) -> _Figures | None:
         """What ``item`` should say; None where these ranks do not tell."""
@@ -144,8 +188,10 @@ class _Ranks:
         if not all(map(len, sides)):
             return None
         alpha = 1 - item.confidence
-        if item.quantity == "AUC" and (blind or item.method == _FUSED) and item.interval == _RELABELLED:
-            # How it varies over relabellings takes the records, which are not kept.
+        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
+            if not blind and self.again is not None and self.same:
+                return self._of_fused(*sides, alpha)
+            # How the blind baseline varies over relabellings takes the records, which are not kept.
             return _Figures(estimate=_won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":
             return _area(*sides, alpha, item.interval)
@@ -154,9 +200,26 @@ class _Ranks:
         rate = _RATE.fullmatch(item.quantity)
         return None if rate is None else _rate(*sides, float(rate[1]) / 100, alpha)
 
+    def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> _Figures:
+        assert self.again is not None
+        value, (center, deviation) = _won(members, others), self.again.own
+        reach = float(norm.isf(alpha / 2)) * deviation
+        return _Figures(
+            estimate=value,
+            lower=max(0.0, value - reach) if reach > 0 else 0.0,
+            upper=min(1.0, value + reach) if reach > 0 else 1.0,
+            samples=(len(members), len(others)),
+            details={"chance": 0.5, "center": center, "deviation": deviation},
+            near=_NEAR_FUSED,
+        )
+
     def test_faults(self, item: Evidence) -> Iterator[str]:
-        """Whether the largest statistic of the attack lies beyond the critical value, as its p-value says."""
+        """Whether the joint test gives the p-value; that the largest statistic lies on its side of the critical one."""
         test, scores = item.test, self.scores.get(item.method)
+        if test is not None and self.again is not None and 0 < test.level < 1:
+            found = self.again.joint_test(test.level)
+            if item.method in found.p_values:
+                yield from test_faults(test, item.method, found, self.again, self.same)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
         largest = _largest_statistic(scores, self.member)
@@ -229,7 +292,7 @@ def _largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) -
     ties = np.unique(scores, return_counts=True)[1].astype(np.float64)
     variance = (m + n + 1 - float((ties**3 - ties).sum()) / ((m + n) * (m + n - 1))) / (12 * m * n)
     found = [(_won(inside, outside) - 0.5) / math.sqrt(variance) if variance > _ROUNDING**2 else 0.0]
-    for rate in _RATES:
+    for rate in RATES:
         allowed = math.floor(rate * n + 1e-9)
         if allowed:
             hits = int((inside > np.sort(outside)[n - 1 - allowed]).sum())
@@ -261,6 +324,7 @@ def _binomial(hits: int, trials: int, alpha: float) -> tuple[float, float]:
 
 def _differences(item: Evidence, figures: _Figures) -> Iterator[str]:
     """Where an entry says other than it should."""
+    near = figures.near
     pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
     if figures.lower is not None:
         pairs += [("lower limit", item.lower, figures.lower), ("upper limit", item.upper, figures.upper)]
@@ -272,7 +336,7 @@ def _differences(item: Evidence, figures: _Figures) -> Iterator[str]:
         for side, count in zip(("members", "nonmembers"), figures.samples, strict=True)
     ]
     for name, stated, found in pairs:
-        if not _alike(stated, found):
+        if not _alike(stated, found, near):
             yield f"its {name} is {_number(stated)}, but the ranks kept give {_number(found)}"
     if figures.interval is not None and item.interval != figures.interval:
         yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
@@ -298,10 +362,10 @@ def _doubts(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
             )
 
 
-def _alike(stated: float | None, found: float | None) -> bool:
+def _alike(stated: float | None, found: float | None, near: float) -> bool:
     if stated is None or found is None:
         return stated is found
-    return abs(stated - found) <= _ROUNDING * max(1.0, abs(found))
+    return abs(stated - found) <= near * max(1.0, abs(found))
 
 
 def _number(value: float | None) -> str:

@@ -24,7 +24,7 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.canary_bounds import METHODS
+from verify.canary_bounds import METHODS, of_split
 
 _SUBJECT, _ROLE = "guesses on canaries", "canaries"
 _PLANTED, _GRADIENTS = "privctl-canaries", "privctl-gradient-canaries"
@@ -58,10 +58,13 @@ def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
     except ParametersError:
         return  # another check says so
     commitment, whole = stated.canary_commitment, stated.confidence
+    drawn = [item for item in items if of_split(item, stated)]
+    items = [item for item in items if not of_split(item, stated)]
     try:
-        registered = _at_hand(path, report, commitment)
-        wrong = list(_wrong(items, registered))
+        registered = _at_hand(path, report, commitment) if items else None
+        wrong = [*_wrong(items, registered), *_wrong_of_split(drawn)]
         wrong += _wrong_confidence(items, registered, commitment is not None, whole)
+        wrong += _wrong_confidence(drawn, None, False, whole)
     except (InputError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as fault:
         wrong, registered = [f"what was registered cannot be read ({fault})"], None
     outcome = Outcome.REFUTED
@@ -137,6 +140,17 @@ def _wrong(items: Sequence[Evidence], registered: _Registered | None) -> Iterato
     missing = registered.levels.keys() - {int(item.details["copies"]) for item in items}
     for copies in sorted(missing):
         yield f"no bound is stated from the guesses that were registered on canaries of up to {copies} copies"
+
+
+def _wrong_of_split(items: Sequence[Evidence]) -> Iterator[str]:
+    """Drawing a split registers nothing but what its number of records says."""
+    for item in items:
+        records, guesses = _stated(item)
+        if guesses != designed(records):
+            yield (
+                f"its bound on {item.quantity} is of {_several(guesses)} guesses on {records} records, where a split "
+                f"has {_several(designed(records))}"
+            )
 
 
 def _not_of_design(items: Sequence[Evidence]) -> Iterator[str]:

@@ -6,9 +6,13 @@ Clopper and Pearson's limits are found by halving, from binomial tails that are 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from statistics import NormalDist
 
 from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from verify.canary_bounds import CLAIM, CLAIMED
 from verify.rank_bound import at_least
 
 METHOD = "fixed threshold"
@@ -38,6 +42,24 @@ def fault(item: Evidence) -> str:
         return "it bounds nothing that is known here"
     fits = math.isclose(item.lower, found, rel_tol=_NEAR, abs_tol=_NEAR)
     return "" if fits else f"its bound is {item.lower:.6g}, but its counts give {found:.6g}"
+
+
+def wrong_claims(report: PrivacyReport) -> Iterator[str]:
+    """Verdicts on claims of (epsilon, delta) that the counts at the threshold contradict, in one sentence each."""
+    bound = next((item for item in report.evidence if item.method == METHOD and "delta" in item.details), None)
+    if bound is None or fault(bound):
+        return  # another check says what is wrong
+    hits, errors = (int(bound.details[name]) for name in _COUNTS)
+    inner, outer, tail = bound.samples["with"], bound.samples["without"], (1 - bound.confidence) / 2
+    least, most = _least(hits, inner, tail), 1 - _least(outer - errors, outer, tail)
+    for verdict in report.verdicts:
+        if (stated := CLAIM.match(verdict.subject)) is None:
+            continue
+        epsilon, found = float(stated[1]), _epsilon(least, most, float(stated[2]))
+        refuted = verdict.outcome is Outcome.REFUTED
+        if not math.isclose(epsilon, found, rel_tol=CLAIMED, abs_tol=CLAIMED) and refuted is not (found > epsilon):
+            how = "refute" if found > epsilon else "do not refute"
+            yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {how} that"
 
 
 def _epsilon(least: float, most: float, delta: float) -> float:

@@ -84,10 +84,13 @@ def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -
     )
 
 
-def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim]) -> list[Verdict]:
-    """Whether each claim is compatible with the one-run bound for single records."""
+def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim], *, more: str = "plant more") -> list[Verdict]:
+    """Whether each claim is compatible with the one-run bound for single records.
+
+    ``more`` says what to do where there are too few for a claim.
+    """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
-    return [_claim(claim, _deciding(claim, bounds)) for claim in claimed]
+    return [_claim(claim, _deciding(claim, bounds), more) for claim in claimed]
 
 
 def _deciding(claim: EpsilonClaim, bounds: Sequence[Evidence]) -> Evidence | None:
@@ -140,7 +143,7 @@ def _chance(sets: Sequence[GuessCount], curve: CurveClaim, alpha: float) -> floa
     return max(one_run_chance(s.canaries, s.guesses, least, alpha / len(sets), mu) for s in sets)
 
 
-def _claim(claim: EpsilonClaim, bound: Evidence | None) -> Verdict:
+def _claim(claim: EpsilonClaim, bound: Evidence | None, more: str) -> Verdict:
     subject = subject_of(claim)
 
     def inconclusive(reason: str) -> Verdict:
@@ -174,9 +177,9 @@ def _claim(claim: EpsilonClaim, bound: Evidence | None) -> Verdict:
     if not math.isfinite(response):
         highest = ceiling([(each.canaries, each.guesses) for each in sets], claim.delta, alpha)
         return inconclusive(
-            f"{found}; with {bound.samples['canaries']} canaries no bound can exceed {highest:.3f} at delta "
-            f"{claim.delta:g}, so they cannot refute this claim: plant more (privctl canary plant --to-see "
-            f"{claim.epsilon:g})"
+            f"{found}; with {bound.samples['canaries']} coins no bound can exceed {highest:.3f} at delta "
+            f"{claim.delta:g}, so they cannot refute this claim: {more} (privctl canary plant --to-see "
+            f"{claim.epsilon:g} says how many)"
         )
     return inconclusive(
         f"{found}, but to notice a violation even the strongest attack would have needed a true epsilon of "

@@ -107,8 +107,11 @@ class Attack(Protocol):
     def run(self, candidates: Candidates, settings: Settings) -> AttackResult:
         """The result of the attack; the first evidence always has ``chance``."""
 
+    def tested(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> NDArray[Any]:
+        """The scores [records] that relabelled records are tested by; ``scores`` are the attack's own."""
+
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
-        """What relabelled records are tested by; ``scores`` [records] are the attack's own.
+        """What relabelled records are tested by; ``scores`` [records] are those that are ``tested``.
 
         Nothing but the labels it is called with may tell it which records are members.
         """
@@ -141,9 +144,13 @@ class ScoreAttack:
             evidence=curve_evidence(self.name, scores, candidates.table.member, settings), scores=scores
         )
 
+    def tested(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> NDArray[Any]:
+        """``scores`` [records], or ``unlabelled``."""
+        return scores if self.unlabelled is None else self.unlabelled(candidates, settings)
+
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
         """AUC and TPR, see ``rank_statistics``."""
-        return rank_statistics(scores if self.unlabelled is None else self.unlabelled(candidates, settings), RATES)
+        return rank_statistics(scores, RATES)
 
 
 def auc_evidence(name: str, scores: NDArray[Any], member: NDArray[np.bool_], settings: Settings) -> Evidence:

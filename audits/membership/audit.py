@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits import ATTACKS, load_attack
+from audits.canaries.design import BOUNDS_SHARE
+from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
@@ -20,11 +22,14 @@ from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.scores.scorer import RowScores
-from audits.scores.scores_file import SCORE, arrays_of
+from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read
 from audits.scores.table import ScoreTable, Skip
+from audits.split.bounds import DrawnScores
+from audits.split.findings import split_findings
 from audits.split.manifest import read_split
 from audits.split.premises import of_training, premises, split_parameters
+from audits.statistics.cross_fit import folds
 from audits.statistics.metrics import roc
 from audits.statistics.relabel import data_seed
 from privctl.data.columns import Columns
@@ -57,6 +62,10 @@ class MembershipRequest:
     shadow: Path | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
+    #: What a drawn split is held against: claims, the mechanism's curve, and the delta of the bounds.
+    claims: tuple[EpsilonClaim, ...] = ()
+    curve: CurveClaim | None = None
+    delta: float | None = None
 
 
 class MembershipAudit:
@@ -102,6 +111,8 @@ class MembershipAudit:
                 "check its weights for NaN and its format for overflow"
             )
         candidates = self._with_shadows(candidates)
+        of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
+        alpha -= of_bounds
         attacks, omitted = self._choose_attacks(candidates)
         scoring = [attack for attack in attacks if isinstance(attack, ScoreAttack)]
         unfused = why_not_fused(candidates, scoring)
@@ -110,35 +121,39 @@ class MembershipAudit:
         settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
         results = {attack.name: attack.run(candidates, settings) for attack in attacks}
         scores = {attack.name: results[attack.name].scores for attack in scoring}
-        statistics = {each.name: each.statistics(candidates, settings, results[each.name].scores) for each in attacks}
+        tested = {each.name: each.tested(candidates, settings, results[each.name].scores) for each in attacks}
+        statistics = {each.name: each.statistics(candidates, settings, tested[each.name]) for each in attacks}
         blind = baseline.baseline(candidates, settings)
         refitted: dict[str, NDArray[Any]] = {}
         if unfused:
             omitted = [*omitted, Omission(what=f"{fused.NAME} attack", reason=unfused)]
         else:
-            joined = fused.fuse(candidates, scoring, scores, settings)
+            joined = fused.fuse(candidates, {attack.name: tested[attack.name] for attack in scoring})
             results[fused.NAME] = fused.attacked(joined, table.member, settings)
             statistics[fused.NAME] = joined.statistics
             refitted[fused.NAME] = joined.areas(blind.labels)
             scores[fused.NAME] = results[fused.NAME].scores
+        digests = [record.digest for record in candidates.records]
         evidence = [
             *with_joint_test(
                 {name: attacked.evidence for name, attacked in results.items()},
                 statistics,
                 table.member,
-                data_seed(record.digest for record in candidates.records),
+                data_seed(digests),
                 alpha,
             ),
             *baseline.differences(scores, blind, candidates, settings, refitted),
         ]
+        bounds = self._bounds(candidates, {attack.name: tested[attack.name] for attack in scoring}, of_bounds)
         return Findings(
-            evidence=(*evidence, *blind.evidence),
-            verdicts=(self._verdict(evidence, blind),),
+            evidence=(*evidence, *blind.evidence, *bounds.evidence),
+            verdicts=(self._verdict(evidence, blind), *bounds.verdicts),
             omissions=(*omitted, *_omissions(table)),
             warnings=(
                 *self._caveats(list(results), intervals, settings, alpha),
                 *_data_warnings(table, self._work.max_length),
                 *backwards_warnings(evidence),
+                *bounds.warnings,
             ),
             parameters={
                 "attack": list(results),
@@ -149,12 +164,16 @@ class MembershipAudit:
                 **self._subject.describe(),
                 **({} if self._drawn is None else split_parameters(self._drawn)),
                 **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
+                **bounds.parameters,
             },
             arrays={
                 **arrays_of(table),
                 **{f"{SCORE}{name}": values for name, values in scores.items()},
                 **{f"roc.{name}": roc(*table.split(values)) for name, values in scores.items()},
                 f"{SCORE}blind": blind.scores,
+                **{f"{TESTED}{a.name}": tested[a.name] for a in scoring if a.unlabelled is not None},
+                FOLD: folds(digests).astype(np.uint8),
+                SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),
             },
         )
 
@@ -164,6 +183,23 @@ class MembershipAudit:
         if self._drawn is None or found.outcome is not Outcome.CONSISTENT:
             return found
         return of_training(found, self._drawn, self._trained_on)
+
+    def _bounds(self, candidates: Candidates, scores: Mapping[str, NDArray[Any]], alpha: float) -> Findings:
+        """What ``scores`` [records] by attack, none of which knows who is a member, bound where privctl drew it."""
+        if self._drawn is None:
+            return Findings()
+        table, request = candidates.table, self._request
+        sides = np.where(table.member, *_SIDES.values()).tolist()
+        ids = [f"{side}:{line}" for side, line in zip(sides, table.line.tolist(), strict=True)]
+        return split_findings(
+            DrawnScores(split=self._drawn, ids=ids, member=table.member, skipped=table.skip_counts()),
+            scores,
+            trained_on=self._trained_on,
+            claimed=request.claims,
+            curve=request.curve,
+            delta=request.delta,
+            alpha=alpha,
+        )
 
     def _with_shadows(self, candidates: Candidates) -> Candidates:
         if self._request.shadow is None:

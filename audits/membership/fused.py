@@ -33,20 +33,13 @@ def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack]) -> str
     return ""
 
 
-def fuse(
-    candidates: Candidates, attacks: Sequence[ScoreAttack], scores: Mapping[str, NDArray[Any]], settings: Settings
-) -> FusedScore:
-    """What is learned from ``scores`` [records] of ``attacks``, or from those that do not know the labels."""
-    table = candidates.table
-    unlabelled = {
-        attack.name: scores[attack.name] if attack.unlabelled is None else attack.unlabelled(candidates, settings)
-        for attack in attacks
-    }
+def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]]) -> FusedScore:
+    """What is learned from the scores that are ``tested`` [records], by attack: none of them knows the labels."""
     digests = [record.digest for record in candidates.records]
     return FusedScore(
-        scores=unlabelled,
+        scores=tested,
         digests=digests,
-        members=table.samples["members"],
+        members=candidates.table.samples["members"],
         rates=RATES,
         seed=data_seed(digests),
     )

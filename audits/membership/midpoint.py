@@ -71,6 +71,10 @@ class MidpointAttack:
         outcome = split_midpoint(member_loss, nonmember_loss, settings.seed)
         return AttackResult(evidence=_evidence(self.name, outcome, settings), scores=scores)
 
+    def tested(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> NDArray[Any]:
+        """``scores`` [records], which do not depend on the labels."""
+        return scores
+
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
         """How much more often members of the test half are called members than non-members, in its standard errors."""
         return partial(_called_more_often, scores, settings.seed)

@@ -19,6 +19,7 @@ from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.choices import TaskName
+from privctl.models.images import check_reads_pixels, class_names, image_logits
 from privctl.models.language import LanguageModel, pad_of, quiet_transformers
 from privctl.models.purpose import checked_problem
 
@@ -178,6 +179,7 @@ class ImageScorer:
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
         checked_problem(model.path, model.network.config, TaskName.IMAGE_CLASSIFICATION)
+        check_reads_pixels(model.path, model.network)
         self.facts = image_facts(model.folder, model.network.config)
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
@@ -198,7 +200,7 @@ class ImageScorer:
                 scaled = self.facts.scale(torch.from_numpy(np.stack(images)).to(model.device))
                 labels = torch.tensor(heads, device=model.device)
                 with network_errors(model):
-                    logits = model.network(pixel_values=scaled.to(model.network.dtype)).logits
+                    logits = image_logits(model.network, scaled.to(model.network.dtype))
                 values[:, batch] = class_scores(logits, labels).cpu().numpy()
                 advance(len(batch))
         return values
@@ -266,7 +268,7 @@ def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[i
 
 def _labels(model: LanguageModel) -> dict[str, int]:
     """The number of each label, by its name, and by itself where that is not the name of another."""
-    names = {int(i): str(name) for i, name in model.network.config.id2label.items()}
+    names = class_names(model.network.config)
     if len(names) < 2:
         raise InputError(f"{model.path} has {len(names)} output, which is no choice between labels; give a classifier")
     return {str(i): i for i in names} | {name: i for i, name in names.items()}

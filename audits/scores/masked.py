@@ -120,8 +120,10 @@ def _projection(model: LanguageModel, mask: int, pad: int) -> _Projection:
     network = model.network
 
     def project_all(ids: torch.Tensor, real: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits[masked]
-        return logits
+        logits: torch.Tensor = network(input_ids=ids, attention_mask=real).logits
+        if logits.shape[1] == getattr(network.config, "max_position_embeddings", None):
+            logits = logits[:, : ids.shape[1]]  # Perceiver's decoder answers for every position that there may be
+        return logits[masked]
 
     def project_masked(ids: torch.Tensor, real: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
         handle = network.get_output_embeddings().register_forward_pre_hook(lambda _, arguments: (arguments[0][masked],))

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 #: Prefix of the name of every array of one attack's scores.
 SCORE = "score."
+#: The same for the scores by which relabelled records were tested, where an attack's own depend on the labels.
+TESTED = "tested."
+#: What the records decide by their digests: the fold of each, and the seed of relabellings. With these, what an audit
+#: learned from its scores can be learned again, without the records.
+FOLD, SEED = "relabelled.fold", "relabelled.seed"
 #: Header key, and the warning to anyone who opens the file.
 _NOTE = "privctl.private"
 _WARNING = "not for release: standing of private records in an audit"
@@ -84,7 +89,7 @@ def staged_scores(
 
 
 def _kept_form(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if name.startswith(SCORE):
+    if name.startswith((SCORE, TESTED)):
         return ranks_of(array)
     return round_coarsely(array) if name in _COARSE else array
 

@@ -38,9 +38,12 @@ class DrawnScores:
     member: NDArray[np.bool_]
     skipped: Mapping[tuple[bool, Skip], int]
 
-    def bounds(self, scores: Mapping[str, NDArray[np.float64]], delta: float, alpha: float) -> tuple[Evidence, ...]:
+    def bounds(
+        self, scores: Mapping[str, NDArray[np.float64]], delta: float, alpha: float, *, reason: str = ""
+    ) -> tuple[Evidence, ...]:
         """The bounds at ``delta`` by the ``scores`` [records] of each column, all together wrong with ``alpha``.
 
+        ``reason`` says why they are none, if they are.
         Raises InputError for records that are not of the split, CommandError for a delta out of range.
         """
         if not 0 <= delta < 1:
@@ -50,7 +53,7 @@ class DrawnScores:
             raise InputError(f"{self.split.path} draws {len(drawn)} records that occur once; give at least 2")
         places = self._places(drawn)
         scored = places >= 0
-        reason = self._why_none(int((~scored).sum()))
+        reason = reason or self._why_none(int((~scored).sum()))
         sets = register([1] * len(drawn))
         included = np.array([member for member, _ in drawn], dtype=np.bool_)
         return tuple(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 RIDGE = 0.1
 #: How large the mean of all scores is beside each of them.
 FIRST = 5.0
+DECIMALS = 9
 #: Relabellings that say how its AUC varies where there is nothing to find, and how many labels these are at most.
 _COUNT, _LEAST, _MOST_LABELS = 199, 49, 5_000_000
 
@@ -47,8 +48,11 @@ class FusedScore:
     seed: int
 
     def fitted(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """How member-like each record is by what the others teach, under each row of ``labels`` [rows, records]."""
-        return cross_fitted(self._features, self.fold, labels, RIDGE)
+        """How member-like each record is by what the others teach, under each row of ``labels`` [rows, records].
+
+        Rounded, so that records with the same scores stay equal and whoever learns it again finds the same order.
+        """
+        return np.round(cross_fitted(self._features, self.fold, labels, RIDGE), DECIMALS)
 
     def areas(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The AUC under each row of ``labels`` [rows, records], fitted to it."""

@@ -40,7 +40,7 @@ def report_on_scores(
     require_regular(path)
     require_absent(path, options["force"])
     if options["models"]:
-        from audits.from_scores import run_scores
+        from audits.at_threshold import run_scores
 
         if len(files) > 1:
             raise CommandError(f"--models takes the scores of all models from one file, and {len(files)} are given")

@@ -13,7 +13,7 @@ from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_
 from privctl.cli.options import COLUMNS, MODEL, Command, data_option
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.choices import ClippingStyle, LogName, Schedule
+from privctl.train.choices import ClippingPasses, ClippingStyle, LogName, Schedule
 from privctl.train.method import GROUPS
 
 _TASKS = tuple(str(task) for task in TaskName)
@@ -158,6 +158,16 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
             "default": "flat",
             "show_default": True,
             "help": "How gradients are clipped: flat, automatic, or per layer.",
+        },
+    ),
+    "clipping_passes": (
+        "--clipping-passes",
+        {
+            "type": _choices(ClippingPasses),
+            "default": "1",
+            "show_default": True,
+            "help": "Backward passes of a micro-batch: 2 keep less of each layer and take longer; auto takes 2 where "
+            "memory does not hold one record otherwise.",
         },
     ),
     "schedule": (

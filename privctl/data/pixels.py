@@ -63,7 +63,7 @@ def image_facts(folder: Path, config: Any) -> ImageFacts:
 
     Raises InputError unless the file has one finite number per channel.
     """
-    channels = int(getattr(config, "num_channels", 3))
+    channels = int(getattr(config, "num_channels", None) or getattr(_vision(config), "num_channels", 3))
     path = folder / FILE_NAME
     data = parse_json(read_text(path), str(path)) if path.is_file() else {}
     if not isinstance(data, dict):
@@ -90,8 +90,14 @@ def _numbers(values: Any, name: str, count: int, path: Path) -> tuple[float, ...
     return tuple(float(v) for v in values)
 
 
+def _vision(config: Any) -> Any:
+    """The part for images of a configuration for images and texts; None in others."""
+    return getattr(config, "vision_config", None)
+
+
 def _size(config: Any) -> tuple[int, int] | None:
-    size = getattr(config, "image_size", None)
+    """The size of images (height, width), which models of images and texts state for their part for images."""
+    size = getattr(config, "image_size", None) or getattr(_vision(config), "image_size", None)
     if isinstance(size, int):
         return size, size
     if isinstance(size, (list, tuple)) and len(size) == 2:

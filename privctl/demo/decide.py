@@ -32,10 +32,14 @@ at_delta = 1e-5
 require = ["proved", "conditional"]
 recompute = true
 
-# The model must be at hand, and must have been attacked. Few records make wide intervals, so the limit is generous.
+# The model must be at hand, and must have been attacked. 400 records a side make intervals that reach 0.09 beyond what
+# was found, and chance alone adds up to 0.1 to what is found, so the limit is generous.
 require_model = true
 required_steps = ["audit"]
-max_auc = 0.65
+max_auc = 0.7
+
+# An audit that tells members from non-members fails a model, unless both limits above are met and no attack does better
+# than the guarantee allows: every finite epsilon allows a little.
 """
 #: The claim of the model that the gate refuses: below the policy's limit, by a formula that does not hold.
 CLAIMED = 1.0

@@ -205,7 +205,7 @@ KEYS: dict[str, Key] = {
         _number("max_age_days", "Oldest report given that counts.", 0, 36500),
         _names(
             "forbid_outcomes",
-            "Outcomes of verdicts that stop a build; REFUTED always does.",
+            "Outcomes of verdicts that stop a build; REFUTED does, save a leak within both limits and the guarantee.",
             (Outcome.REFUTED.value, Outcome.INCONCLUSIVE.value),
         ),
         Key(

@@ -48,7 +48,8 @@ max_auc = 0.6
 # What the audit must have been able to see.
 # min_power = { auc = 0.55, epsilon = 4, extraction = 0.01 }
 
-# A verdict REFUTED always fails the gate; this makes an INCONCLUSIVE one stop it too.
+# A verdict REFUTED fails the gate; this makes an INCONCLUSIVE one stop it too. One REFUTED passes: that members can be
+# told from non-members, where max_epsilon and max_auc are both met and attacks find no more than the guarantee allows.
 # forbid_outcomes = ["REFUTED", "INCONCLUSIVE"]
 
 # What is accepted for a time. Without a reason and a day of expiry it is an error.

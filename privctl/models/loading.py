@@ -18,6 +18,7 @@ from privctl.models.adapters import trained_classes
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
+from privctl.models.images import check_reads_pixels, class_names
 from privctl.models.language import (
     CAUSAL,
     IMAGE_CLASSIFIER,
@@ -150,6 +151,8 @@ def load_for_training(
             _check_numbers(path, network)
     if adapter is not None:
         misfits = _without_head(path, adapter, misfits)
+    if task is TaskName.IMAGE_CLASSIFICATION:
+        check_reads_pixels(path, network)
     norms = checked_batch_norms(path, network, norm, convert)
     network.float().requires_grad_(True).train(dropout)
     freeze(network, norms)
@@ -195,7 +198,7 @@ def trained_outputs(path: Path, task: TaskName) -> int | None:
 
 
 def _names(config: Any) -> tuple[str, ...]:
-    return tuple(str(name) for _, name in sorted((int(i), name) for i, name in config.id2label.items()))
+    return tuple(class_names(config).values())
 
 
 def _without_weights(path: Path) -> bool:

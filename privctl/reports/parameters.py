@@ -137,6 +137,7 @@ class TrainingParameters:
     bf16: bool | None = None
     task: str | None = None
     clipping: str | None = None
+    clipping_passes: int | None = None
     examples: int | None = None
     epsilon: float | None = None
     delta: float | None = None

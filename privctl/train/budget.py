@@ -15,6 +15,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
+from privctl.train.choices import ClippingPasses
 from privctl.train.half_precision import in_bfloat16
 from privctl.train.request import RetrainRequest
 from privctl.train.settings import TrainingSettings
@@ -65,6 +66,7 @@ def recipe_for(
             warmup_steps=request.warmup_steps,
             micro_tokens=_tokens_at_once(request),
             micro_examples=request.micro_examples,
+            clipping_passes=2 if request.clipping_passes is ClippingPasses.TWO else 1,
             bf16=in_bfloat16(request),
             batches=batches,
         ), delta

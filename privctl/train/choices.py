@@ -25,6 +25,14 @@ class ClippingStyle(StrEnum):
     PER_LAYER = "per-layer"
 
 
+class ClippingPasses(StrEnum):
+    """In how many backward passes gradients are clipped; AUTO takes two where memory does not hold a record in one."""
+
+    ONE = "1"
+    TWO = "2"
+    AUTO = "auto"
+
+
 class DerivativeMethod(StrEnum):
     """How a directional derivative is found, by the names users give."""
 

@@ -17,7 +17,7 @@ from privctl.train.prepare import TrainingJob
 #: once, what it shows, what it is evaluated on.
 _MAY_CHANGE = {
     "output", "resume", "force", "show_unprotected", "device", "checkpointing", "held_out", "logs",
-    "micro_examples", "micro_tokens", "fsdp",
+    "micro_examples", "micro_tokens", "clipping_passes", "fsdp",
 }  # fmt: skip
 #: What follows from the options and the data, in words.
 _DERIVED = {"sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta"}

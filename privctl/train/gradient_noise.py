@@ -11,19 +11,22 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import NoReturn, Protocol
+
+import torch
+from torch import Tensor
 
 from privctl.domain.errors import PrivctlError
 from privctl.randomness import BLOCK, NoiseSource
-from privctl.randomness.device import Place, engine_for
+from privctl.randomness.device import ElementRange, Place, engine_for, tiles_of
 from privctl.randomness.device.tensor_engine import key_words
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 #: Standard deviations that float64 numbers of grid steps leave room for.
 _LEAST, _MOST = 1e-250, 1e250
+#: Tensors of fewer elements share a launch, and so many elements in all lie in a buffer at most.
+_SMALL, _BUFFER = 1 << 17, 1 << 22
+#: Tables of tiles that are kept: more than a model's small tensors make buffers.
+_MOST_TABLES = 256
 
 
 class GradientNoise(Protocol):
@@ -99,7 +102,8 @@ class Shard:
 class CipherNoise:
     """For tensors on an accelerator, or on any device: ChaCha20 keystream under a 256-bit key, drawn where they lie.
 
-    The host never waits for it, and no tensor of noise is made where Triton works. The key is this object's own, so an
+    The host never waits for it, and no tensor of noise is made where Triton works. Small tensors are copied into one
+    buffer and share a launch; the keystream of each remains that of its own number. The key is this object's own, so an
     object is neither copied nor sent. Each step is drawn once, in rising order, and in a step each element once.
 
     Processes that each hold shards of the same tensors have a key each. Under one key, shards that share no element
@@ -116,6 +120,7 @@ class CipherNoise:
         fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl device noise seed %d" % seed).digest()
         self._key = key_words(fresh if key is None else key, device)
         self._steps = _Steps()
+        self._tiles: dict[tuple[ElementRange, ...], Tensor] = {}
 
     @property
     def description(self) -> str:
@@ -144,9 +149,30 @@ class CipherNoise:
             raise PrivctlError(f"noise of standard deviation {stddev:g} is out of range; check clip norm and noise")
         self._steps.begin(step)
         _require_apart(shards)
-        for shard in shards:
-            place = Place(step=step, tensor=shard.tensor)
-            self._engine.release(shard.values.view(-1), self._key, place, shard.offset, stddev)
+        places = [Place(step=step, tensor=shard.tensor) for shard in shards]
+        for pack in _packs(shards):
+            if len(pack) > 1:
+                self._release_joined([shards[i] for i in pack], stddev, step)
+            else:
+                alone = shards[pack[0]]
+                self._engine.release(alone.values.view(-1), self._key, places[pack[0]], alone.offset, stddev)
+
+    def _release_joined(self, shards: Sequence[Shard], stddev: float, step: int) -> None:
+        pieces = [shard.values.view(-1) for shard in shards]
+        flat = torch.cat(pieces)
+        self._engine.release_joined(flat, self._key, step, self._tiles_of(shards), stddev)
+        torch._foreach_copy_(pieces, torch.split(flat, [len(piece) for piece in pieces]))
+
+    def _tiles_of(self, shards: Sequence[Shard]) -> Tensor:
+        """Kept from step to step, in which the same tensors come: the host would wait for a table that is sent."""
+        stretches = tuple(
+            ElementRange(tensor=shard.tensor, offset=shard.offset, count=shard.values.numel()) for shard in shards
+        )
+        if stretches not in self._tiles:
+            if len(self._tiles) >= _MOST_TABLES:
+                self._tiles.clear()
+            self._tiles[stretches] = tiles_of(stretches, self._device)
+        return self._tiles[stretches]
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError: a copy would draw the same noise again."""
@@ -159,6 +185,23 @@ def _require_apart(shards: Sequence[Shard]) -> None:
         if shard.offset < ends.get(shard.tensor, 0):
             raise ValueError(f"shards of tensor {shard.tensor} share element {shard.offset}, which has one noise only")
         ends[shard.tensor] = shard.offset + shard.values.numel()
+
+
+def _packs(shards: Sequence[Shard]) -> Iterator[list[int]]:
+    """The places in ``shards`` of those that share a launch; small ones of one type do, up to the size of a buffer."""
+    open_packs: dict[torch.dtype, list[int]] = {}
+    sizes: dict[torch.dtype, int] = {}
+    for i, shard in enumerate(shards):
+        size, kind = shard.values.numel(), shard.values.dtype
+        if size >= _SMALL:
+            yield [i]
+        elif size:
+            if sizes.get(kind, 0) + size > _BUFFER:
+                yield open_packs.pop(kind)
+                sizes[kind] = 0
+            open_packs.setdefault(kind, []).append(i)
+            sizes[kind] = sizes.get(kind, 0) + size
+    yield from open_packs.values()
 
 
 def _pieces(tensor: Tensor, size: int) -> Iterator[Tensor]:

@@ -105,6 +105,7 @@ class Trainer:
             device=self.device,
             notify=self.notify,
             workers=self.workers,
+            may_pass_twice=self.recipe.may_pass_twice,
         )
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
@@ -129,7 +130,9 @@ class Trainer:
         last_save = self.clock()
         with full_precision(self.device), self._gradients() as engine:
             while (position := self._position(updates, steps_begun)) < self.recipe.steps:
-                self.precision.begin(updates, position, self._mark_side_releases)
+                self.precision.begin(
+                    updates, position, lambda n: self.workers.jointly(partial(self._mark, n, side=True))
+                )
                 self.workers.jointly(partial(self._mark, steps_begun + 1))
                 earlier = len(tally.losses)
                 examples = self._step(engine, optimizer, updates, steps_begun, tally)
@@ -168,16 +171,9 @@ class Trainer:
             side_releases_begun=self.precision.side_releases_begun,
         )
 
-    def _mark(self, begun: int) -> None:
+    def _mark(self, begun: int, *, side: bool = False) -> None:
         if self.folder is not None and self.workers.is_main:
-            self.folder.mark(begun)
-
-    def _mark_side_releases(self, begun: int) -> None:
-        def mark() -> None:
-            if self.folder is not None and self.workers.is_main:
-                self.folder.mark_side_releases(begun)
-
-        self.workers.jointly(mark)
+            (self.folder.mark_side_releases if side else self.folder.mark)(begun)
 
     def _position(self, updates: int, steps_begun: int) -> int:
         """Position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
@@ -188,7 +184,8 @@ class Trainer:
             return nullcontext()
         # A pass that one process repeated alone would be out of step with the others.
         may_promote = self.promoted is None and not self.workers.lockstep
-        return PerExample(self.network, self.clipping, self.promoted or (), may_promote=may_promote)
+        passes = self.recipe.clipping_passes
+        return PerExample(self.network, self.clipping, self.promoted or (), may_promote=may_promote, passes=passes)
 
     def _step(
         self,

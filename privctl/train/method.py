@@ -27,6 +27,7 @@ OPTION = "option"
 GROUPS = {
     "clipping": ("clip_norm", "clipping"),
     "clip-norm": ("clip_norm",),
+    "passes": ("clipping_passes",),
     "schedule": ("schedule", "warmup_steps"),
     "budget": ("epsilon", "noise_multiplier", "delta"),
     "secrets": ("secrets",),

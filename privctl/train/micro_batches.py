@@ -23,7 +23,8 @@ class MicroBatches:
     """Cuts batches of ``task`` into what goes through the network at once: at most ``examples`` and padded ``tokens``.
 
     Both are lowered for good where memory runs out. How a batch is cut changes nothing but rounding. Where ``workers``
-    make every pass together, each makes as many as the one with the most.
+    make every pass together, each makes as many as the one with the most. ``may_pass_twice``: where one record is too
+    much, the user is told of clipping in two passes.
     """
 
     task: Task
@@ -32,6 +33,7 @@ class MicroBatches:
     device: torch.device
     notify: Notify = lambda _: None
     workers: Workers = ALONE
+    may_pass_twice: bool = False
 
     def each(
         self,
@@ -88,7 +90,7 @@ class MicroBatches:
         if self.workers.lockstep:
             most = int(self.workers.gather(torch.tensor([most])).min())
         if not most:
-            raise _too_large(self.device)
+            raise too_large(self.device, self.may_pass_twice)
         self.examples, self.tokens = (most, self.tokens) if lengths is None else (self.examples, most)
         self.notify(_lowered(self.device, self.examples, None if lengths is None else self.tokens))
 
@@ -101,12 +103,12 @@ def halved(recipe: TrainingSettings, length: int | None, device: torch.device, n
     release_unused(device)
     if length is None:
         if recipe.micro_examples == 1:
-            raise _too_large(device)
+            raise too_large(device, recipe.may_pass_twice)
         recipe = replace(recipe, micro_examples=recipe.micro_examples // 2)
     else:
         most = min(recipe.micro_tokens, recipe.micro_examples * length)
         if most <= length:
-            raise _too_large(device)
+            raise too_large(device, recipe.may_pass_twice)
         recipe = replace(recipe, micro_tokens=most // 2)
     notify(_lowered(device, recipe.micro_examples, None if length is None else recipe.micro_tokens))
     return recipe
@@ -118,8 +120,14 @@ def _lowered(device: torch.device, examples: int, tokens: int | None) -> str:
     return f"the memory of {device} ran out; from now on at most {most} are processed at once ({flag} sets this)"
 
 
-def _too_large(device: torch.device) -> InputError:
-    return InputError(
-        f"the memory of {device} does not hold one record; add --checkpointing or --bf16, train fewer numbers with "
+class TooLargeError(InputError):
+    """One record is too much for the memory."""
+
+
+def too_large(device: torch.device, may_pass_twice: bool) -> TooLargeError:
+    """What to tell where not even one record fits, and clipping in two passes is left to be tried or not."""
+    passes = "--checkpointing with --clipping-passes 2," if may_pass_twice else "--checkpointing"
+    return TooLargeError(
+        f"the memory of {device} does not hold one record; add {passes} or --bf16, train fewer numbers with "
         "--lora-rank, lower --max-length, or use a device with more memory"
     )

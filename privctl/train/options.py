@@ -17,7 +17,7 @@ from privctl.domain.progress import Notify
 from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.purpose import class_named, task_meant
-from privctl.train.choices import ClippingStyle, LogName, Schedule
+from privctl.train.choices import ClippingPasses, ClippingStyle, LogName, Schedule
 from privctl.train.method import Method
 from privctl.train.own_settings import own_settings
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest, SecretsRequest
@@ -54,6 +54,7 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
             output=Path(options["output"]),
             clipping=ClippingStyle(options.get("clipping", "flat")),
             clip_norm=options.get("clip_norm", 1.0),
+            clipping_passes=_passes(options.get("clipping_passes", "1")),
             show_unprotected=options.get("show_unprotected", False),
             logs=tuple(map(LogName, options.get("log", ()))),
             schedule=Schedule(options.get("schedule", "constant")),
@@ -64,6 +65,12 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
         )
     except ValueError as error:
         raise CommandError(str(error)) from None
+
+
+def _passes(given: object) -> ClippingPasses:
+    if str(given) not in list(ClippingPasses):
+        raise CommandError(f"--clipping-passes is {given}; it must be one of {', '.join(ClippingPasses)}")
+    return ClippingPasses(str(given))
 
 
 def task_of(options: Mapping[str, Any], model: ModelRequest, data: DataPath, notify: Notify) -> TaskName:

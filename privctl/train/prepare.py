@@ -41,6 +41,7 @@ from privctl.models.vocabulary import Vocabulary, frequent_words, private_vocabu
 from privctl.parallel import ALONE, Workers
 from privctl.storage.reader import open_checkpoint
 from privctl.train.budget import recipe_for, require_budget
+from privctl.train.choices import ClippingPasses
 from privctl.train.contribution import IndependenceTest
 from privctl.train.log_places import require_logs
 from privctl.train.released_model import require_places
@@ -83,6 +84,8 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     request.method.check(request)
     if request.fsdp and not request.method.shards:
         raise CommandError(f"{request.method_name} needs the whole model in each process; remove --fsdp")
+    if request.fsdp and request.clipping_passes is ClippingPasses.AUTO:
+        raise CommandError("--clipping-passes auto tries what one process holds; with --fsdp give 1 or 2")
     require_budget(request)
     _check_task(request)
     _check_places(request)

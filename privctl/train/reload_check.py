@@ -22,6 +22,8 @@ from transformers import AutoTokenizer
 from privctl.domain.errors import InputError
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
+from privctl.models.guard.keys import read_object
+from privctl.models.images import logits_in
 from privctl.models.language import ModelClass, quiet_transformers
 from privctl.models.loading import KINDS, TrainingModel
 from privctl.models.tasks.base import evaluation_mode
@@ -36,6 +38,7 @@ _ROWS, _TOKENS, _PIXELS = 2, 12, 64
 _SEED = 20
 #: What transformers notes of itself in a configuration.
 _NOTES = ("_name_or_path", "architectures", "dtype", "transformers_version")
+_ABSENT = object()
 _SENTENCE = 'The quick brown fox jumps over 13 lazy dogs; naïve café, Москва, 東京 — what? ("No!")\n'
 
 
@@ -74,7 +77,7 @@ class ReferenceAnswers:
             yield f"transformers cannot load it ({str(error).strip().splitlines()[0] if str(error) else error!r})"
             return
         yield from _unfit(info)
-        yield from _other_network(loaded, network)
+        yield from _other_network(loaded, network, read_object(folder / "config.json"))
         yield from self.other_tokens(folder)
         try:
             logits = answers(loaded, self.inputs)
@@ -131,7 +134,7 @@ def answers(network: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
     moved = {name: tensor.to(device) for name, tensor in inputs.items()}
     modes = evaluation_mode(network), full_precision(device), torch.compiler.set_stance("force_eager")
     with modes[0], modes[1], modes[2], _without_cache(network):
-        logits: Tensor = network(**moved).logits
+        logits = logits_in(network(**moved))
     return logits.float().cpu()
 
 
@@ -219,18 +222,20 @@ def _unfit(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"transformers {word} {names[0]}{more}"
 
 
-def _other_network(loaded: Any, network: Any) -> Iterator[str]:
+def _other_network(loaded: Any, network: Any, written: Mapping[str, Any]) -> Iterator[str]:
+    """How ``loaded`` differs from ``network``; ``written`` is its configuration, to which a network may add (LeViT)."""
     if type(loaded) is not type(network):
         yield f"transformers makes a {type(loaded).__name__} of it, and a {type(network).__name__} was trained"
         return
     here, there = _settings(network.config), _settings(loaded.config)
     for name in sorted(here.keys() | there.keys()):
-        if here.get(name) != there.get(name):
+        if here.get(name) not in (there.get(name), written.get(name, _ABSENT)):
             yield f"its config.json has {name} {there.get(name)!r}, and the network {here.get(name)!r}"
     trained, read = _tensors(network), _tensors(loaded)
+    stored = network.state_dict().keys()
     for name in sorted(trained.keys() | read.keys()):
         mine, its = trained.get(name), read.get(name)
-        if mine is None or its is None or mine.dtype != its.dtype or not _equal(mine, its):
+        if mine is None or its is None or not _equal(mine, its) or (name in stored and mine.dtype != its.dtype):
             yield f"transformers loads another {name} than the network has"
 
 
@@ -246,7 +251,9 @@ def _tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.detach().cpu(), other.detach().cpu())
+    """Whether both hold the same numbers; constants that are computed may be stored in two formats."""
+    kind = torch.promote_types(one.dtype, other.dtype)
+    return torch.equal(one.detach().cpu().to(kind), other.detach().cpu().to(kind))
 
 
 def _tokens(tokenizer: Any) -> tuple[Any, ...]:

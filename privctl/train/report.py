@@ -284,7 +284,9 @@ def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
 def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> dict[str, Any]:
     """The settings that all methods share, and how far the run came."""
     request, recipe = job.request, job.recipe
-    settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name != "batches"}
+    settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in ("batches", "clipping_passes")}
+    if "passes" in request.method.takes:
+        settings["clipping_passes"] = recipe.clipping_passes
     if recipe.batches is not Batches.POISSON:
         settings["batches"] = recipe.batches
     return {

@@ -9,7 +9,7 @@ from privctl.data.columns import USUAL, Columns
 from privctl.data.several import DataPath
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.choices import ClippingStyle, LogName, Schedule
+from privctl.train.choices import ClippingPasses, ClippingStyle, LogName, Schedule
 from privctl.train.method import Method, MethodSettings, Settings
 from privctl.train.methods import method_named
 
@@ -126,6 +126,7 @@ class RetrainRequest:
     schedule: Schedule = Schedule.CONSTANT
     warmup_steps: int = 0
     clip_norm: float = 1.0
+    clipping_passes: ClippingPasses = ClippingPasses.ONE
     clipping: ClippingStyle = ClippingStyle.FLAT
     micro_examples: int = 64
     micro_tokens: int | None = None

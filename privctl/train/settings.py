@@ -19,7 +19,8 @@ class TrainingSettings:
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none. ``micro_tokens`` and ``micro_examples`` bound
-    what goes through the network at once; they change nothing but memory and rounding. Raises ValueError for settings
+    what goes through the network at once, and ``clipping_passes`` are the backward passes that clip it; they change
+    nothing but memory, time and rounding. Raises ValueError for settings
     out of range.
     """
 
@@ -39,11 +40,12 @@ class TrainingSettings:
     warmup_steps: int = 0
     micro_tokens: int = 16_384
     micro_examples: int = 64
+    clipping_passes: int = 1
     bf16: bool = False
     batches: Batches = Batches.POISSON
 
     def __post_init__(self) -> None:
-        for name in ("steps", "micro_tokens", "micro_examples"):
+        for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):
             at_least(name, getattr(self, name), 1)
         for name in ("batch_size", "learning_rate", "clip_norm"):
             positive(name, getattr(self, name))
@@ -54,6 +56,11 @@ class TrainingSettings:
         probability("sample_rate", self.sample_rate)
         if (self.noise_multiplier > 0) != method_named(self.method).noised:
             raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
+
+    @property
+    def may_pass_twice(self) -> bool:
+        """Whether clipping in two passes is left to be tried where memory is short."""
+        return self.clipping_passes == 1 and "passes" in method_named(self.method).takes
 
     @property
     def steps_per_epoch(self) -> int:

@@ -130,7 +130,7 @@ def test_another_training_run_gives_no_bound(place: Path, capfd: pytest.CaptureF
         (["--train", "DATA", "--top-p", "2"], "--top-p is 2"),
         (["--train", "DATA", "--prefix-tokens", "60", "--suffix-tokens", "60"], "tokens"),
         (["--canaries", "DATA"], "data.jsonl"),
-        (["--train", "DATA", "--claim", "1,1e-5"], "--claim needs --canaries"),
+        (["--train", "DATA", "--claim", "1,1e-5"], "--claim needs --canaries or --split"),
         (["--canaries", "DATA", "--claim=-1,1e-5"], "is out of range"),
         (["--canaries", "DATA", "--claim", "inf,1e-5"], "is out of range"),
         (["--canaries", "DATA", "--claim", "nan,1e-5"], "is out of range"),

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from privctl.models.tasks.language import token_losses
 from privctl.train.clipping import Clipping, PerExample, rules, terms
+from privctl.train.clipping import passes as backward_passes
 from privctl.train.memory import checkpointed
 from privctl.train.tensor_bytes import TensorBytes, bytes_of
 
@@ -141,6 +142,8 @@ def fake(*, gpu: bool) -> Iterator[None]:
         stack.enter_context(FakeTensorMode())
         # It tells by numbers, of which there are none; tests hold the answer to be right for this class.
         stack.enter_context(mock.patch.object(rules, "is_scaled_rms_norm", _by_name))
+        # A random state is no fake tensor.
+        stack.enter_context(mock.patch.object(backward_passes, "_drawn", return_value=[]))
         if gpu:
             card = SimpleNamespace(total_memory=_CARD)
             stack.enter_context(mock.patch.object(torch.Tensor, "is_cuda", property(lambda _: True), create=True))
@@ -159,6 +162,7 @@ class _Parts:
 
     def __init__(self, network: nn.Module, counted: TensorBytes) -> None:
         self.peaks: dict[str, int] = {}
+        self.passes = 1  # which of the backward passes it is
         self._part, self._counted = "begin", counted
         layers = next(list(m) for m in network.modules() if isinstance(m, nn.ModuleList))
         self._handles: list[RemovableHandle] = []
@@ -173,7 +177,7 @@ class _Parts:
 
     def _left(self, output: Any, after: str | None, back: str) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
-        tensor.register_hook(lambda _: self.begins(back))
+        tensor.register_hook(lambda _: self.begins(back if self.passes == 1 else f"{back}, again"))
         if after is not None:
             self.begins(after)
 
@@ -194,9 +198,10 @@ class _Marked(PerExample):
 
     parts: _Parts
 
-    def _pass(self, losses_of: Callable[[], Tensor]) -> Any:
-        found = super()._pass(losses_of)
+    def _pass(self, *arguments: Any) -> Any:
+        found = super()._pass(*arguments)
         self.parts.begins("clip")
+        self.parts.passes += 1
         return found
 
 
@@ -224,10 +229,10 @@ def _losses(network: nn.Module, examples: int, positions: int, *, bf16: bool) ->
     return losses
 
 
-def step_peaks(network: nn.Module, examples: int, positions: int, *, bf16: bool) -> dict[str, int]:
+def step_peaks(network: nn.Module, examples: int, positions: int, *, bf16: bool, passes: int = 1) -> dict[str, int]:
     """Bytes above weights, gradients and moments, at the peak of each part of a micro-batch that is not the first."""
     losses = _losses(network, examples, positions, bf16=bf16)
-    with _Marked(network, Clipping(norm=1.0)) as engine:
+    with _Marked(network, Clipping(norm=1.0), passes=passes) as engine:
         engine._checked, engine._used, engine._idle = True, set(engine.trainable), set()
         for parameter in engine.trainable.values():
             parameter.grad = torch.empty_like(parameter)
@@ -267,13 +272,20 @@ class Need:
 
 
 def needs(
-    size: Llama, bits: int | None, *, examples: Sequence[int], positions: int, recomputed: bool, layers: int = 0
+    size: Llama,
+    bits: int | None,
+    *,
+    examples: Sequence[int],
+    positions: int,
+    recomputed: bool,
+    layers: int = 0,
+    passes: int = 1,
 ) -> list[Need]:
     """What training takes by ``examples`` of a micro-batch, of a model of that ``size`` or of fewer ``layers``.
 
-    See ``WAYS`` for ``bits``.
+    See ``WAYS`` for ``bits``; gradients are clipped in so many ``passes``.
     """
-    found = [list(shallow(size, bits, depth, examples, positions, recomputed)) for depth in SHALLOW]
+    found = [list(shallow(size, bits, depth, examples, positions, recomputed, passes)) for depth in SHALLOW]
     return [extrapolated(pair, layers or size.layers) for pair in zip(*found, strict=True)]
 
 
@@ -293,7 +305,13 @@ def extrapolated(found: Sequence[tuple[Need, dict[str, int]]], layers: int) -> N
 
 
 def shallow(
-    size: Llama, bits: int | None, layers: int, examples: Sequence[int], positions: int, recomputed: bool
+    size: Llama,
+    bits: int | None,
+    layers: int,
+    examples: Sequence[int],
+    positions: int,
+    recomputed: bool,
+    passes: int = 1,
 ) -> Iterator[tuple[Need, dict[str, int]]]:
     """What a model of so few layers takes, counted, and the peaks of a step's parts, by ``examples``."""
     with fake(gpu=True):
@@ -302,7 +320,7 @@ def shallow(
         block = bytes_of(blocks[0])
         trained = [p.numel() for p in network.parameters() if p.requires_grad]
         for count in examples:
-            peaks = step_peaks(network, count, positions, bf16=True)
+            peaks = step_peaks(network, count, positions, bf16=True, passes=passes)
             yield (
                 Need(
                     weights=bytes_of(network),

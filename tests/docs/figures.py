@@ -22,6 +22,7 @@ def parts() -> dict[str, str]:
     """Each made part by its mark."""
     return {
         "figures dp-sgd": _dp_sgd(),
+        "figures clipping-passes": _clipping_passes(),
         "figures layers": _layers(),
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
@@ -104,6 +105,20 @@ def _dp_sgd() -> str:
 
 def _memory(shape: dict[str, Any], found: dict[str, Any]) -> float:
     return float(found["peak_mib"] / shape["parties"]["non-private"]["peak_mib"])
+
+
+def _clipping_passes() -> str:
+    """Rows of a model and whether it is checkpointed; one pass beside two."""
+    measured = results("clipping-passes")["measured"]
+    rows = []
+    for one, two in zip(measured[::2], measured[1::2], strict=True):
+        assert (one["passes"], two["passes"]) == (1, 2)
+        peaks = [f"{each['peak'] / 2**20:.0f}" for each in (one, two)]
+        rows.append(
+            [one["model"], "yes" if one["checkpointed"] else "no", *peaks, f"{one['ms']:.0f}", f"{two['ratio']:.2f}"]
+        )
+    names = ["model", "`--checkpointing`", "peak, MiB", "in two passes", "time, ms", "in two passes, one = 1"]
+    return as_table(names, rows)
 
 
 def _dpquant() -> str:
@@ -265,6 +280,7 @@ def _conditions() -> str:
     rows = []
     for name in (
         "dp-sgd",
+        "clipping-passes",
         "layers",
         "dpquant",
         "ferret",

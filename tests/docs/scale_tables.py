@@ -29,6 +29,7 @@ def parts() -> dict[str, str]:
     return {
         "memory one card": _one_card(found),
         "memory shards": _in_shards(found),
+        "clipping passes": _passes(results("clipping-passes")["counted"]),
         "memory checks": _checks(found),
         "costs": _costs(found),
         "experts": _experts(),
@@ -64,6 +65,22 @@ def _memory(trainings: list[dict[str, Any]], key: str) -> str:
         ["model", "trained", *names],
         [[*row, *(_shown(cells[each]) for each in columns)] for row, cells in rows.items()],
     )
+
+
+def _passes(counted: list[dict[str, Any]]) -> str:
+    """Rows of sizes; one pass beside two for each micro-batch, of one card and of shards."""
+    cells = {(one["size"], one["examples"], one["passes"]): one for one in counted}
+    examples = sorted({one["examples"] for one in counted})
+    rows = [
+        [size, *(_shown(cells[size, n, passes][key]) for key in ("one_card", "each_of_cards") for n in examples
+                 for passes in (1, 2))]
+        for size in dict.fromkeys(one["size"] for one in counted)
+    ]  # fmt: skip
+    names = [
+        f"{n}{where}{', 2 passes' if passes == 2 else ''}"
+        for where in ("", " in shards") for n in examples for passes in (1, 2)
+    ]  # fmt: skip
+    return as_table(["model", *names], rows)
 
 
 def _checks(found: dict[str, Any]) -> str:

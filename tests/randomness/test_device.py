@@ -158,10 +158,11 @@ def test_no_block_is_drawn_for_two_elements(monkeypatch: pytest.MonkeyPatch) -> 
     asked: list[tuple[int, ...]] = []
     keystream: Callable[..., torch.Tensor] = tensor_engine._keystream
 
-    def noted(key: torch.Tensor, place: Place, numbers: torch.Tensor, lane: Any) -> torch.Tensor:
-        lanes = torch.as_tensor(lane).expand(len(numbers)).tolist()
-        asked.extend((place.step, place.tensor, number, n) for number, n in zip(numbers.tolist(), lanes, strict=True))
-        return keystream(key, place, numbers, lane)
+    def noted(key: torch.Tensor, step: int, nonce: Any, numbers: torch.Tensor) -> torch.Tensor:
+        nonces = torch.as_tensor(nonce).expand(len(numbers)).tolist()
+        blocks = zip(numbers.tolist(), nonces, strict=True)
+        asked.extend((step, n & 0xFFFFFF, number, n >> 24) for number, n in blocks)
+        return keystream(key, step, nonce, numbers)
 
     monkeypatch.setattr(tensor_engine, "_keystream", noted)
     monkeypatch.setitem(tensor_engine._TILES, "cpu", 2)
@@ -265,6 +266,23 @@ class Float32Alone(ReleasesWrongly):
     skips = torch.float64
 
 
+class OneTensorForAll(TensorEngine):
+    """Of tensors in one buffer, all have the stream of the first."""
+
+    def release_joined(
+        self, flat: torch.Tensor, key: torch.Tensor, step: int, tiles: torch.Tensor, stddev: float
+    ) -> None:
+        tiles = torch.cat([tiles[:1, :1].expand(len(tiles), 1), tiles[:, 1:]], 1)
+        super().release_joined(flat, key, step, tiles, stddev)
+
+
+class LastTileLeftOut(TensorEngine):
+    def release_joined(
+        self, flat: torch.Tensor, key: torch.Tensor, step: int, tiles: torch.Tensor, stddev: float
+    ) -> None:
+        super().release_joined(flat, key, step, tiles[:-1], stddev)
+
+
 @pytest.mark.parametrize(
     ("engine", "fault"),
     [
@@ -278,6 +296,8 @@ class Float32Alone(ReleasesWrongly):
         (OneDeviation, "not on the grid"),
         (Short, "not on the grid"),
         (Float32Alone, "torch.float64 is not on the grid"),
+        (OneTensorForAll, "in one buffer get other noise than alone"),
+        (LastTileLeftOut, "in one buffer get other noise than alone"),
     ],
 )
 def test_an_engine_with_a_fault_is_refused(engine: type[TensorEngine], fault: str) -> None:

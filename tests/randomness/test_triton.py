@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from privctl.randomness.device import Place, selftest, tensor_engine
-from privctl.randomness.device.engine import FOLLOWING, LANES, TILE
+from privctl.randomness.device.engine import FOLLOWING, LANES, MOST_TENSORS, TILE, ElementRange
+from privctl.randomness.device.joined import tiles_of
 from privctl.randomness.device.selftest import openssl_words
 from privctl.randomness.device.tensor_engine import TensorEngine, key_words
 
@@ -92,6 +93,22 @@ def test_a_stretch_gets_the_noise_of_its_place(interpreted: ModuleType, monkeypa
         selftest._require_placed(interpreted.TritonEngine(), CPU, kind)
 
 
+def test_stretches_in_one_buffer_get_the_bits_that_they_get_alone(
+    interpreted: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = ((7, 0, 5), (2, TILE - 3, 10), (MOST_TENSORS - 1, 300, TILE), (7, 5 * TILE, 1))
+    joined = [ElementRange(tensor=tensor, offset=offset, count=count) for tensor, offset, count in places]
+    monkeypatch.setattr(selftest, "_JOINED", joined)
+    for kind in (torch.float32, torch.float64):
+        selftest._require_joined(interpreted.TritonEngine(), CPU, kind)
+    key, tiles = key_words(KEY, CPU), tiles_of(joined, CPU)
+    ours, reference = torch.zeros(2, sum(stretch.count for stretch in joined)).unbind()
+    interpreted.TritonEngine().release_joined(ours, key, 3, tiles, 0.3)
+    TensorEngine().release_joined(reference, key, 3, tiles, 0.3)
+    assert torch.equal(ours, reference)
+    assert bool((ours != 0).any())
+
+
 COMPILE = """
 import triton
 from triton.backends.compiler import GPUTarget
@@ -105,6 +122,10 @@ for held in ("*fp32", "*bf16", "*fp64"):
     signature = {"out": held, "key": "*i32", **numbers, **bits, **dict.fromkeys(constants, "constexpr")}
     source = ASTSource(fn=kernels._release, signature=signature, constexprs=constants)
     print(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"], "=== end")
+    signature = {"out": held, "key": "*i32", "tiles": "*i64", "step": "i32", **bits}
+    signature |= dict.fromkeys(constants, "constexpr")
+    source = ASTSource(fn=kernels._release_joined, signature=signature, constexprs=constants)
+    print(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"], "=== end")
 """
 
 
@@ -112,7 +133,7 @@ def test_it_compiles_for_a_card_in_double_precision() -> None:
     """Nothing is computed in single precision, and pi / 2^63 has all its bits. In a process that interprets nothing."""
     made = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=True)
     codes = made.stdout.split("=== end")[:-1]
-    assert len(codes) == 3
+    assert len(codes) == 6
     for code in codes:
         single = set(re.findall(r"[\w.]*\.f32\b[\w.]*", code))
         assert all(name.startswith("cvt.") for name in single), single

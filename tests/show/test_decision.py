@@ -202,6 +202,21 @@ def test_an_audit_that_was_too_small_says_how_many_records_would_do(tmp_path: Pa
     assert "MORE-MEMBERS.jsonl" in parsed(step.command)
 
 
+def test_a_drawn_split_is_drawn_again_with_more_records(tmp_path: Path) -> None:
+    """Records cannot be added to one: its members are trained on."""
+    roles = inputs("members", "nonmembers", "split")
+    small = replace(membership(0.0, 60), inputs=roles, parameters={"least_auc": 0.55})
+    step = next_step(small, tmp_path / "a.report.json")
+    (count,) = (int(word) for word in step.advice.split() if word.isdigit())
+    assert detectable_auc(count // 2, count // 2, 1 - Settings(confidence=0.998).confidence) < 0.56
+    assert step.command.split()[1:] == ["audit", "split", "DATA.jsonl", "--records", str(count), "-o", "split-2"]
+    unknown = next_step(replace(small, parameters={}), tmp_path / "a.report.json")
+    assert "a split of more records" in unknown.advice
+    other = replace(small.verdicts[0], reason="the model's report names other training data than members.jsonl")
+    step = next_step(replace(small, verdicts=(other,)), tmp_path / "a.report.json")
+    assert (step.advice, step.command) == ("audit the model that was trained on the members of this split", "")
+
+
 def test_the_held_out_side_is_the_next_option(tmp_path: Path) -> None:
     lengths = {"extraction": {"prefix_tokens": 3, "suffix_tokens": 50}}
     found = replace(extraction(31, None), inputs=inputs("members", "nonmembers", "train"), parameters=lengths)

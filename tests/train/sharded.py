@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,95 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import CommandError, FileSystemError, InputError, PrivctlError, RunInterruptedError
-from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
-from privctl.models.choices import TaskName
-from privctl.models.encoding import TextOptions
-from privctl.models.loading import load_for_training
-from privctl.models.tasks.build import text_task
 from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers, start_workers
-from privctl.randomness import NoiseSource
 from privctl.storage.atomic import PendingFile
 from privctl.train import session
-from privctl.train.choices import FormatName
-from privctl.train.clipping import engine
+from privctl.train.clipping import engine, sinks, sums
 from privctl.train.clipping.factors import Clipping
-from privctl.train.clipping.shards import is_shard, own_part, whole
+from privctl.train.clipping.shards import own_part, whole
 from privctl.train.gradient_noise import noise_for
 from privctl.train.loop import FinishedRun, Trainer
-from privctl.train.methods.dpquant.quantization import Measuring, Quantization
-from privctl.train.methods.dpquant.schedule import LayerSchedule
-from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
-from privctl.train.methods.dpquant.settings import LayerMode
-from privctl.train.micro_batches import MicroBatches
+from privctl.train.memory import checkpointed
+from privctl.train.methods.dpquant.quantization import Quantization
 from privctl.train.precision import FullPrecision, Precision
-from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.release_log import ReleaseLog
 from privctl.train.run_folder import RunFolder
-from privctl.train.sampling import PoissonBatches
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
 from privctl.train.sharding import shard
-from tests.models.tasks.small import RECORDS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-CPU = torch.device("cpu")
-#: None at all, one (which leaves other processes without any), and all; the one of ``BROKEN`` among them.
-STEPS: tuple[tuple[int, ...], ...] = ((), (1,), tuple(range(10)), (), (3, 9, 4))
-BROKEN = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The batches of ``STEPS``."""
-
-    kind: Batches = Batches.POISSON
-
-    def batch(self, step: int) -> NDArray[np.int64]:
-        return np.array(STEPS[step], dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken(CausalLanguage):
-    """A language task of which one text has no finite loss."""
-
-    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        bad = torch.tensor(self.corpus.examples[BROKEN].ids)
-        ids = batch["input_ids"][:, : len(bad)]
-        hit = (ids == bad).all(1) if ids.shape[1] == len(bad) else torch.zeros(len(ids), dtype=torch.bool)
-        found = CausalLanguage.losses(self, network, batch)
-        return found * torch.where(hit, float("inf"), 1.0)  # whose gradient is that of the others in other rows
-
-
-class KnownNoise:
-    """The same deviates for an entry, whoever holds it: full noise of one standard deviation, once."""
-
-    description, cryptographic = "known", False
-
-    def __init__(self, network: nn.Module) -> None:
-        self._parameters = list(network.parameters())
-
-    def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        drawn = torch.Generator().manual_seed(step)
-        for tensor, parameter in zip(tensors, self._parameters, strict=True):
-            noise = torch.randn(parameter.shape, generator=drawn) * stddev
-            if is_shard(parameter):
-                shared: Any = parameter
-                rank, rows = shared.device_mesh.get_local_rank(), -(-len(noise) // shared.device_mesh.size())
-                noise = noise[rank * rows : (rank + 1) * rows]
-            tensor += noise
-
-
-def start(
-    model: Path, task: type[CausalLanguage] = CausalLanguage, workers: Workers | None = None
-) -> tuple[Any, CausalLanguage]:
-    unfilled = workers is not None and workers.lockstep and not workers.is_main
-    loaded = load_for_training(model, TaskName.CAUSAL_LM, seed=1, unfilled=unfilled)
-    made: Any = text_task(loaded, [replace(r, text=r.text[i:]) for i in (0, 1) for r in RECORDS], TextOptions())
-    return loaded.network, task(corpus=made.corpus, facts=made.facts)
+from tests.train.sharded_parts import CPU, STEPS, Broken, Given, KnownNoise, quantization, start
 
 
 def trained(
@@ -121,18 +51,22 @@ def trained(
     plant: Callable[[nn.Module], object] = lambda _: None,
     notify: Callable[[str], None] = lambda _: None,
     keep: Callable[[Quantization], object] = lambda _: None,
+    passes: int = 1,
+    recomputed: bool = False,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
     """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it."""
     network, task = start(model, Broken if broken or method in ("dp-sgd", "dpquant") else CausalLanguage, workers)
     plant(network)
     if workers.lockstep:
         shard(network, workers, CPU)
+    if recomputed:
+        checkpointed(network)
     private, sound = method in ("dp-sgd", "dpquant"), CausalLanguage(corpus=task.corpus, facts=task.facts)
     recipe = TrainingSettings(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
         optimizer=optimizer, momentum=0.5 if optimizer is Optimizer.MOMENTUM else 0.0,
-        noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3,
+        noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3, clipping_passes=passes,
     )  # fmt: skip
     bits: Precision = FullPrecision()
     if method == "dpquant":
@@ -154,23 +88,6 @@ def trained(
         except RunInterruptedError:
             assert stop
     return {name: whole(p.detach()).clone() for name, p in network.named_parameters()}, finished
-
-
-def quantization(network: nn.Module, task: CausalLanguage, workers: Workers) -> Quantization:
-    """Two measurements, by known coins and noise, which choose two layers in every other of the epochs of one step."""
-    layers = QuantizedLayers(network=network, format=FORMATS[FormatName.LUQ_FP4], seed=b"rounding")
-    measured = LayerSensitivity(
-        network=network, layers=layers, names=layers.names, task=task, losses=lambda b: task.losses(network, b),
-        batches=PoissonBatches(len(task), 0.2, NoiseSource(4)), noise=NoiseSource(5), noise_multiplier=0.1,
-        clip_norm=1.0, size=4.0, workers=workers, device=CPU,
-        micro=MicroBatches(task=task, examples=3, tokens=4096, device=CPU, workers=workers),
-    )  # fmt: skip
-    schedule = LayerSchedule(
-        names=layers.names, costs=tuple(1.0 for _ in layers.names), mode=LayerMode.DPQUANT, seed=b"layers",
-        fraction=0.3, beta=10.0,
-    )  # fmt: skip
-    plan = Measuring(sensitivity=measured, every=2, repetitions=1, most=2, smoothing=0.5)
-    return Quantization(layers=layers, schedule=schedule, task=task, epoch_steps=1, measuring=plan)
 
 
 def same_quantized_weights(model: Path, together: Workers, _: Path) -> None:
@@ -218,6 +135,17 @@ def same_weights(model: Path, together: Workers, _: Path) -> None:
             assert mine.keys() == theirs.keys()
             assert all(abs(mine[key] - theirs[key]) <= 1e-4 * abs(mine[key]) for key in mine)
         assert any("zeroed_fraction" in entry for entry in shared.history) is (method == "dp-sgd")
+
+
+def same_weights_in_two_passes(model: Path, together: Workers, _: Path) -> None:
+    """Blocks' sums are formed while the second pass is under way, and end where one process's do."""
+    for recomputed in (False, True):
+        many, shared = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM, passes=2, recomputed=recomputed)
+        if together.is_main:
+            one, _ = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
+            require_close(one, many)
+            assert shared is not None
+            assert any("zeroed_fraction" in entry for entry in shared.history)
 
 
 def another_number_of_processes(model: Path, together: Workers, place: Path) -> None:
@@ -343,7 +271,7 @@ def memory_of_one_runs_out(model: Path, together: Workers, _: Path) -> None:
 def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> None:
     """The same where a process has the gradient and no room for its sum."""
     expected, _one = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM)
-    add, failed = engine._add, []
+    add, failed = sums.add, []
 
     def full(parameter: Any, terms: Any, factors: Tensor) -> None:
         if together.rank == 0 and len(factors) > 1 and parameter.dim() == 1:  # not the first
@@ -351,7 +279,7 @@ def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> Non
             run_out()
         add(parameter, terms, factors)
 
-    with mock.patch.object(engine, "_add", full):
+    with mock.patch.object(engine, "add", full), mock.patch.object(sinks, "add", full):
         found, _ended = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM)
     require_close(found, expected)
     assert bool(failed) is together.is_main
@@ -399,6 +327,7 @@ CHECKS = {
         all_end_together,
         same_weights,
         same_quantized_weights,
+        same_weights_in_two_passes,
         another_number_of_processes,
         own_shares,
         all_refuse_together,

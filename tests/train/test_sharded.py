@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         pytest.param(
             2,
-            ["another_number_of_processes", "no_room_ends_all", "memory_of_one_runs_out"],
+            ["same_weights_in_two_passes", "another_number_of_processes", "no_room_ends_all", "memory_of_one_runs_out"],
             marks=pytest.mark.slow,
         ),
         pytest.param(2, ["memory_runs_out_while_adding"], marks=pytest.mark.slow),
@@ -68,6 +68,7 @@ def data(tmp_path: Path) -> Path:
         (["ferret", "--epsilon", "1"], "ferret needs the whole model in each process; remove --fsdp"),
         (["dp-sgd", "--epsilon", "1"], "start them with torchrun"),
         (["dp-sgd", "--epsilon", "1", "--gradient-canaries", "4"], "remove one"),
+        (["dp-sgd", "--epsilon", "1", "--clipping-passes", "auto"], "with --fsdp give 1 or 2"),
         (["plain", "--dry-run"], "one process that holds the whole model"),
     ],
 )

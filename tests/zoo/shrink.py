@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,11 @@ from transformers import (
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    PreTrainedConfig,
     PreTrainedTokenizerFast,
 )
+
+from tests.zoo.sizes import KEPT, LAYERS, PIXELS, SPECIAL_SETTINGS, STAGES, TINY
 
 TASKS: dict[str, Any] = {
     "causal-lm": MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -27,36 +30,8 @@ TASKS: dict[str, Any] = {
 }
 WORDS = [f"w{i}" for i in range(24)]
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-SIZE = 32
 #: Numbers that a tiny network may hold; what stays larger is a builder that does not know a setting.
 MOST = 8_000_000
-PIXELS = 32
-
-#: Settings by name, with their tiny values. A setting that a configuration lacks is not given to it.
-_WIDTH, _HEADS, _HEAD, _LAYERS, _INNER = 32, 4, 8, 2, 48
-_TINY: dict[str, Any] = {
-    "vocab_size": SIZE, "hidden_size": _WIDTH, "d_model": _WIDTH, "n_embd": _WIDTH, "embedding_size": _WIDTH,
-    "dim": _WIDTH, "emb_dim": _WIDTH, "n_embed": _WIDTH, "embed_dim": _WIDTH, "word_embed_proj_dim": _WIDTH,
-    "attention_hidden_size": _WIDTH, "projection_dim": _WIDTH, "hidden_dim": _WIDTH, "n_inner": _INNER,
-    "num_hidden_layers": _LAYERS, "num_layers": _LAYERS, "n_layer": _LAYERS, "n_layers": _LAYERS,
-    "encoder_layers": _LAYERS, "decoder_layers": _LAYERS, "num_decoder_layers": _LAYERS,
-    "num_encoder_layers": _LAYERS,
-    "num_attention_heads": _HEADS, "n_head": _HEADS, "n_heads": _HEADS, "num_heads": _HEADS,
-    "encoder_attention_heads": _HEADS, "decoder_attention_heads": _HEADS, "num_key_value_heads": 2,
-    "head_dim": _HEAD, "d_kv": _HEAD, "d_head": _HEAD, "kv_channels": _HEAD, "attention_head_size": _HEAD,
-    "intermediate_size": _INNER, "ffn_dim": _INNER, "d_ff": _INNER, "encoder_ffn_dim": _INNER,
-    "decoder_ffn_dim": _INNER, "d_inner": _INNER, "moe_intermediate_size": _INNER, "ffn_hidden_size": _INNER,
-    "shared_expert_intermediate_size": _INNER, "intermediate_size_mlp": _INNER,
-    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4, "num_experts_per_tok": 2,
-    "moe_k": 2, "moe_topk": 2, "n_group": 1, "topk_group": 1,
-    "max_position_embeddings": 64, "n_positions": 64, "n_ctx": 64, "max_seq_len": 64, "context_length": 64,
-    "image_size": PIXELS, "patch_size": 8, "num_labels": 2,
-    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": _HEAD, "qk_rope_head_dim": _HEAD, "v_head_dim": _HEAD,
-    "num_hash_buckets": 64, "rotary_dim": 4, "state_size": 8, "mamba_d_state": 8, "time_step_rank": 4,
-    "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3,
-    "mask_token_id": 4, "decoder_start_token_id": 2, "unk_token_id": 1,
-    "sliding_window": 8, "attention_window": 8,
-}  # fmt: skip
 
 
 class Unbuildable(Exception):
@@ -80,36 +55,79 @@ def pairs() -> Iterator[tuple[str, str]]:
 
 
 def tiny_config(task: str, model_type: str) -> Any:
-    """The configuration of ``model_type`` with every size that is known by its name made small."""
+    """The configuration of ``model_type`` with every size that is known by its name made small.
+
+    Where the network for ``task`` is the text part of a larger model, the configuration is that part's, as
+    ``AutoModelForCausalLM.from_config`` takes it.
+    """
     kind = next(each for each in TASKS[task] if each.model_type == model_type)
-    return _shrunk(kind)
+    config = _shrunk(kind, task)
+    wanted = network_of(task, kind).config_class
+    if isinstance(config, wanted):
+        return config
+    parts = (getattr(config, name, None) for name in kind.sub_configs)
+    return next((part for part in parts if isinstance(part, wanted)), config)
 
 
-def _shrunk(kind: Any) -> Any:
+def network_of(task: str, kind: Any) -> Any:
+    """The class of the network for ``task`` with a configuration of the class ``kind``."""
+    found = TASKS[task][kind]
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _shrunk(kind: Any, task: str = "") -> Any:
+    special = SPECIAL_SETTINGS.get(kind.model_type, {}) | SPECIAL_SETTINGS.get(f"{task}/{kind.model_type}", {})
     default = kind()
-    known = set(default.to_dict()) | set(getattr(kind, "attribute_map", {})) | set(inspect.signature(kind).parameters)
-    settings = {name: value for name, value in _TINY.items() if name in known and _alike(default, name, value)}
+    stated = default.to_dict()
+    known = set(stated) | set(getattr(kind, "attribute_map", {})) | set(inspect.signature(kind).parameters)
+    settings = {name: value for name, value in TINY.items() if name in known and _alike(default, name, value)}
+    settings |= {name: _stages(stated[name], STAGES[name]) for name in STAGES if _is_numbers(stated.get(name))}
     if "kv_lora_rank" in known:
-        settings["num_key_value_heads"] = _HEADS  # latent attention gives each head its own keys
-    for name, part in (getattr(kind, "sub_configs", None) or {}).items():
-        if getattr(default, name, None) is not None and hasattr(part, "model_type"):
-            settings[name] = _shrunk(type(getattr(default, name))).to_dict()
-    settings |= _layers(default, settings)
+        settings["num_key_value_heads"] = settings.get(
+            "num_attention_heads", TINY["num_attention_heads"]
+        )  # latent attention: each head its own keys
+    for name in getattr(kind, "sub_configs", None) or {}:
+        part = _stated(default, name)
+        if isinstance(part, PreTrainedConfig) and part.model_type:
+            settings[name] = _shrunk(type(part)).to_dict()
+    settings |= _layers(default, settings) | special
+    settings = {name: value for name, value in settings.items() if value is not KEPT}
     while True:
         try:
             return kind(**settings)
         except Exception as error:
-            culprit = next((name for name in reversed(settings) if name in str(error)), None)
+            culprit = next((name for name in reversed(settings) if _blames(error, kind, name)), None)
             if culprit is None:
                 raise Unbuildable(f"configuration: {one_line(error)}") from None
             del settings[culprit]
 
 
+def _blames(error: Exception, kind: Any, name: str) -> bool:
+    return name in str(error) or getattr(kind, "attribute_map", {}).get(name, name) in str(error)
+
+
+def _stated(config: Any, name: str) -> Any:
+    """A setting, or None where it is not the same in each layer."""
+    try:
+        return getattr(config, name, None)
+    except Exception:
+        return None
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(each, int) for each in value)
+
+
+def _stages(stated: Sequence[int], value: int) -> list[int]:
+    """A number for each stage; heads and channels grow no more."""
+    return [value] * len(stated)
+
+
 def _layers(default: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """So many layers that each kind of them occurs, in every setting that says how many or which."""
-    layers, chosen = _LAYERS, {}
+    layers, chosen = LAYERS, {}
     for name in ("layer_types", "mlp_layer_types"):
-        stated = getattr(default, name, None)
+        stated = _stated(default, name)
         if isinstance(stated, list) and stated:
             kinds = sorted(set(stated), key=stated.index)
             layers = max(layers, len(kinds))
@@ -120,11 +138,15 @@ def _layers(default: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _alike(default: Any, name: str, value: Any) -> bool:
     """Whether a setting is one number, as here, and not a list of stages or switched off."""
-    stated = getattr(default, name, None)
+    stated = _stated(default, name)
     if name.endswith("_token_id"):
         return not isinstance(stated, list)
     if name in ("num_key_value_heads", "num_labels"):
         return True
+    if name == "head_dim" and stated is None:
+        return True  # it is computed from the width, or differs between layers
+    if name == "patch_size" and isinstance(stated, int):
+        return stated > value
     return isinstance(stated, int) and not isinstance(stated, bool) and stated != value
 
 
@@ -136,8 +158,7 @@ def build(task: str, model_type: str, folder: Path) -> None:
     torch.manual_seed(0)
     try:
         config = tiny_config(task, model_type)
-        kind = TASKS[task][type(config)]
-        kind = kind[0] if isinstance(kind, tuple) else kind
+        kind = network_of(task, next(each for each in TASKS[task] if each.model_type == model_type))
         with torch.device("meta"):
             size = sum(p.numel() for p in kind(config).parameters())
         if size > MOST:

@@ -149,7 +149,7 @@ FROM_SCORES = click.option(
 )
 
 MEMBERSHIP: tuple[Decorator, ...] = (
-    *(*_sides(False), SPLIT, *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE),
+    *(*_sides(False), SPLIT, CLAIM, DELTA, *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE),
     # of an adapter, whose error names the first; the help is a full screen
     *(click.option("--base", type=MODEL, hidden=True), click.option("--base-bits", type=_BITS, hidden=True)),
 )

@@ -5,8 +5,10 @@ Every guarantee is a bound by itself, so one that counts and is small enough suf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from privctl.domain.gate import FileLine, Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
@@ -48,26 +50,44 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 place=report.place("evidence", i, "lower"),
             )
 
-    def value(guarantee: Guarantee) -> float | str:
-        if guarantee.notion not in policy.notions:
-            return f"is about {guarantee.notion}"
-        if guarantee.unit not in policy.units:
-            return f"protects one {guarantee.unit}"
-        if guarantee.delta > policy.at_delta:
-            return f"is at delta {guarantee.delta:g}"
-        return "bounds no epsilon" if guarantee.epsilon is None else guarantee.epsilon
-
     unit = "nats" if Notion.APPROXIMATE_DP not in policy.notions else "epsilon"
     yield from _judge(
         case,
         policy,
         EPSILON,
-        value,
+        partial(_epsilon_of, policy),
         limit,
         lambda g, size: f"{unit} {size:.4g} at delta {g.delta:g} ({g.name}, {g.adjacency})",
         f"train with a smaller budget (privctl retrain dp-sgd --epsilon {limit:g} --delta {policy.at_delta:g}) or add "
         "noise (privctl noise)",
     )
+
+
+def within_limit(case: JudgedModel, policy: Policy) -> list[Guarantee]:
+    """The (epsilon, delta)-guarantees of one example that count for the policy's ``max_epsilon`` and meet it.
+
+    Mere claims are left out, even where the policy counts them.
+    """
+    limit = -math.inf if policy.max_epsilon is None else policy.max_epsilon
+    counted, _ = _count(case, policy, partial(_epsilon_of, policy))
+    return [
+        each
+        for _, _, each, size in counted
+        if size <= limit
+        and (each.unit, each.notion) == (PrivacyUnit.EXAMPLE, Notion.APPROXIMATE_DP)
+        and each.status is not Status.CLAIMED
+    ]
+
+
+def _epsilon_of(policy: Policy, guarantee: Guarantee) -> float | str:
+    """Its epsilon, or why ``max_epsilon`` is not about it."""
+    if guarantee.notion not in policy.notions:
+        return f"is about {guarantee.notion}"
+    if guarantee.unit not in policy.units:
+        return f"protects one {guarantee.unit}"
+    if guarantee.delta > policy.at_delta:
+        return f"is at delta {guarantee.delta:g}"
+    return "bounds no epsilon" if guarantee.epsilon is None else guarantee.epsilon
 
 
 def posterior(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
@@ -112,15 +132,7 @@ def _judge(
             place=place,
         )
         return
-    counted: list[_Counted] = []
-    others: list[str] = []
-    for report, i, guarantee in case.guarantees:
-        size = value(guarantee)
-        reason = size if isinstance(size, str) else _why_not_counted(report, guarantee, policy)
-        if isinstance(size, str) or reason:
-            others.append(f"{guarantee.name} {reason}")
-        else:
-            counted.append((report, i, guarantee, size))
+    counted, others = _count(case, policy, value)
     replayed = next((each for each in case.makers if each.report.step == "replay"), None)
     if not counted and not others and replayed is not None:
         yield Finding(
@@ -155,6 +167,22 @@ def _judge(
         fix="" if within else fix,
         place=where,
     )
+
+
+def _count(
+    case: JudgedModel, policy: Policy, value: Callable[[Guarantee], float | str]
+) -> tuple[list[_Counted], list[str]]:
+    """The guarantees that the policy counts, with their values, and why the others do not count."""
+    counted: list[_Counted] = []
+    others: list[str] = []
+    for report, i, guarantee in case.guarantees:
+        size = value(guarantee)
+        reason = size if isinstance(size, str) else _why_not_counted(report, guarantee, policy)
+        if isinstance(size, str) or reason:
+            others.append(f"{guarantee.name} {reason}")
+        else:
+            counted.append((report, i, guarantee, size))
+    return counted, others
 
 
 #: Name of an assumption that training violated -> what makes it hold. No smaller budget does.

@@ -86,7 +86,7 @@ def tpr(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         return
 
     def chosen(item: Evidence) -> bool:
-        rate = _fpr_of(item.quantity)
+        rate = fpr_of(item.quantity)
         return rate is not None and math.isclose(rate, policy.at_fpr, rel_tol=1e-6) and item.method not in BASELINES
 
     items = evidence_of(case, chosen)
@@ -249,8 +249,8 @@ def why_not_planted(report: LoadedReport) -> str:
     return ""
 
 
-def _fpr_of(quantity: str) -> float | None:
-    """0.01 for "TPR at 1 % FPR"; None for anything else."""
+def fpr_of(quantity: str) -> float | None:
+    """The false positive rate in a quantity's name: 0.01 for "TPR at 1 % FPR"; None for any other quantity."""
     if not (quantity.startswith(_TPR) and quantity.endswith(_FPR)):
         return None
     try:

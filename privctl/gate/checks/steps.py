@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.gate.checks.permitted import why_permitted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -94,9 +96,16 @@ def _missing_verdict(report: PrivacyReport, case: JudgedModel) -> str:
 
 
 def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """Verdicts of every report on this model; a refuted one fails, an inconclusive one may stop the build."""
+    """Verdicts of every report on this model; a refuted one fails, an inconclusive one may stop the build.
+
+    That members can be told from non-members fails only where it is more than ``permitted.why_permitted`` allows.
+    """
     reports = (*case.makers, *case.looks)
-    stopping = [each for report in reports for each in stopping_verdicts(report, policy)]
+    stopping = [
+        each
+        for report in reports
+        for each in stopping_verdicts(report, policy, partial(why_permitted, case, policy, report))
+    ]
     yield from stopping
     all_verdicts = [verdict for report in reports for verdict in report.report.verdicts]
     count = sum(_counts(verdict, policy) for verdict in all_verdicts)
@@ -113,12 +122,23 @@ def verdicts(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         )
 
 
-def stopping_verdicts(report: LoadedReport, policy: Policy) -> Iterator[Finding]:
-    """The verdicts of ``report`` that stop a build."""
+def stopping_verdicts(
+    report: LoadedReport, policy: Policy, permitted: Callable[[Verdict], str] = lambda _: ""
+) -> Iterator[Finding]:
+    """The verdicts of ``report`` with an outcome that the policy forbids; those ``permitted``, with a reason, pass."""
     for i, verdict in enumerate(report.report.verdicts):
         if verdict.outcome.value not in policy.forbid_outcomes or not _counts(verdict, policy):
             continue
         refuted = verdict.outcome is Outcome.REFUTED
+        if allowed := permitted(verdict):
+            yield Finding(
+                rule=VERDICTS,
+                outcome=GateOutcome.PASS,
+                subject=verdict.subject,
+                message=f"{verdict.outcome} by {report.report.step}, as the policy allows: {verdict.reason}; {allowed}",
+                place=report.place("verdicts", i, "outcome"),
+            )
+            continue
         yield Finding(
             rule=VERDICTS,
             outcome=GateOutcome.FAIL if refuted else GateOutcome.INCONCLUSIVE,

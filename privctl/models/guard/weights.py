@@ -104,6 +104,7 @@ def _without_restored(
 ) -> tuple[dict[str, torch.Tensor], list[tuple[SafetensorsFile, TensorInfo]]]:
     """Both sides without what agrees by name. Raises InputError where a tensor of one name has other numbers."""
     left, beyond = dict(restored), []
+    matched: set[tuple[int, int]] = set()
     for file, info in unmatched:
         found = restored.get(info.name)
         if found is None or tuple(found.shape) != info.shape:
@@ -111,8 +112,13 @@ def _without_restored(
             continue
         if not equal(found, tensor_of(file, info)):
             raise _other_numbers(checkpoint, info.name, 1)
-        del left[info.name]
-    return left, beyond
+        matched.add(_place(left.pop(info.name)))
+    return {name: tensor for name, tensor in left.items() if _place(tensor) not in matched}, beyond
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor lies, and how many numbers it has: tied tensors lie in one place."""
+    return tensor.data_ptr(), tensor.numel()
 
 
 def tensor_of(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:

@@ -16,6 +16,7 @@ from privctl.data.columns import HeadKind
 from privctl.data.images import ImageSet
 from privctl.data.pixels import ImageFacts
 from privctl.models.choices import TaskName
+from privctl.models.images import image_logits
 from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, evaluation_mode, group_by_length, moved
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.tasks.language import pad_batch
@@ -154,14 +155,14 @@ class ImageClassification:
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
-        return _losses(HeadKind.ONE, network(pixel_values=batch["pixel_values"]).logits, batch["labels"])
+        return _losses(HeadKind.ONE, image_logits(network, batch["pixel_values"]), batch["labels"])
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
         """See ``Task``: ``loss`` in nats and ``accuracy`` over all ``examples``."""
 
         def outcomes(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
-            return _outcomes(HeadKind.ONE, network(pixel_values=batch["pixel_values"]).logits, batch["labels"])
+            return _outcomes(HeadKind.ONE, image_logits(network, batch["pixel_values"]), batch["labels"])
 
         groups = list(group_by_length(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES))
         with evaluation_mode(network):

@@ -36,6 +36,15 @@ MOST_STEPS, MOST_TENSORS = 1 << 31, 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ElementRange:
+    """The ``count`` elements from ``offset`` on of tensor number ``tensor``."""
+
+    tensor: int
+    offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """The stream of one tensor in one step; raises ValueError for numbers that would share another's."""
 
@@ -67,5 +76,12 @@ class NoiseEngine(Protocol):
         """Replace each entry x of ``flat`` (n,) by the multiple of ``spacing(stddev)`` nearest to x + N(0, stddev^2).
 
         ``flat`` are the elements from ``offset`` on of the tensor at ``place``. What is not finite stays so.
+        """
+        ...
+
+    def release_joined(self, flat: Tensor, key: Tensor, step: int, tiles: Tensor, stddev: float) -> None:
+        """As ``release`` of each of the stretches that ``flat`` (n,) joins, in one launch.
+
+        ``tiles`` (k, 5) int64, there, is ``tiles_of`` these stretches. Bits are those that ``release`` gives them.
         """
         ...

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from privctl.domain.errors import PrivctlError
 from privctl.randomness.deviates import FINE
-from privctl.randomness.device.engine import ENOUGH, FOLLOWING, LANES, TILE, NoiseEngine, Place
+from privctl.randomness.device.engine import (
+    ENOUGH,
+    FOLLOWING,
+    LANES,
+    MOST_TENSORS,
+    TILE,
+    ElementRange,
+    NoiseEngine,
+    Place,
+)
+from privctl.randomness.device.joined import tiles_of
 from privctl.randomness.device.tensor_engine import key_words
 from privctl.randomness.gridded import spacing
 
@@ -37,6 +47,14 @@ _STDDEV = 0.37
 #: Then a stretch of a tensor is released that begins and ends within a tile, under other numbers throughout.
 _OTHER_KEY, _OTHER = bytes(range(32, 64)), Place(step=90_001, tensor=70_003)
 _OFFSET, _LENGTH, _OTHER_STDDEV = 5 * TILE + 333, 300_007, 11.3
+#: Stretches that begin and end at edges of tiles and within them, of one tensor and of several.
+_JOINED = tuple(
+    ElementRange(tensor=tensor, offset=offset, count=count)
+    for tensor, offset, count in (
+        (_OTHER.tensor, _OFFSET, 3 * TILE), (5, 0, 1), (_OTHER.tensor, 0, TILE), (MOST_TENSORS - 1, 2 * TILE - 1, 2),
+        (0, 7, 5000),
+    )
+)  # fmt: skip
 #: How far the variance of so many deviates may be from 1: eight of its standard deviations.
 _RUN, _NEAR = 4096, 8 * math.sqrt(2 / 4096)
 
@@ -46,7 +64,8 @@ def require_sound(engine: NoiseEngine, device: torch.device) -> None:
 
     Its keystream is held against vectors of RFC 8439 and against OpenSSL's, its deviates against the C library's
     functions, and what it releases against these deviates, their first four moments and the grid. What a stretch of
-    float32 and of float64 numbers gets is held against OpenSSL and the C library, for another key, step and tensor.
+    float32 and of float64 numbers gets is held against OpenSSL and the C library, for another key, step and tensor, and
+    stretches that are joined against the same, one by one.
     """
     _require_keystream(engine, device)
     place, key = Place(step=_STEP, tensor=0), key_words(VECTORS[0][0], device)
@@ -57,6 +76,7 @@ def require_sound(engine: NoiseEngine, device: torch.device) -> None:
     _require_released(released.double().cpu(), drawn, engine, device)
     for kind in (torch.float32, torch.float64):
         _require_placed(engine, device, kind)
+        _require_joined(engine, device, kind)
 
 
 def openssl_words(key: bytes, place: Place, count: int, lane: int = 0) -> Tensor:
@@ -140,6 +160,18 @@ def _require_placed(engine: NoiseEngine, device: torch.device, kind: torch.dtype
     for element, exact in _exact_elements():
         if not abs(float(noise[element]) - exact) * _OTHER_STDDEV <= 0.5001 * grid:
             raise _failed(engine, device, f"a {kind} number gets other noise than its key, step and place give it")
+
+
+def _require_joined(engine: NoiseEngine, device: torch.device, kind: torch.dtype) -> None:
+    """Each of the stretches in one buffer gets the bits that it gets alone."""
+    key = key_words(_OTHER_KEY, device)
+    alone = torch.linspace(-9, 9, sum(stretch.count for stretch in _JOINED)).to(device, kind)
+    together = alone.clone()
+    engine.release_joined(together, key, _OTHER.step, tiles_of(_JOINED, device), _OTHER_STDDEV)
+    for stretch, piece in zip(_JOINED, torch.split(alone, [stretch.count for stretch in _JOINED]), strict=True):
+        engine.release(piece, key, Place(step=_OTHER.step, tensor=stretch.tensor), stretch.offset, _OTHER_STDDEV)
+    if not torch.equal(together.cpu(), alone.cpu()):
+        raise _failed(engine, device, f"{kind} numbers of many tensors in one buffer get other noise than alone")
 
 
 def _exact_elements() -> Iterator[tuple[int, float]]:

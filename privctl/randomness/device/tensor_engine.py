@@ -30,7 +30,8 @@ class TensorEngine:
 
     def words(self, key: Tensor, place: Place, first: int, count: int, lane: int = 0) -> Tensor:
         """See ``NoiseEngine``."""
-        return _keystream(key, place, _numbers(first, count, key.device), lane).T.contiguous()
+        nonce = _nonce(place.tensor, lane)
+        return _keystream(key, place.step, nonce, _numbers(first, count, key.device)).T.contiguous()
 
     def deviates(self, key: Tensor, place: Place, tiles: int) -> Tensor:
         """See ``NoiseEngine``."""
@@ -45,6 +46,21 @@ class TensorEngine:
             piece = flat[low - offset : high - offset]
             piece.copy_(on_grid(piece.double(), stddev * drawn, grid))
 
+    def release_joined(self, flat: Tensor, key: Tensor, step: int, tiles: Tensor, stddev: float) -> None:
+        """See ``NoiseEngine``."""
+        within, lanes = (torch.arange(size, device=key.device) for size in (TILE, LANES))
+        noise = torch.full(
+            (len(flat) + 1,), math.nan, dtype=torch.float64, device=key.device
+        )  # the last is no element's
+        for first, end in _stretches(0, len(tiles), key.device):
+            tensors, numbers, starts, lows, ends = tiles[first:end, :, None].unbind(1)
+            blocks = (numbers * LANES + lanes).view(-1)
+            drawn = _drawn(key, step, tensors.int().expand(-1, LANES).reshape(-1), blocks)
+            places = starts + within
+            places = torch.where((places >= lows) & (places < ends), places, len(flat))
+            noise.scatter_(0, places.view(-1), drawn)
+        flat.copy_(on_grid(flat.double(), stddev * noise[:-1], spacing(stddev)))
+
 
 def _stretches(first: int, end: int, device: torch.device) -> Iterator[tuple[int, int]]:
     step = _TILES.get(device.type, _TILES_ELSEWHERE)
@@ -57,16 +73,22 @@ def _numbers(first: int, count: int, device: torch.device) -> Tensor:
 
 def _tiles(key: Tensor, place: Place, start: int, stop: int) -> Tensor:
     """The deviates of whole tiles, in the order of the elements."""
-    numbers = _numbers(start * LANES, (stop - start) * LANES, key.device)
-    words = _keystream(key, place, numbers, 0).view(4, 4, -1)  # pair, word, block
+    return _drawn(key, place.step, place.tensor, _numbers(start * LANES, (stop - start) * LANES, key.device))
+
+
+def _drawn(key: Tensor, step: int, tensor: int | Tensor, numbers: Tensor) -> Tensor:
+    """The deviates of the tiles that the blocks ``numbers`` (n,) are of; ``tensor`` is that of all, or of each (n,)."""
+    words = _keystream(key, step, _nonce(tensor, 0), numbers).view(4, 4, -1)  # pair, word, block
 
     def follow(blocks: Tensor, pairs: Tensor) -> Tensor:
         lanes = torch.arange(1, FOLLOWING + 1, dtype=torch.int32, device=key.device).repeat_interleave(len(blocks))
-        drawn = _keystream(key, place, numbers[blocks].repeat(FOLLOWING), lanes).view(4, 4, FOLLOWING, -1)
+        whose = tensor[blocks].repeat(FOLLOWING) if isinstance(tensor, Tensor) else tensor
+        drawn = _keystream(key, step, _nonce(whose, lanes), numbers[blocks].repeat(FOLLOWING))
+        drawn = drawn.view(4, 4, FOLLOWING, -1)
         return drawn[pairs, :, :, torch.arange(len(blocks), device=key.device)].permute(2, 1, 0)
 
     found = deviates(words, follow)  # pair, wave, block
-    return found.view(8, stop - start, LANES).transpose(0, 1).reshape(-1)
+    return found.view(8, -1, LANES).transpose(0, 1).reshape(-1)
 
 
 def deviates(words: Tensor, follow: Follow) -> Tensor:
@@ -117,14 +139,19 @@ def on_grid(values: Tensor, noise: Tensor, step: float) -> Tensor:
     return torch.where(infinite & values.isfinite(), values, rounded) + 0.0
 
 
-def _keystream(key: Tensor, place: Place, numbers: Tensor, lane: int | Tensor) -> Tensor:
-    """The words (16, n) int32 of the blocks with ``numbers`` (n,) int64 (RFC 8439, 2.3), of one lane or (n,) lanes."""
+def _nonce(tensor: int | Tensor, lane: int | Tensor) -> int | Tensor:
+    """Word 15."""
+    return (lane << 24) + tensor
+
+
+def _keystream(key: Tensor, step: int, nonce: int | Tensor, numbers: Tensor) -> Tensor:
+    """The words (16, n) int32 of the blocks with ``numbers`` (n,) int64 (RFC 8439, 2.3); one nonce, or (n,) of them."""
     start = torch.empty(16, len(numbers), dtype=torch.int32, device=key.device)
     for row, constant in enumerate(CONSTANTS):
         start[row] = constant
     start[4:12] = key[:, None]
     start[12], start[13] = _low_word(numbers), _low_word(numbers >> 32)
-    start[14], start[15] = place.step, (lane << 24) + place.tensor
+    start[14], start[15] = step, nonce
     state = start.clone()
     a, b, c, d = (state[row : row + 4] for row in range(0, 16, 4))
     spare = torch.empty_like(a)

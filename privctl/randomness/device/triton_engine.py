@@ -128,13 +128,15 @@ def _stored(out, at, inside, deviate, ratio, grid, inverse, RAW: tl.constexpr):
         _rounded(out, at, inside, deviate, ratio, grid, inverse)
 
 
-@triton.jit(do_not_specialize=_NUMBERS)
-def _release(
-    out, key, step, tensor, first, count, offset, ratio, grid, inverse,
+@triton.jit
+def _tile(
+    out, key, step, tensor, tile, start, low, end, ratio, grid, inverse,
     LANES: tl.constexpr, ENOUGH: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """One tile; ``ratio``, ``grid`` and ``inverse`` are the bits of float64 numbers."""
-    tile = first + tl.program_id(0).to(tl.int64)
+    """One tile, whose first element lies at ``start`` of ``out``, as far as it is from ``low`` to ``end``.
+
+    ``ratio``, ``grid`` and ``inverse`` are the bits of float64 numbers.
+    """
     lane = tl.arange(0, LANES)
     numbers = tile * LANES + lane
     ratio = ratio.to(tl.float64, bitcast=True)
@@ -148,16 +150,37 @@ def _release(
     if tl.min(fewest.to(tl.int64), axis=0) < 2.0 ** (ENOUGH - 32):
         m = _block(key, numbers, step, tensor + (1 << 24))
         o = _block(key, numbers, step, tensor + (2 << 24))
-    start = tile * (8 * LANES) - offset + lane
     for q in tl.static_range(4):
         wave, other = _pair(
             w[4 * q], w[4 * q + 1], w[4 * q + 2], w[4 * q + 3], m[4 * q], m[4 * q + 1], m[4 * q + 2], m[4 * q + 3],
             o[4 * q], o[4 * q + 1], o[4 * q + 2], o[4 * q + 3], ENOUGH,
         )  # fmt: skip
-        at = start + (2 * q) * LANES
-        _stored(out, at, (at >= 0) & (at < count), wave, ratio, grid, inverse, RAW)
+        at = start + lane + (2 * q) * LANES
+        _stored(out, at, (at >= low) & (at < end), wave, ratio, grid, inverse, RAW)
         at += LANES
-        _stored(out, at, (at >= 0) & (at < count), other, ratio, grid, inverse, RAW)
+        _stored(out, at, (at >= low) & (at < end), other, ratio, grid, inverse, RAW)
+
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def _release(
+    out, key, step, tensor, first, count, offset, ratio, grid, inverse,
+    LANES: tl.constexpr, ENOUGH: tl.constexpr, RAW: tl.constexpr,
+):  # fmt: skip
+    """One tile of a stretch of one tensor."""
+    tile = first + tl.program_id(0).to(tl.int64)
+    start = tile * (8 * LANES) - offset
+    _tile(out, key, step, tensor, tile, start, 0, count, ratio, grid, inverse, LANES, ENOUGH, RAW)
+
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def _release_joined(
+    out, key, tiles, step, ratio, grid, inverse, LANES: tl.constexpr, ENOUGH: tl.constexpr, RAW: tl.constexpr,
+):  # fmt: skip
+    """One tile of stretches that lie one after the other."""
+    row = tiles + 5 * tl.program_id(0).to(tl.int64)
+    tensor, tile, start = tl.load(row), tl.load(row + 1), tl.load(row + 2)
+    low, end = tl.load(row + 3), tl.load(row + 4)
+    _tile(out, key, step, tensor, tile, start, low, end, ratio, grid, inverse, LANES, ENOUGH, RAW)
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
@@ -191,6 +214,15 @@ class TritonEngine:
         """See ``NoiseEngine``."""
         if len(flat):
             _launch(flat, key, place, offset, stddev, raw=False)
+
+    def release_joined(self, flat: Tensor, key: Tensor, step: int, tiles: Tensor, stddev: float) -> None:
+        """See ``NoiseEngine``."""
+        width = spacing(stddev)
+        with _on(key.device):
+            _release_joined[(len(tiles),)](
+                flat, key, tiles, step, _bits(stddev / width), _bits(width), _bits(1 / width),
+                LANES=LANES, ENOUGH=ENOUGH, RAW=False,
+            )  # fmt: skip
 
 
 def _launch(flat: Tensor, key: Tensor, place: Place, offset: int, stddev: float, *, raw: bool) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from privctl.domain.guarantee import Notion
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.domain.verdict import Outcome
+from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
@@ -22,6 +22,8 @@ _EPSILON = 8.0
 _CAUSAL = "causal-lm"
 _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
+#: Why finding nothing in a drawn split counts for nothing.
+_OTHER_DATA = "names other training data"
 _DATA = ("train", "members", "planted", "data")
 
 
@@ -94,11 +96,32 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
     if undecided.reason.startswith("confounded"):
         advice = "split one source at random before training, train on one half, and audit with both halves"
         return NextStep(advice=advice)
+    if "split" in files:
+        return _split_again(report, undecided)
     words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl")
     return NextStep(advice=f"audit again{_how_many(report)}", command=_call("audit", model, *words, *again))
 
 
+def _split_again(report: PrivacyReport, undecided: Verdict) -> NextStep:
+    """A drawn split cannot grow once a model is trained: more records are another split, and another training."""
+    if _OTHER_DATA in undecided.reason:
+        return NextStep(advice="audit the model that was trained on the members of this split")
+    enough = _enough(report)
+    number = str(sum(enough)) if enough else "RECORDS"
+    return NextStep(
+        advice=f"draw a split of {f'about {number}' if enough else 'more'} records, train on its members, and audit "
+        "that model; without so many, plant canaries",
+        command=_call("audit", "split", "DATA.jsonl", "--records", number, "-o", "split-2"),
+    )
+
+
 def _how_many(report: PrivacyReport) -> str:
+    """How many records would do, in words."""
+    enough = _enough(report)
+    return " with more records" if not enough else f" with about {enough[0]} members and {enough[1]} non-members"
+
+
+def _enough(report: PrivacyReport) -> tuple[int, int] | None:
     """How many records would do: the distance from 1/2 that an audit detects falls as one over their square root."""
     areas = [
         item
@@ -108,10 +131,10 @@ def _how_many(report: PrivacyReport) -> str:
     sharpest = min(areas, key=lambda item: item.sees or 1.0, default=None)
     wanted = _settings(report).least_auc
     if sharpest is None or sharpest.sees is None or wanted is None or not wanted > 0.5:
-        return " with more records"
+        return None
     more = ((sharpest.sees - 0.5) / (wanted - 0.5)) ** 2
     members, others = (_rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
-    return f" with about {members} members and {others} non-members"
+    return members, others
 
 
 def _rounded(count: float) -> int:

@@ -8,7 +8,7 @@ numbers, which give the distance of two gradients accurately enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from privctl.domain.errors import InputError
-from privctl.train.clipping.measure import example_norm
 from privctl.train.clipping.products import full_precision
-from privctl.train.clipping.terms import GradientTerm
 
 #: Relative to a parameter's own gradient, and to the whole gradient, for parameters whose gradient is only rounding.
 _TOLERANCE = (1e-3, 1e-5)
@@ -98,15 +96,31 @@ def another_gradient(name: str) -> str:
     )
 
 
-def compare_norms(terms: Mapping[str, Sequence[GradientTerm]], norms: Tensor) -> None:
-    """Raise InputError if ``norms`` (n,) of the first or last row differ from those of the gradients to be added."""
-    for row in sorted({0, len(norms) - 1}):
-        computed, expected = float(norms[row]), example_norm(terms, row)
+def compared_rows(count: int) -> list[int]:
+    """The rows of ``count`` whose gradients are formed for ``compare_norms``: the first and the last."""
+    return sorted({0, count - 1})
+
+
+def compare_norms(formed: Mapping[int, float], norms: Tensor) -> None:
+    """Raise InputError if ``norms`` (n,) differ, in the rows of ``formed``, from those of the gradients to be added."""
+    for row, expected in formed.items():
+        computed = float(norms[row])
         if not abs(computed - expected) <= _TOLERANCE[0] * expected:
             raise InputError(
                 f"the gradient of row {row} has norm {computed:.6g} as measured and {expected:.6g} as it would be "
                 "added; this model cannot be trained privately: please report it"
             )
+
+
+def compare_passes(first: Tensor, second: Tensor) -> None:
+    """Raise InputError if the norms (n,) of two backward passes through one graph differ."""
+    alike = torch.isclose(first, second, rtol=_TOLERANCE[0], atol=0, equal_nan=True)
+    if not bool(alike.all()):
+        row = int((~alike).nonzero()[0])
+        raise InputError(
+            f"the gradient of row {row} has norm {float(first[row]):.6g} in one backward pass and "
+            f"{float(second[row]):.6g} in the next, so that it cannot be clipped in two; give --clipping-passes 1"
+        )
 
 
 def _length(values: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""Per-example clipping in one backward pass: ghost norms and book-keeping for any model of torch modules.
+"""Per-example clipping in one backward pass or two: ghost norms and book-keeping for any model of torch modules.
 
 No weight requires a gradient during the pass, so that autograd computes none. Each module that owns trained parameters
 keeps its inputs and its output's gradients, from which come first every example's norm (Lee and Kifer 2020; Li et al.
-2022) and then the sum of the clipped gradients (Bu et al. 2022, "book-keeping").
-Not by Opacus, whose ghost clipping takes a second backward pass (``python -m tests.bench dp-sgd`` compares them).
+2022) and then the sum of the clipped gradients (Bu et al. 2022, "book-keeping"). Not by Opacus, whose ghost clipping
+takes a second backward pass (``python -m tests.bench dp-sgd`` compares them). In two passes, through the same graph,
+nothing is kept: see ``sinks``.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
 from privctl.parallel import short_of_memory
-from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.embedding import bound_rows, bounded
 from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
-from privctl.train.clipping.measure import squares_by_parameter
+from privctl.train.clipping.passes import Pass, first_backward, measurer, norms_of, require_repeatable
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import NotSeparatedError, Promotion
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
-from privctl.train.clipping.shards import Leaves, add_sum, blank_like, is_shard
-from privctl.train.clipping.taps import Recorder, Site
-from privctl.train.clipping.terms import GradientTerm, Squares
+from privctl.train.clipping.shards import Leaves, add_sum, blank_like
+from privctl.train.clipping.sinks import Added, Kept, Sink, Wanted
+from privctl.train.clipping.sums import add
+from privctl.train.clipping.taps import Recorder
+from privctl.train.clipping.terms import Squares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +71,21 @@ class PerExample:
     Where a module's examples cannot be told apart, the one above it is promoted: it is differentiated as a whole, by
     running it again on one example at a time. Those beyond ``promoted`` are found on the first batches, whose passes
     are then repeated; with ``may_promote`` false such a model is refused.
+
+    With two ``passes`` no layer's inputs and output gradients are kept until all norms are known: a second backward
+    pass adds what the first measured. Results are the same up to rounding.
     """
 
     def __init__(
-        self, model: nn.Module, clipping: Clipping, promoted: Sequence[Promotion] = (), *, may_promote: bool = True
+        self,
+        model: nn.Module,
+        clipping: Clipping,
+        promoted: Sequence[Promotion] = (),
+        *,
+        may_promote: bool = True,
+        passes: int = 1,
     ) -> None:
-        self.clipping = clipping
+        self.clipping, self.passes = clipping, passes
         self._model, self._may_promote = model, may_promote
         self.trainable: dict[str, nn.Parameter] = {n: p for n, p in model.named_parameters() if p.requires_grad}
         trainable_ids = {id(parameter) for parameter in self.trainable.values()}
@@ -89,6 +100,7 @@ class PerExample:
         self._recorder, self._groups = self._watched()
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
+        self._latest: Pass | None = None
         self._checked = False
         self._checked_alone = False  # and so far on a single example, which shows little
         #: Parameters that no batch has used so far: autograd detects whether a later one does, outside all hooks.
@@ -153,12 +165,16 @@ class PerExample:
         all of them; one whose rows are not finite adds nothing to it.
         """
         try:
-            losses, terms, squares, norms = self._separated(losses_of, look=look)
+            passed, squares, norms = self._separated(losses_of, look=look)
+            with torch.no_grad(), full_precision(passed.losses.device):
+                scales, shorter = self._scales(squares, norms, weight)
+            self._add(passed, scales)
         except NotFiniteError:
             self._add_nothing()
             raise
-        with torch.no_grad(), full_precision(losses.device):
-            return self._clip(terms, squares, losses.detach(), norms, weight)
+        finally:
+            self._latest = None
+        return ClippedBatch(losses=passed.losses.detach(), norms=norms, shorter=shorter)
 
     def verify(self, losses_of: Callable[[], Tensor], rows: int = 1) -> None:
         """Compare with autograd now, without adding gradients, where ``accumulate`` would do so for so many ``rows``.
@@ -168,6 +184,7 @@ class PerExample:
         """
         if self._leaves.any_of(not self._checked or (self._checked_alone and rows > 1)):
             self._separated(losses_of)
+            self._latest = None
 
     def rows(
         self, losses_of: Callable[[], Tensor], rows: Sequence[int], keep: Callable[[Tensor], Tensor]
@@ -177,25 +194,25 @@ class PerExample:
         These are the gradients that ``accumulate`` would clip and add. Nothing is added, and no more than one parameter
         of one row is held at a time. Parameters that the pass did not use are left out. Raises as ``accumulate`` does.
         """
-        losses, terms, _, _ = self._separated(losses_of)
-        with torch.no_grad(), full_precision(losses.device):
-            row_gradients = [{name: keep(_of_row(uses, row)) for name, uses in terms.items()} for row in rows]
-        return losses.detach(), row_gradients
+        passed, _, _ = self._separated(losses_of, wanted=(rows, keep))
+        self._latest = None
+        with torch.no_grad(), full_precision(passed.losses.device):
+            return passed.losses.detach(), passed.measured.rows((rows, keep))
 
     def _separated(
-        self, losses_of: Callable[[], Tensor], *, look: bool = True
-    ) -> tuple[Tensor, dict[str, list[GradientTerm]], dict[str, Squares], Tensor]:
-        """Losses, terms, squares and norms of a batch whose examples were told apart, promoting modules until so."""
+        self, losses_of: Callable[[], Tensor], *, look: bool = True, wanted: Wanted | None = None
+    ) -> tuple[Pass, dict[str, Squares], Tensor]:
+        """A pass, with squares and norms of a batch whose examples were told apart, promoting modules until so."""
         while True:
             self._check_modules()
             try:
-                losses, terms, expected = self._pass(losses_of)
-                with torch.no_grad(), full_precision(losses.device):
-                    squares = squares_by_parameter(terms)
-                    norms = self._norms(squares, losses, look=look or expected is not None)
-                    if expected is not None:
-                        self._compare(terms, norms, expected)
-                return losses, terms, squares, norms
+                self._latest = passed = self._pass(losses_of, wanted)
+                with torch.no_grad(), full_precision(passed.losses.device):
+                    squares = passed.measured.squares()
+                    norms = self._norms(squares, passed.losses, look=look or passed.expected is not None)
+                    if passed.expected is not None:
+                        self._compare(passed, norms, passed.expected)
+                return passed, squares, norms
             except NotSeparatedError as found:
                 self._promote(found)
             except UNRUNNABLE as error:
@@ -223,12 +240,10 @@ class PerExample:
     def _watched(self) -> tuple[Recorder, list[list[str]]]:
         """Hooks on the modules that own trained parameters, and the parameters that are clipped together."""
         sites = promotion.sites(self._model, self.trainable, self._promoted)
-        return Recorder(self._model, sites), _groups(sites, self.trainable, self.clipping.style)
+        return Recorder(self._model, sites), promotion.groups(sites, self.trainable, self.clipping.style)
 
-    def _pass(
-        self, losses_of: Callable[[], Tensor]
-    ) -> tuple[Tensor, dict[str, list[GradientTerm]], check.Reference | None]:
-        """Forward and backward pass; returns the recorded terms and, the first time, autograd's reference."""
+    def _pass(self, losses_of: Callable[[], Tensor], wanted: Wanted | None = None) -> Pass:
+        """Forward and backward pass; returns what was recorded and, the first time, autograd's reference."""
         expected = None
         # A pass is made together where processes share the parameters: one that compares makes all compare.
         unsettled = self._leaves.any_of(not self._checked or self._checked_alone)
@@ -244,7 +259,9 @@ class PerExample:
                         expected = check.reference(losses, self._leaves.found)
                 idle = [] if expected else sorted(self._idle & self._leaves.found.keys())
                 sources = [anchor, *(self._leaves.found[name] for name in idle)]
-                gradients = torch.autograd.grad(losses.sum(), sources, allow_unused=True)
+                uses = dict(self._recorder.uses)  # before layers are recomputed
+                self._recorder.sink = measured = measurer(self.passes, uses, self.trainable, losses, expected, wanted)
+                gradients = first_backward(self.passes, losses, sources)
             except RuntimeError as error:
                 if "use_reentrant" not in str(error):
                     raise
@@ -253,61 +270,76 @@ class PerExample:
                     " enable gradient checkpointing with use_reentrant=False"
                 ) from None
             finally:
-                terms = self._recorder.stop()
+                self._recorder.stop()
         if self._recorder.faults:
             raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
         if self._leaves.any_of(
             any(gradient is not None for gradient in gradients[1:])
         ):  # a parameter whose use was never compared
             self._checked = False
-            return self._pass(losses_of)
-        return losses, terms, expected
+            return self._pass(losses_of, wanted)
+        passed = Pass(losses=losses, uses=uses, measured=measured, expected=expected, watched=frozenset(watched))
+        if expected is not None and self.passes > 1:  # in all processes that share the parameters, or in none
+            require_repeatable(passed, lambda sink: self._again(passed, sink, last=False), self.trainable)
+        return passed
+
+    def _again(self, passed: Pass, sink: Sink, *, last: bool) -> None:
+        """Another backward pass through the graph of ``passed``, which the ``last`` one leaves no more."""
+        with self._gradients_only_for(set(passed.watched)), self._recorder.again(sink) as anchor:
+            torch.autograd.grad(passed.losses.sum(), [anchor], retain_graph=not last, allow_unused=True)
+        if self._recorder.faults:
+            raise NotSeparatedError(self._model, self._recorder.faults, shared=self._recorder.shared)
 
     def _norms(self, squares: Mapping[str, Squares], losses: Tensor, *, look: bool = True) -> Tensor:
-        nothing = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
-        norms = torch.stack([nothing, *(each.square for each in squares.values())]).sum(0).sqrt()
+        norms = norms_of(squares, losses)
         if look:
             sound = torch.isfinite(norms) & torch.isfinite(losses.detach())
             if not sound.all():
                 raise NotFiniteError(tuple((~sound).nonzero().flatten().tolist()))
         return norms
 
-    def _compare(self, terms: Mapping[str, list[GradientTerm]], norms: Tensor, expected: check.Reference) -> None:
-        sketches = {
-            name: check.sketch(_weighted_sum(p, terms.get(name, []), expected.weights))
-            for name, p in self.trainable.items()
-        }
+    def _compare(self, passed: Pass, norms: Tensor, expected: check.Reference) -> None:
+        sketches = passed.measured.sketches(self.trainable, expected.weights)
         if names := check.differing(sketches, expected, reduced=self._recorder.reduced):
             raise NotSeparatedError(self._model, self._recorder.users(names), check.another_gradient(names[0]))
-        check.compare_norms(terms, norms)
+        check.compare_norms(passed.measured.row_norms(check.compared_rows(len(norms))), norms)
         self._checked, self._checked_alone = True, len(norms) == 1
-        self._used |= {name for name in self.trainable if terms.get(name) or name in expected.sketches}
+        self._used |= {name for name in self.trainable if name in passed.measured.used or name in expected.sketches}
         self._idle = self.trainable.keys() - self._used
 
-    def _clip(
-        self,
-        terms: dict[str, list[GradientTerm]],
-        squares: dict[str, Squares],
-        losses: Tensor,
-        norms: Tensor,
-        weight: float,
-    ) -> ClippedBatch:
+    def _scales(self, squares: Mapping[str, Squares], norms: Tensor, weight: float) -> tuple[dict[str, Tensor], Tensor]:
+        """By parameter what its examples' gradients are multiplied by, (n,), and which are made shorter (n,)."""
         nothing = Squares(torch.zeros_like(norms), torch.zeros_like(norms))
         every = {name: squares.get(name, nothing) for name in self.trainable}
         factors = clipping_factors(self.clipping, [sum_squares(every, names) for names in self._groups])
+        scales: dict[str, Tensor] = {}
         for names, factor in zip(self._groups, factors, strict=True):
-            scale = factor * weight
-            for name in names:
-                _add(self.trainable[name], terms.pop(name, []), scale)
-        shorter = torch.stack(factors).amin(0) < 1
-        return ClippedBatch(losses=losses, norms=norms, shorter=shorter)
+            scales |= dict.fromkeys(names, factor * weight)
+        return scales, torch.stack(factors).amin(0) < 1
+
+    def _add(self, passed: Pass, scales: Mapping[str, Tensor] | None) -> None:
+        """Add the sums with ``scales`` to the ``grad`` of every parameter; without, what other processes have."""
+        if not isinstance(passed.measured, Kept):
+            with self._leaves.summing():
+                self._again(passed, Added(self.trainable, scales, passed.losses.device, self._leaves), last=True)
+            for parameter in () if self._leaves.shared else self.trainable.values():
+                if parameter.grad is None:  # no example used it
+                    parameter.grad = blank_like(parameter, zeros=True)
+            return
+        terms = passed.measured.terms
+        with torch.no_grad(), full_precision(passed.losses.device):
+            for names in self._groups:
+                for name in names:
+                    parameter, uses = self.trainable[name], terms.pop(name, [])
+                    if scales is None:
+                        add_sum(parameter, blank_like(parameter, zeros=True))
+                    else:
+                        add(parameter, uses, scales[name])
 
     def _add_nothing(self) -> None:
         """Take part in the sums that other processes form now, where they share the parameters."""
-        if self._leaves.shared:
-            for names in self._groups:
-                for name in names:
-                    add_sum(self.trainable[name], blank_like(self.trainable[name], zeros=True))
+        if self._leaves.shared and self._latest is not None:
+            self._add(self._latest, None)
 
     def _check_parameters(self) -> None:
         if not self.trainable:
@@ -334,45 +366,6 @@ class PerExample:
         finally:
             for parameter in self.trainable.values():
                 parameter.requires_grad_(True)
-
-
-def _of_row(terms: list[GradientTerm], row: int) -> Tensor:
-    total = terms[0].example_gradients(slice(row, row + 1))[0]
-    for term in terms[1:]:
-        total = total + term.example_gradients(slice(row, row + 1))[0]
-    return total
-
-
-def _add(parameter: nn.Parameter, terms: list[GradientTerm], factors: Tensor) -> None:
-    """Add the weighted sum to the parameter's ``grad``, which need not exist."""
-    if is_shard(parameter):
-        add_sum(parameter, _weighted_sum(parameter, terms, factors))
-        return
-    if parameter.grad is None:
-        parameter.grad = _weighted_sum(parameter, terms, factors)
-        return
-    for term in terms:
-        term.add_weighted(parameter.grad, factors)
-
-
-def _weighted_sum(parameter: nn.Parameter, terms: list[GradientTerm], factors: Tensor) -> Tensor:
-    total = blank_like(parameter, zeros=not terms)
-    for i, term in enumerate(terms):
-        term.add_weighted(total, factors, fresh=i == 0)
-    return total
-
-
-def _groups(sites: Sequence[Site], trainable: Mapping[str, nn.Parameter], style: ClippingStyle) -> list[list[str]]:
-    """The parameters that are clipped together: all of them, or each module's; a tied weight counts with its first."""
-    if style is not ClippingStyle.PER_LAYER:
-        return [list(trainable)]
-    assigned: set[str] = set()
-    groups = []
-    for site in sites:
-        names = sorted(set(site.parameters.values()) - assigned)
-        assigned.update(names)
-        groups.append(names)
-    return [names for names in groups if names]
 
 
 def _check_losses(losses: Tensor, rows: int | None) -> None:

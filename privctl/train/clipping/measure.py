@@ -36,6 +36,14 @@ def squares_by_parameter(terms: Mapping[str, Sequence[GradientTerm]]) -> dict[st
     return squares
 
 
+def gram_inputs(uses: Sequence[GradientTerm]) -> object | None:
+    """The place of the tensor whose Gram matrix measures these ``uses``; None where they are measured without one."""
+    match uses:
+        case [Outer(inputs=inputs) as term] if not _directly(term):
+            return place_of(inputs)
+    return None
+
+
 def merge(uses: Sequence[GradientTerm]) -> list[GradientTerm]:
     """The same gradients in fewer terms: positions of several uses are positions of one, and dense terms add."""
     dense = [term for term in uses if isinstance(term, Dense)]

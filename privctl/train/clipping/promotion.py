@@ -14,6 +14,7 @@ from torch import nn
 
 from privctl.domain.errors import InputError
 from privctl.domain.shown import counted
+from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import rules
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.rerun import Mode
@@ -158,3 +159,16 @@ def sites(model: nn.Module, trainable: Mapping[str, nn.Parameter], promoted: Map
             site = Site(name=path, module=module, rule=rule, parameters=parameters, whole=whole, repeated=repeated)
             found.append(site)
     return found
+
+
+def groups(sites: Sequence[Site], trainable: Mapping[str, nn.Parameter], style: ClippingStyle) -> list[list[str]]:
+    """The parameters that are clipped together: all of them, or each module's; a tied weight counts with its first."""
+    if style is not ClippingStyle.PER_LAYER:
+        return [list(trainable)]
+    assigned: set[str] = set()
+    groups = []
+    for site in sites:
+        names = sorted(set(site.parameters.values()) - assigned)
+        assigned.update(names)
+        groups.append(names)
+    return [names for names in groups if names]

@@ -149,7 +149,7 @@ class RepeatableUse:
         return tensor[self._place(tensor, rows)].reshape(-1, share, *tensor.shape[1:])
 
     def _inputs(self) -> list[Tensor]:
-        return list(tensors_in((self.use.arguments, self.use.keywords)))
+        return [_row_major(t) for t in tensors_in((self.use.arguments, self.use.keywords))]
 
     def _pull(self, gradients: list[list[Tensor]], inputs: list[Tensor] | None = None) -> list[Gradients]:
         values = self._differentiable()
@@ -282,6 +282,17 @@ class RepeatableUse:
 
 def _stacked(row_gradients: list[Gradients]) -> Gradients:
     return {name: torch.stack([gradients[name] for gradients in row_gradients]) for name in row_gradients[0]}
+
+
+def _row_major(tensor: Tensor) -> Tensor:
+    """The tensor with its channels before its pixels in memory too.
+
+    Torch 2.13 ends the process where a group norm of pixels with the channels last gives its parameters a gradient and
+    its input none.
+    """
+    if tensor.dim() != 4 or not tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _is_cache(value: object) -> bool:

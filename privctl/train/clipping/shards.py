@@ -8,7 +8,8 @@ leaves the process is added up and handed out in shards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from torch import distributed as dist
 
 from privctl.domain.errors import InputError
 from privctl.parallel import take_part
+from privctl.train.clipping.terms import GradientTerm
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
@@ -151,30 +153,86 @@ def begin_anew(network: nn.Module) -> None:
 
 
 class Leaves:
-    """The tensors that autograd knows the trained parameters of ``model`` by, of the latest forward pass."""
+    """The tensors that autograd knows the trained parameters of ``model`` by, of the latest forward pass.
+
+    Inside ``summing()`` a backward pass hands in weighted sums by ``hold``, and those of a block are added to the
+    parameters' ``grad`` once the gradient has left the block: all processes do this in the same order.
+    """
 
     def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter]) -> None:
         self.shared = any(map(is_shard, trainable.values()))
         self._trainable = trainable
         self._gathered: dict[str, Tensor] = {}
         self._handles: list[RemovableHandle] = []
+        self._blocks: dict[str, list[str]] = {}
+        self._held: dict[str, Tensor] = {}
+        self._summing = False
         if self.shared:
             # A block's own hook, which gathers its parameters, was registered earlier, and runs earlier.
             self._handles = [
-                module.register_forward_pre_hook(partial(self._note, path))
+                module.register_forward_pre_hook(partial(self._note, path), with_kwargs=True)
                 for path, module in model.named_modules()
                 if hasattr(module, "unshard")
             ]
+            blocks = [path for path, module in model.named_modules() if path and hasattr(module, "unshard")]
+            self._blocks = {path: [name for name in trainable if name.startswith(f"{path}.")] for path in blocks}
 
     @property
     def found(self) -> Mapping[str, Tensor]:
         """The leaves by name; parameters of a block that no pass has reached have none."""
         return self._gathered if self.shared else self._trainable
 
-    def _note(self, path: str, module: nn.Module, _arguments: Any) -> None:
+    def _note(self, path: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         for name, parameter in module.named_parameters(prefix=path):
             if name in self._trainable and not is_shard(parameter):
                 self._gathered[name] = parameter
+        # Of a block's first input the gradient is whole when the block's backward pass has ended.
+        entering = [t for t in (*arguments, *keywords.values()) if isinstance(t, Tensor) and t.requires_grad][:1]
+        for tensor in entering if path in self._blocks else ():
+            tensor.register_hook(lambda _: self._release(path))  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Inside, ``hold`` takes sums; at the end all are added. Every process that shares the parameters enters it."""
+        self._summing = True
+        try:
+            yield
+            if self.shared:
+                self._release_rest()
+        finally:
+            self._summing = False
+            self._held.clear()
+
+    def hold(self, name: str, terms: Sequence[GradientTerm], factors: Tensor) -> None:
+        """Take the sum of ``terms`` weighted by ``factors`` (n,), of a shared parameter."""
+        fresh = name not in self._held
+        total = self._held.setdefault(name, blank_like(self._trainable[name], zeros=not terms))
+        for i, term in enumerate(terms):
+            term.add_weighted(total, factors, fresh=fresh and i == 0)
+
+    def _release(self, path: str) -> None:
+        """Sum what this and all other processes hold of a block."""
+        if self._summing:
+            with torch.no_grad():
+                for name in self._blocks[path]:
+                    self._add(name)
+
+    def _release_rest(self) -> None:
+        """Sum what any process still holds: of parameters outside blocks, and of blocks that no gradient left."""
+        shared: Any = next(filter(is_shard, self._trainable.values()))
+        holds = torch.tensor([name in self._held for name in self._trainable], dtype=torch.uint8)
+        vote = holds.to(own_part(shared).device)
+        take_part()
+        dist.all_reduce(vote, dist.ReduceOp.MAX, group=shared.device_mesh.get_group())
+        with torch.no_grad():
+            for name, held in zip(self._trainable, vote.tolist(), strict=True):
+                if held:
+                    self._add(name)
+
+    def _add(self, name: str) -> None:
+        parameter = self._trainable[name]
+        held = self._held.pop(name, None)
+        add_sum(parameter, blank_like(parameter, zeros=True) if held is None else held)
 
     def any_of(self, answer: bool) -> bool:
         """Whether any process that shares the parameters answers yes, each of which must ask; else the own answer."""

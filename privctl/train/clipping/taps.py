@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from privctl.train.clipping.generic import generic
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.rules import BY_POSITION, OWN_LAYOUT, RERUN, Rule
+from privctl.train.clipping.sinks import Kept, Sink
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import (
     CallContext,
@@ -95,7 +97,10 @@ class Recorder:
         self._by_frequency = [
             each.module for each in sites if isinstance(each.module, nn.Embedding) and each.module.scale_grad_by_freq
         ]
-        self.terms: dict[str, list[GradientTerm]] = {}
+        #: Where terms go.
+        self.sink: Sink = Kept()
+        #: How many uses of each parameter the forward pass made.
+        self.uses: Counter[str] = Counter()
         self.rows: int | None = None
         #: The modules whose examples could not be told apart in this pass, by path, and why.
         self.faults: dict[str, str] = {}
@@ -119,22 +124,35 @@ class Recorder:
 
     def start(self, device: torch.device) -> Tensor:
         """Begin; the backward pass must differentiate with respect to the returned anchor."""
-        self.terms, self.faults, self.shared, self.reached = {}, {}, set(), set()
-        self.rows, self.reduced, self._watching = None, False, True
+        self.uses, self.faults, self.shared, self.reached = Counter(), {}, set(), set()
+        self.rows, self.reduced = None, False
         self._anchor = torch.zeros((), device=device, requires_grad=True)
-        for module in self._by_frequency:
-            module.scale_grad_by_freq = False
+        self._watch()
         return self._anchor
 
-    def stop(self) -> dict[str, list[GradientTerm]]:
-        """End, and return the terms by the model's parameter names."""
+    @contextmanager
+    def again(self, sink: Sink) -> Iterator[Tensor]:
+        """Inside, another backward pass of the same graph, with respect to the anchor, hands its terms to ``sink``."""
+        self.sink = sink
+        self._watch()
+        try:
+            yield self._anchor
+        finally:
+            self.stop()
+
+    def _watch(self) -> None:
+        self._watching = True
+        for module in self._by_frequency:
+            module.scale_grad_by_freq = False
+
+    def stop(self) -> None:
+        """End, and let go of where terms went."""
         self._watching = False
         for module in self._by_frequency:
             module.scale_grad_by_freq = True
         self._settings.clear()
         self._casts.forget()
-        terms, self.terms = self.terms, {}
-        return terms
+        self.sink = Kept()
 
     def remove(self) -> None:
         """Remove all hooks."""
@@ -239,6 +257,7 @@ class Recorder:
             floating = [t.expand(self.rows, *t.shape[1:]) if t.dim() > 1 and len(t) == 1 else t for t in floating]
         for tensor in floating:
             self.reduced |= torch.finfo(tensor.dtype).bits < 32
+        self.uses.update(set(site.parameters.values()))
         inputs = [t.detach() for t in tensors_in((arguments, keywords))]
         # The tensors are kept by autograd alone: the nest holds their places only.
         places = with_tensors((arguments, keywords), iter([_NOTHING] * len(inputs)))
@@ -307,8 +326,10 @@ class Recorder:
                 raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
             raise Inseparable(f"cannot be differentiated by itself ({reason})") from None
+        by_name: dict[str, list[GradientTerm]] = {}
         for name, term in terms.items():
-            self.terms.setdefault(site.parameters[name], []).append(term)
+            by_name.setdefault(site.parameters[name], []).append(term)
+        self.sink.receive(set(site.parameters.values()), by_name)
 
     def _layout(self, site: Site, gradients: tuple[Tensor | None, ...]) -> _Layout:
         """Where the output has its examples. Raises Inseparable where that is not known.

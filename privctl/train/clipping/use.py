@@ -90,13 +90,18 @@ class CallContext:
 
     def random_now(self) -> list[Tensor]:
         """The random states now that a module may draw from."""
-        states = [torch.get_rng_state()]
-        if self.device.type != "cpu":
-            states.append(torch.get_device_module(self.device).get_rng_state(self.device))
-        return states
+        return random_states(self.device)
 
     def _fork_type(self) -> str:
         return "cuda" if self.device.type == "cpu" else self.device.type
+
+
+def random_states(device: torch.device) -> list[Tensor]:
+    """The random states now of the processor and of ``device``."""
+    states = [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state(device))
+    return states
 
 
 class WithoutDraws(TorchFunctionMode):

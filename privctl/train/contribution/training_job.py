@@ -14,6 +14,7 @@ from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import ALONE, Workers, short_of_memory
+from privctl.train.choices import ClippingPasses
 from privctl.train.clipping.factors import Clipping, rounding_margin
 from privctl.train.clipping.promotion import promotion_sentence
 from privctl.train.clipping.shards import begin_anew
@@ -28,7 +29,7 @@ from privctl.train.contribution import (
     examine,
 )
 from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
-from privctl.train.micro_batches import halved
+from privctl.train.micro_batches import TooLargeError, halved
 from privctl.train.precision import Precision
 from privctl.train.prepare import TrainingJob
 
@@ -75,7 +76,12 @@ def _within_memory(
     test: Callable[[TrainingJob], TrainingJob],
     workers: Workers,
 ) -> TrainingJob:
-    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds."""
+    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds.
+
+    With ``--clipping-passes auto`` two passes are tried, with as much at once as was asked for, where one record is too
+    much for one.
+    """
+    asked = job.recipe
     while True:
         try:
             return workers.jointly(partial(test, job)) if workers.lockstep else test(job)
@@ -83,13 +89,23 @@ def _within_memory(
             if not short_of_memory(error):
                 raise
         begin_anew(network)
-        job = replace(job, recipe=halved(job.recipe, limits_of(job).length, device, notify))
+        try:
+            recipe = halved(job.recipe, limits_of(job).length, device, notify)
+        except TooLargeError:
+            if job.request.clipping_passes is not ClippingPasses.AUTO or not job.recipe.may_pass_twice:
+                raise
+            recipe = replace(asked, clipping_passes=2)
+            notify(f"the memory of {device} does not hold one record; from now on gradients are clipped in two passes")
+        job = replace(job, recipe=recipe)
 
 
 def _tested(
     job: TrainingJob, network: nn.Module, device: torch.device, stages: Sequence[ComputationStage], notify: Notify
 ) -> TrainingJob:
     limits = limits_of(job)
+    for stage in stages:
+        if isinstance(stage.view, ClippedGradients):
+            stage.view.passes = job.recipe.clipping_passes
     try:
         return _said(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
     except DependentRecordsError as fault:

@@ -89,12 +89,13 @@ class ClippedGradients:
     around: Around = _as_it_is
     rounds: bool = False
     promoted: tuple[Promotion, ...] = ()
+    passes: int = 1
     _engine: PerExample | None = field(init=False, default=None)
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """See ``ContributionView``."""
-        with PerExample(self.network, self.clipping, self.promoted) as engine:
+        with PerExample(self.network, self.clipping, self.promoted, passes=self.passes) as engine:
             self._engine = engine
             try:
                 yield
@@ -104,7 +105,7 @@ class ClippedGradients:
 
     def share_of(self, losses_of: LossesOf) -> float:
         """The share of a step's time, its update aside, that goes into running promoted modules again."""
-        with PerExample(self.network, self.clipping, self.promoted) as engine:
+        with PerExample(self.network, self.clipping, self.promoted, passes=self.passes) as engine:
             try:
                 engine.accumulate(losses_of)  # the first one is verified, which takes longer
                 for parameter in engine.trainable.values():

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from privctl.train.directional.attention import blockwise_attention
 from privctl.train.directional.passes import Losses, Randomness, check_losses
 from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of
 
@@ -34,7 +34,7 @@ class _Closed(nn.Module):
 def forward_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
     """Derivatives (n, fired) float64, from one pass a group with dual numbers.
 
-    Fused attention has no forward mode, so attention is computed from its definition meanwhile.
+    Fused attention has no forward mode, so ``blockwise_attention`` is computed meanwhile.
     """
     _refuse_fused(network)
     randomness = Randomness(device_of(queries))
@@ -47,7 +47,7 @@ def forward_by_example(network: nn.Module, losses_of: Losses, queries: Sequence[
 
 def _slopes(network: nn.Module, losses_of: Losses, question: DirectionalQuery) -> Tensor:
     closed = _Closed(network, losses_of)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), _AD.dual_level():
+    with torch.no_grad(), _AD.dual_level(), blockwise_attention():
         duals = {
             f"network.{name}": _AD.make_dual(p.detach(), question.direction[name].to(p.dtype))
             for name, p in question.parameters.items()

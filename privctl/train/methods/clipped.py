@@ -58,7 +58,7 @@ METHOD = Method(
           --optimizer sgd --learning-rate 0.1 -o clipped/
       privctl noise clipped/ --epsilon 1
     """,
-    takes=("clipping", "convert", "adapters"),
+    takes=("clipping", "passes", "convert", "adapters"),
     shards=True,
     voided="every guarantee of privctl noise for them",
     warning=f"{UNPROTECTED}; privctl noise makes a release of them",

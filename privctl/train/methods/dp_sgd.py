@@ -112,7 +112,7 @@ METHOD = Method(
           -o plan.safetensors
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """,
-    takes=("clipping", "schedule", "budget", "secrets", "convert", "adapters"),
+    takes=("clipping", "passes", "schedule", "budget", "secrets", "convert", "adapters"),
     shards=True,
     noised=True,
     private=True,

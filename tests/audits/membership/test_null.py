@@ -57,7 +57,8 @@ def judged_together(
 ) -> tuple[Evidence, ...]:
     """The evidence of ``found`` with the joint test, as an audit makes it."""
     evidence = {name: attacked.evidence for name, attacked in found.items()}
-    statistics = {each.name: each.statistics(candidates, settings, found[each.name].scores) for each in attacks}
+    tested = {each.name: each.tested(candidates, settings, found[each.name].scores) for each in attacks}
+    statistics = {each.name: each.statistics(candidates, settings, tested[each.name]) for each in attacks}
     seed = data_seed(record.digest for record in candidates.records)
     return with_joint_test(evidence, statistics, candidates.table.member, seed, ALPHA)
 

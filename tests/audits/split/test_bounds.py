@@ -11,14 +11,17 @@ import pytest
 
 from audits.canaries.bounds import EITHER, MAHLOUJIFAR
 from audits.canaries.design import power_ceiling, register
+from audits.claims import EpsilonClaim
+from audits.findings import Findings
 from audits.record_scores import ScoreColumns, run_record_scores
 from audits.split.bounds import DrawnScores
 from audits.split.draw import SplitRequest, draw_split
+from audits.split.findings import split_findings
 from audits.split.manifest import DrawnSplit, read_split
 from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome
 from tests.audits.tiny import write_jsonl
 from verify.audit_consistency import faults
@@ -127,6 +130,66 @@ def test_seldom_a_bound_where_there_is_nothing(split: DrawnSplit) -> None:
         scored = DrawnScores(split=split, ids=ids, member=np.array(member, dtype=np.bool_), skipped={})
         found += (scored.bounds({"score": np.array(values)}, 1e-5, 0.025)[0].lower or 0) > 0
     assert found < 8
+
+
+def findings(
+    split: DrawnSplit, shift: float, *claimed: EpsilonClaim, trained_on: tuple[str, ...] | None = None
+) -> Findings:
+    ids, member, values = zip(*rows(split, shift), strict=True)
+    scored = DrawnScores(split=split, ids=ids, member=np.array(member, dtype=np.bool_), skipped={})
+    scores = {"loss": np.array(values), "zlib": np.random.default_rng(1).normal(size=len(values))}
+    return split_findings(
+        scored, scores, trained_on=trained_on, claimed=claimed, curve=None, delta=None, alpha=0.025
+    )  # fmt: skip
+
+
+def report_of(found: Findings) -> PrivacyReport:
+    return PrivacyReport(
+        step="audit", created="2030-01-01T00:00:00Z", versions={}, evidence=found.evidence, verdicts=found.verdicts,
+        parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0"},
+        omissions=(Omission(what="loss attack and zlib attack", reason="these are their bounds alone"),),
+    )  # fmt: skip
+
+
+def test_a_models_scores_of_a_split_refute_its_claims(split: DrawnSplit) -> None:
+    low, high = (EpsilonClaim(epsilon=epsilon, delta=1e-6) for epsilon in (1.0, 8.0))
+    found = findings(split, 100.0, low, high)
+    assert [verdict.outcome for verdict in found.verdicts] == [Outcome.REFUTED, Outcome.INCONCLUSIVE]
+    assert "with 500 coins no bound can exceed 4." in found.verdicts[1].reason
+    assert "split more records (privctl canary plant --to-see 8 says how many)" in found.verdicts[1].reason
+    assert [item.quantity for item in found.evidence] == ["epsilon, loss", "mu, loss", "epsilon, zlib", "mu, zlib"]
+    assert found.evidence[0].details["delta"] == 1e-6
+    assert findings(split, 0.0, low).verdicts[0].outcome is not Outcome.REFUTED
+    for trained_on, bounded in (((split.trained_on.digest,), True), (("blake3:0",), False)):
+        found = findings(split, 100.0, low, trained_on=trained_on)
+        assert (found.verdicts[0].outcome is Outcome.REFUTED) is bounded
+        assert (found.evidence[0].lower is not None) is bounded
+    assert found.evidence[0].reason.endswith("names other training data than members.jsonl of the split")
+
+
+def test_verdicts_on_claims_follow_from_counts(split: DrawnSplit) -> None:
+    low, high = (EpsilonClaim(epsilon=epsilon, delta=1e-5) for epsilon in (1.0, 8.0))
+    right = report_of(findings(split, 100.0, low, high))
+    assert not list(faults(right))
+    for place, outcome, says in (
+        (0, Outcome.CONSISTENT, "but its counts refute that"),
+        (0, Outcome.INCONCLUSIVE, "but its counts refute that"),
+        (1, Outcome.REFUTED, "but its counts do not refute that"),
+    ):
+        verdicts = [*right.verdicts]
+        verdicts[place] = replace(verdicts[place], outcome=outcome)
+        (fault,) = faults(replace(right, verdicts=tuple(verdicts)))
+        assert fault.endswith(says)
+
+
+def test_the_guesses_on_a_split_follow_from_its_size(tmp_path: Path, split: DrawnSplit) -> None:
+    right = report_of(findings(split, 100.0))
+    assert not list(check_guesses(tmp_path / "r.json", right, ()))
+    first = right.evidence[0]
+    chosen = replace(first, details={**first.details, "guesses 1": 18, "correct 1": 18})
+    (found,) = check_guesses(tmp_path / "r.json", replace(right, evidence=(chosen, *right.evidence[1:])), ())
+    assert found.outcome is Outcome.REFUTED
+    assert "where a split has 20, 100, 250, 500" in found.reason
 
 
 def test_options_that_do_not_go_together(split: DrawnSplit, capsys: pytest.CaptureFixture[str]) -> None:

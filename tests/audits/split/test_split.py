@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from blake3 import blake3
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from audits.canaries.bounds import EITHER
 from audits.membership.baseline import BLIND, LENGTH, Baseline
 from audits.membership.verdict import verdict
 from audits.split.draw import SplitRequest, draw_split
@@ -24,7 +27,8 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import read_report
 from privctl.storage.digest import file_digest, tag
 from tests.audits.membership.test_verdict import evidence
-from tests.audits.tiny import sentences, write_jsonl
+from tests.audits.tiny import save_model, sentences, write_jsonl
+from verify.audit_consistency import faults
 from verify.drawn_split import check_split
 
 TEXTS = sentences(400, 1)
@@ -185,6 +189,15 @@ def test_an_audit_of_a_split_can_be_verified(audited: Path) -> None:
     assert report.parameters["split_records"] == len(set(sentences(60, 3)))
     assert any("privctl drew the split" in line for line in report.warnings)
     assert judged(audited, report)[0] is Outcome.CONSISTENT
+    assert not list(faults(report))
+    bounds = [item for item in report.evidence if item.method == EITHER]
+    assert {item.quantity for item in bounds} > {"epsilon, loss", "epsilon, zlib"}
+    assert {item.samples["canaries"] for item in bounds} == {report.parameters["split_records"]}
+    fewer = tuple(
+        replace(item, samples={**item.samples, "canaries": 50}) if item == bounds[0] else item
+        for item in report.evidence
+    )
+    assert judged(audited, replace(report, evidence=fewer))[0] is Outcome.REFUTED
     parameters = {**report.parameters, "split_commitment": tag(blake3(b""))}
     assert judged(audited, replace(report, parameters=parameters)) == (
         Outcome.REFUTED, "its manifest does not give the commitment that the audit states",
@@ -219,3 +232,28 @@ def test_a_split_brings_its_own_files(tmp_path: Path, llama: Path, capsys: pytes
     assert run(["audit", str(llama), "--split", str(split), *members, "-o", str(tmp_path / "r.json")]) == 2
     assert "--split brings the members and non-members" in capsys.readouterr().err
     assert run(["audit", "membership", str(llama), "-o", str(tmp_path / "r.json")]) == 2
+
+
+@pytest.mark.slow
+def test_a_model_that_memorized_its_members_refutes_its_claim(tmp_path: Path) -> None:
+    """Whole: drawn, trained on the members, audited, verified; an untrained model refutes nothing."""
+    texts = sentences(600, 1)
+    place, split = save_model(tmp_path / "model"), drawn(tmp_path, texts)
+    words = ["--split", str(split), "--claim", "1,1e-5", "--log", str(tmp_path / "log"), "-q", "--force"]
+    report = tmp_path / "r.report.json"
+    assert run(["audit", "membership", str(place), "-o", str(report), *words]) == 0
+    members = [json.loads(line)["text"] for line in (split / "members.jsonl").open()]
+    network, tokenizer = AutoModelForCausalLM.from_pretrained(place), AutoTokenizer.from_pretrained(place)
+    tokenizer.pad_token = "</s>"
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    for start in [*range(0, len(members), 16)] * 25:
+        batch = tokenizer(members[start : start + 16], return_tensors="pt", padding=True)
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        network(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    network.save_pretrained(place)
+    assert run(["audit", "membership", str(place), "-o", str(report), *words]) == 1
+    found = read_report(report)
+    assert max(item.lower or 0 for item in found.evidence if item.method == EITHER) > 3
+    assert run(["verify", str(report), "-q"]) == 0

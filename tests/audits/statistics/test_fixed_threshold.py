@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from audits.at_threshold import _noticed, audit_at_threshold, run_scores
 from audits.claims import EpsilonClaim
-from audits.from_scores import audit_at_threshold, run_scores
 from audits.statistics.fixed_threshold import ThresholdCounts, count
 from privctl.cli import run
 from privctl.domain.errors import CommandError
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from verify.audit_consistency import faults
 from verify.threshold_bound import fault
@@ -73,10 +75,41 @@ def test_a_report_can_be_verified(scores: Path) -> None:
         assert "its counts give" in fault(replace(item, lower=item.lower + 1e-3))  # type: ignore[operator]
         assert "its counts give" in fault(replace(item, details={**item.details, "true_positives": 299.0}))
         assert "cannot be" in fault(replace(item, details={**item.details, "true_positives": 301.0}))
-    with pytest.raises(CommandError, match="tests no claim"):
-        run_scores(scores, scores, claim=EpsilonClaim(epsilon=1.0, delta=0.0), delta=None, threshold=1.0)
     with pytest.raises(CommandError, match="expected a finite number"):
         audit_at_threshold(scores, float("nan"))
+
+
+def test_a_claim_is_held_against_the_counts(scores: Path) -> None:
+    def judged(epsilon: float, threshold: float = 1.0) -> PrivacyReport:
+        claim = EpsilonClaim(epsilon=epsilon, delta=1e-5)
+        report = run_scores(scores, scores.with_name("r.json"), claim=claim, delta=None, threshold=threshold)
+        assert not list(faults(report))
+        return report
+
+    certified = judged(1.0).evidence[0].lower or 0
+    assert judged(1.0).evidence[0].details["delta"] == 1e-5
+    outcomes = {epsilon: judged(epsilon).verdicts[0].outcome for epsilon in (certified - 0.01, certified + 0.01, 9.0)}
+    assert list(outcomes.values()) == [Outcome.REFUTED, Outcome.CONSISTENT, Outcome.INCONCLUSIVE]
+    assert "could not have been refuted" in judged(9.0).verdicts[0].reason
+    assert "notice, 80 times in 100, only randomized response from epsilon" in judged(0.05, 9.0).verdicts[0].reason
+    for epsilon, outcome, says in (
+        (1.0, Outcome.CONSISTENT, "but its counts refute that"),
+        (9.0, Outcome.REFUTED, "but its counts do not refute that"),
+    ):
+        report = judged(epsilon)
+        (wrong,) = faults(replace(report, verdicts=(replace(report.verdicts[0], outcome=outcome),)))
+        assert wrong.endswith(says)
+
+
+def test_what_is_noticed_is_refuted_four_times_in_five() -> None:
+    """Of 400 trainings by randomized response at that epsilon; by the normal law 300 are 2.5 deviations too few."""
+    claim, source = EpsilonClaim(epsilon=1.0, delta=0.0), np.random.default_rng(2)
+    least = _noticed(count(np.zeros(200), np.zeros(200), 0.5), claim, 0.05)
+    assert 1 < least < 2
+    rate = 1 / (1 + np.exp(-least))
+    arms = source.random((400, 2, 200)) < np.array([rate, 1 - rate])[:, None]
+    refuted = sum(count(*arm, 0.5).epsilon(0.0, 0.05) > claim.epsilon for arm in arms)
+    assert refuted > 300
 
 
 def test_the_command(scores: Path, capsys: pytest.CaptureFixture[str]) -> None:

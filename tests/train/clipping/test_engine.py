@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from privctl.domain.errors import CommandError, InputError
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import Clipping, PerExample, check, engine, rules
-from privctl.train.clipping.taps import Recorder
-from privctl.train.clipping.terms import Dense
+from privctl.train.clipping.sinks import Added, Kept, Measured
+from privctl.train.clipping.terms import Dense, GradientTerm
 from tests.train.clipping.support import (
     agree,
     causal,
@@ -265,16 +265,28 @@ def test_mixed_examples_are_refused() -> None:
         run(Contrast(), squared, {"x": torch.randn(3, 5, 8)}, 1.0)
 
 
+Terms = dict[str, list[GradientTerm]]
+
+
+def altered(monkeypatch: pytest.MonkeyPatch, alter: Callable[[Terms], object]) -> None:
+    """Have ``alter`` change what the recorder hands on of each use."""
+
+    def planted(sink: type[Any]) -> Callable[..., None]:
+        receive = sink.receive
+
+        def changed(self: Any, names: Any, terms: Terms) -> None:
+            alter(terms)
+            receive(self, names, terms)
+
+        return changed
+
+    for sink in (Kept, Measured, Added):
+        monkeypatch.setattr(sink, "receive", planted(sink))
+
+
 def test_a_skipped_layer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: one layer's gradients are left out of norm and sum."""
-    stop = Recorder.stop
-
-    def forgetful(self: Recorder) -> Any:
-        terms = stop(self)
-        terms.pop("2.weight", None)
-        return terms
-
-    monkeypatch.setattr(Recorder, "stop", forgetful)
+    altered(monkeypatch, lambda terms: terms.pop("2.weight", None))
     with pytest.raises(AssertionError):
         agree(mlp(), squared, {"x": torch.randn(5, 7, 8)}, checked=False)
     with pytest.raises(InputError, match=r"parameter '2.weight' has another gradient"):
@@ -283,16 +295,13 @@ def test_a_skipped_layer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_exchanged_examples_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted fault: one layer has two examples' gradients the wrong way round, which no plain sum shows."""
-    stop = Recorder.stop
     order = torch.tensor([0, 2, 1, 3, 4])
 
-    def confused(self: Recorder) -> Any:
-        terms = stop(self)
+    def confuse(terms: Terms) -> None:
         if "2.weight" in terms:
             terms["2.weight"] = [Dense(term.example_gradients(slice(None))[order]) for term in terms["2.weight"]]
-        return terms
 
-    monkeypatch.setattr(Recorder, "stop", confused)
+    altered(monkeypatch, confuse)
     with pytest.raises(InputError, match=r"parameter '2.weight' has another gradient"):
         run(mlp(), squared, {"x": torch.randn(5, 7, 8)}, 1.0, promote=False)
 

@@ -10,7 +10,7 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from privctl.train.clipping import Clipping, PerExample, engine, linear
+from privctl.train.clipping import Clipping, PerExample, linear, sinks
 from privctl.train.clipping.linear import Outer, outer_squares
 from privctl.train.clipping.measure import merge, squares_by_parameter
 from tests.launches import Launches
@@ -75,7 +75,7 @@ def test_layers_that_read_one_tensor_share_it(losses: Any, monkeypatch: pytest.M
         read.append({use.inputs.data_ptr() for use in uses if isinstance(use, Outer)})
         return squares_by_parameter(terms)
 
-    monkeypatch.setattr(engine, "squares_by_parameter", watching)
+    monkeypatch.setattr(sinks, "squares_by_parameter", watching)
     run(llama(), losses, BATCH, 0.5)
     assert [len(places) for places in read] == [2 * 4]
 

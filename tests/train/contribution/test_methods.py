@@ -20,6 +20,7 @@ from privctl.domain.errors import RunInterruptedError
 from privctl.domain.guarantee import AssumptionState, Guarantee
 from privctl.models.tasks.language import CausalLanguage
 from privctl.reports.files import read_report
+from privctl.train.clipping.sinks import Kept
 from privctl.train.loop import Trainer
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from tests.models.tasks.small import architecture, words
@@ -161,6 +162,22 @@ def test_made_up_records_find_what_memory_holds(
     assert retrain(METHODS[method], gpt2, data, tmp_path / "none") == 3
     assert "the memory of cpu does not hold one record" in capsys.readouterr().err
     assert not (tmp_path / "none.run").exists()
+
+
+@pytest.mark.slow
+def test_two_passes_are_taken_where_one_record_is_too_much_for_one(
+    gpt2: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def tight(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Kept, "receive", tight)
+    assert retrain([*METHODS["dp-sgd"], "--clipping-passes", "auto"], gpt2, data, tmp_path / "out") == 0
+    parameters = report_of(tmp_path / "out").parameters
+    assert parameters["clipping_passes"] == 2
+    assert parameters["contribution_test"]["tokens"] == 160, "as much at once as was asked for"
+    assert retrain(METHODS["dp-sgd"], gpt2, data, tmp_path / "none") == 3
+    assert "--checkpointing with --clipping-passes 2" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

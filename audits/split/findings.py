@@ -1,0 +1,67 @@
+"""What the records of a drawn split show about epsilon: bounds, and verdicts on claims about the audited model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from audits.canaries.bounds import EITHER, curve_parameters, not_made
+from audits.canaries.verdict import claims, curves
+from audits.claims import DEFAULT_DELTA, CurveClaim, EpsilonClaim
+from audits.findings import Findings
+from audits.split.bounds import DrawnScores
+from audits.split.manifest import DrawnSplit
+from privctl.domain.evidence import Evidence
+from privctl.domain.shown import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: Fewer records with a coin of their own bound nothing.
+_FEWEST = 2
+
+
+def split_findings(
+    drawn: DrawnScores,
+    scores: Mapping[str, NDArray[np.float64]],
+    *,
+    trained_on: Sequence[str] | None,
+    claimed: Sequence[EpsilonClaim],
+    curve: CurveClaim | None,
+    delta: float | None,
+    alpha: float,
+) -> Findings:
+    """Bounds by the ``scores`` [records] of each attack, together wrong with ``alpha``, and what they say of claims.
+
+    None of the scores may depend on the coins. Without a ``delta`` it is the first claim's, or 1e-5. ``trained_on`` are
+    the digests of the data that the model's report names, None without a report: other data than the split's give no
+    bound.
+    """
+    if len(drawn.split.single) < _FEWEST or not scores:
+        return Findings()
+    if delta is None:
+        delta = claimed[0].delta if claimed else DEFAULT_DELTA
+    bounds = drawn.bounds(scores, delta, alpha, reason=_other_data(drawn.split, trained_on))
+    return Findings(
+        evidence=bounds,
+        verdicts=(*claims(bounds, claimed, more="split more records"), *curves(bounds, curve)),
+        warnings=tuple(guesses_not_made(bounds)),
+        parameters=curve_parameters(curve),
+    )
+
+
+def _other_data(split: DrawnSplit, trained_on: Sequence[str] | None) -> str:
+    if trained_on is None or set(trained_on) == {split.trained_on.digest}:
+        return ""
+    return f"the model's report names other training data than {split.trained_on.name} of the split"
+
+
+def guesses_not_made(bounds: Sequence[Evidence]) -> Iterator[str]:
+    """A warning where scores did not say what to guess."""
+    missing = sum(not_made(item) for item in bounds if item.method == EITHER and item.lower is not None)
+    if missing:
+        yield (
+            f"{counted(missing, 'guess was', 'guesses were')} not made for the bounds, because scores were tied or "
+            "missing; they count as wrong"
+        )

@@ -1,0 +1,50 @@
+"""How networks that classify images are called, and what they call their classes."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def check_reads_pixels(path: Path, network: nn.Module) -> None:
+    """Raise InputError for a network at ``path`` whose input is not the pixels of one image and nothing else.
+
+    ImageGPT reads the numbers of colours, ShieldGemma a text beside the image, SigLIP 2 patches of images of
+    different shapes.
+    """
+    taken = inspect.signature(network.forward).parameters
+    kind = getattr(getattr(network, "config", None), "model_type", "image")
+    if "input_ids" in taken:
+        reads = "tokens" if "pixel_values" not in taken else "a text beside the image"
+    elif "spatial_shapes" in taken:
+        reads = "patches of images of different shapes"
+    else:
+        return
+    raise InputError(
+        f"{path} ({kind}) reads {reads}; image classification is supported for models that read the "
+        "pixels of one image, such as vit, convnext or siglip: give one of those"
+    )
+
+
+def image_logits(network: Any, pixels: Tensor) -> Tensor:
+    """The logits [n, classes] for ``pixels`` [n, channels, height, width]."""
+    return logits_in(network(pixel_values=pixels))
+
+
+def logits_in(answer: Any) -> Tensor:
+    """The logits in what a network returns; PP-LCNet returns its head's output as the last hidden state."""
+    logits: Tensor = answer.logits if hasattr(answer, "logits") else answer.last_hidden_state
+    return logits
+
+
+def class_names(config: Any) -> dict[int, str]:
+    """The names of a classifier's outputs by number; transformers' own names where ``config`` only counts them."""
+    if config.id2label is None:  # PVT's configuration
+        return {i: f"LABEL_{i}" for i in range(config.num_labels)}
+    return {int(i): str(name) for i, name in sorted(config.id2label.items(), key=lambda each: int(each[0]))}

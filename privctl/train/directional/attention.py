@@ -1,0 +1,238 @@
+"""Attention with its forward-mode derivative in blocks of queries: no probabilities of all pairs of positions are held.
+
+Fused kernels have no forward mode. Torch's attention by definition has one, but holds the scores, the probabilities and
+the derivatives of both, each of heads times positions squared. With S = s Q K' + M and P = softmax(S), row by row
+
+    O = P V,    dS = s (dQ K' + Q dK') + dM,    dO = (P * dS) V - rowsum(P * dS) O + P dV.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from privctl.train.clipping.terms import CACHED_BYTES, chunk_bytes
+
+_ATTENTION = functional.scaled_dot_product_attention
+_ANY = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_HALF = (torch.float16, torch.bfloat16)
+#: Rows of a block at least: fewer leave a product of matrices too small to be quick.
+_FEWEST_ROWS = 16
+#: Bytes that a block takes on a processor, and how many tensors like its scores are held at a time.
+_CPU_BLOCK, _HELD = 4 * CACHED_BYTES, 3
+#: Torch's own annotations of it are incomplete.
+_AD: Any = forward_ad
+
+
+@contextmanager
+def blockwise_attention() -> Iterator[None]:
+    """Inside a level of dual numbers, attention is computed in blocks; where nothing has a derivative, by any kernel.
+
+    What blocks do not cover goes by the definition: dropout, tensors of other than four dimensions, and attention
+    that torch's own functions call, such as those of ``nn.MultiheadAttention``.
+    """
+    with sdpa_kernel(SDPBackend.MATH), _Blockwise():
+        yield
+
+
+class _Blockwise(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """What ``func`` would give."""
+        named = dict(kwargs or {})
+        if func is not _ATTENTION:
+            return func(*args, **named)
+        call = _AttentionCall.of(*args, **named)
+        if not any(part.tangent is not None for part in call.parts()):
+            with sdpa_kernel(_ANY):
+                return func(*args, **named)
+        if not call.covered():
+            return func(*args, **named)
+        with torch.autocast(call.query.value.device.type, enabled=False):
+            return _AD.make_dual(*_attention(call))
+
+
+@dataclass(frozen=True, slots=True)
+class _DualTensor:
+    """Numbers and, where they depend on the direction, their derivative along it."""
+
+    value: Tensor
+    tangent: Tensor | None
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _DualTensor:
+        """In the precision that autocast would compute attention in."""
+        kind = tensor.device.type
+        if tensor.is_floating_point() and torch.is_autocast_enabled(kind):
+            tensor = tensor.to(torch.get_autocast_dtype(kind))
+        value, tangent = _AD.unpack_dual(tensor)
+        return cls(value, tangent)
+
+    def apply(self, change: Any) -> _DualTensor:
+        """``change``, which is linear, of both."""
+        return _DualTensor(change(self.value), None if self.tangent is None else change(self.tangent))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttentionCall:
+    """Query (n, heads, L, d), key (n, heads, S, d), value (n, heads, S, e), and the rest of a call of attention."""
+
+    query: _DualTensor
+    key: _DualTensor
+    value: _DualTensor
+    mask: _DualTensor | None
+    dropout: float
+    causal: bool
+    scale: float
+    grouped: bool
+
+    @classmethod
+    def of(
+        cls,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> _AttentionCall:
+        """From the arguments of torch's function."""
+        return cls(
+            query=_DualTensor.of(query),
+            key=_DualTensor.of(key),
+            value=_DualTensor.of(value),
+            mask=None if attn_mask is None else _DualTensor.of(attn_mask),
+            dropout=dropout_p,
+            causal=is_causal,
+            scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+            grouped=enable_gqa,
+        )
+
+    def parts(self) -> Iterator[_DualTensor]:
+        """All that may have a derivative."""
+        yield from (self.query, self.key, self.value)
+        if self.mask is not None:
+            yield self.mask
+
+    def covered(self) -> bool:
+        """Whether ``_attention`` computes it."""
+        q, k, v = self.query.value, self.key.value, self.value.value
+        return (
+            self.dropout == 0
+            and not (self.causal and self.mask is not None)
+            and q.dim() == k.dim() == v.dim() == 4
+            and len(q) == len(k) == len(v)
+            and k.shape[1] == v.shape[1]
+            and (q.shape[1] == k.shape[1] or (self.grouped and q.shape[1] % k.shape[1] == 0))
+            and min(q.shape) > 0
+        )
+
+
+def _attention(call: _AttentionCall) -> tuple[Tensor, Tensor]:
+    """The output (n, heads, L, e) and its derivative."""
+    query, key, value = call.query.value, call.key.value, call.value.value
+    precise = torch.float32 if query.dtype in _HALF else query.dtype
+    (n, heads, rows, _), positions, shared = query.shape, key.shape[2], key.shape[1]
+    mask = None if call.mask is None else call.mask.apply(lambda m: m.expand(n, heads, rows, positions))
+    output = query.new_empty(n, heads, rows, value.shape[3])
+    slope = torch.empty_like(output)
+    examples, some = _block(n, heads, rows, positions, query)
+    for first in range(0, n, examples):
+        which = slice(first, first + examples)
+        keys, values = (part.apply(lambda t, which=which: t[which].to(precise)) for part in (call.key, call.value))
+        for start in range(0, rows, some):
+            asked = which, slice(None), slice(start, start + some)
+            seen = min(start + some, positions) if call.causal else positions
+            block = _QueryBlock(
+                query=call.query.apply(lambda t, asked=asked: t[asked].to(precise)),
+                key=keys.apply(lambda t, seen=seen: t[:, :, :seen]),
+                value=values.apply(lambda t, seen=seen: t[:, :, :seen]),
+                mask=None if mask is None else mask.apply(lambda t, asked=asked: t[asked]),
+                above=start if call.causal else None,
+                scale=call.scale,
+                shared=shared,
+            )
+            output[asked], slope[asked] = block.attended()
+    return output, slope
+
+
+def _block(n: int, heads: int, rows: int, positions: int, query: Tensor) -> tuple[int, int]:
+    """How many examples, and of these how many rows, are computed at a time."""
+    most = (chunk_bytes(query) if query.is_cuda else _CPU_BLOCK) // _HELD
+    row = max(4, query.element_size()) * heads * positions
+    return max(1, min(n, most // (row * rows))), min(rows, max(_FEWEST_ROWS, most // row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QueryBlock:
+    """Some queries of some examples with all keys that they see; ``above`` is the number of the first one if causal."""
+
+    query: _DualTensor
+    key: _DualTensor
+    value: _DualTensor
+    mask: _DualTensor | None
+    above: int | None
+    scale: float
+    shared: int
+
+    def attended(self) -> tuple[Tensor, Tensor]:
+        """Their output (n, heads, rows, e) and its derivative."""
+        n, heads, rows, _ = self.query.value.shape
+        # Queries that share a key are rows of one matrix: keys are not repeated.
+        query = self.query.apply(lambda t: (t * self.scale).reshape(n, self.shared, -1, t.shape[3]))
+        keys, values = self.key, self.value
+        scores = query.value @ keys.value.mT
+        shares = self._shares(scores.view(n, heads, rows, -1)).view_as(scores)
+        output = shares @ values.value
+        slope = torch.zeros_like(output) if values.tangent is None else shares @ values.tangent
+        rise = self._rise(query, keys, (n, heads, rows, scores.shape[-1]))
+        if rise is not None:
+            rise = rise.view_as(shares).mul_(shares)
+            slope += rise @ values.value
+            slope -= rise.sum(-1, keepdim=True) * output
+        return output.view(n, heads, rows, -1), slope.view(n, heads, rows, -1)
+
+    def _shares(self, scores: Tensor) -> Tensor:
+        """The softmax of the masked ``scores`` (n, heads, rows, seen), which are overwritten; 0 where all is masked."""
+        if self.above is not None:
+            rows, seen = scores.shape[2:]
+            later = torch.ones(rows, seen, dtype=torch.bool, device=scores.device).triu_(self.above + 1)
+            return scores.masked_fill_(later, -math.inf).softmax(-1)
+        if self.mask is None:
+            return scores.softmax(-1)
+        mask = self.mask.value
+        if mask.dtype == torch.bool:
+            scores.masked_fill_(mask.logical_not(), -math.inf)
+        else:
+            scores += mask
+        nothing = scores.amax(-1, keepdim=True) == -math.inf
+        return scores.softmax(-1).masked_fill_(nothing, 0.0)
+
+    def _rise(self, query: _DualTensor, keys: _DualTensor, shape: tuple[int, ...]) -> Tensor | None:
+        """The derivative of the scores, of this shape; None if they have none."""
+        parts = [
+            left @ right.mT
+            for left, right in ((query.tangent, keys.value), (query.value, keys.tangent))
+            if left is not None and right is not None
+        ]
+        rise = parts[0].add_(parts[1]) if len(parts) == 2 else next(iter(parts), None)
+        if rise is not None:
+            rise = rise.view(shape)
+        if self.mask is not None and self.mask.tangent is not None:
+            moved = self.mask.tangent.to(query.value.dtype)
+            rise = moved.clone(memory_format=torch.contiguous_format) if rise is None else rise.add_(moved)
+        return rise

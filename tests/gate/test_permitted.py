@@ -1,0 +1,112 @@
+"""That members can be told from non-members fails a gate, unless the policy's limits and a guarantee allow as much."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.gate import Finding
+from privctl.domain.guarantee import Guarantee, Notion, PrivacyUnit, Status
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.gate.checks.permitted import _largest_accuracy, _largest_auc, _largest_tpr
+from tests.gate.made import CONDITIONAL, FAIL, INCONCLUSIVE, PASS, PROVED, auc, audit, judged, making, only
+from verify.audit_consistency import MEMBERSHIP
+
+APART = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC 0.53 (0.51 to 0.55)")
+SEEN = auc(0.53, 0.51, 0.55)
+LIMITS = {"max_epsilon": "8", "max_auc": "0.6"}
+
+
+def tpr(lower: float, **details: float) -> Evidence:
+    """A true positive rate that is at least ``lower``."""
+    item = auc(lower + 0.02, lower, lower + 0.04, quantity="TPR at 1 % FPR")
+    return replace(item, details={"chance": 0.02, **details})
+
+
+def finding(folder: Path, *evidence: Evidence, guarantee: Guarantee = PROVED, **limits: Any) -> Finding:
+    """What a gate finds of the verdict that members can be told from non-members."""
+    # Reports made by hand hold no mechanism to compute anything from; what only reads the setting takes it as given.
+    report = making(folder / "m.json", guarantee)
+    looked = audit(folder / "a.json", *(evidence or (SEEN,)), verdicts=[limits.pop("verdict", APART)])
+    return only(judged(report, looked, recompute=limits.pop("recompute", "true"), **limits), "forbid_outcomes")
+
+
+@pytest.mark.parametrize("guarantee", [PROVED, CONDITIONAL])
+def test_a_leak_within_limits_and_guarantee_passes_and_is_shown(tmp_path: Path, guarantee: Guarantee) -> None:
+    found = finding(tmp_path, guarantee=guarantee, **LIMITS)
+    assert (found.outcome, found.subject) == (PASS, MEMBERSHIP)
+    assert "REFUTED by audit, as the policy allows: loss AUC 0.53" in found.message
+    assert "dp-sgd allows an AUC of up to 0.881" in found.message
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"max_auc": None}, "no limit on attacks"),
+        ({"max_epsilon": None}, "no limit on epsilon"),
+        ({"max_auc": "0.54"}, "the interval reaches beyond the limit"),
+        ({"max_auc": "0.505"}, "the interval lies beyond the limit"),
+        ({"max_epsilon": "1"}, "the guarantee is too weak"),
+        ({"recompute": "false"}, "nobody computes the guarantee again"),
+        ({"guarantee": replace(PROVED, status=Status.CLAIMED)}, "only claimed"),
+        ({"guarantee": replace(PROVED, status=Status.CLAIMED), "require": "claimed,proved"}, "a claim that counts"),
+        ({"guarantee": replace(PROVED, delta=1e-3)}, "delta too large"),
+        ({"guarantee": replace(PROVED, unit=PrivacyUnit.SECRET), "units": "secret"}, "no example is protected"),
+        (
+            {"guarantee": replace(PROVED, notion=Notion.MUTUAL_INFORMATION), "notions": "mutual-information"},
+            "no bound on the AUC",
+        ),
+        ({"guarantee": replace(PROVED, epsilon=0.01)}, "the attack does better than the guarantee allows"),
+        ({"min_confidence": "0.995"}, "the interval is not certain enough"),
+        ({"verdict": replace(APART, subject="planted canaries left no trace")}, "another verdict"),
+    ],
+)
+def test_anything_else_fails(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    settings = {name: value for name, value in {**LIMITS, **change}.items() if value is not None}
+    assert finding(tmp_path, **settings).outcome is FAIL, why
+
+
+def test_a_few_records_that_stand_out_fail(tmp_path: Path) -> None:
+    """An AUC near chance can hide them."""
+    close = replace(PROVED, epsilon=0.5)
+    allowed = math.exp(0.5) * 0.02 + PROVED.delta
+    assert finding(tmp_path, SEEN, tpr(0.99 * allowed), guarantee=close, **LIMITS).outcome is PASS
+    assert finding(tmp_path, SEEN, tpr(1.01 * allowed), guarantee=close, **LIMITS).outcome is FAIL
+
+
+def test_a_model_without_a_guarantee_fails(tmp_path: Path) -> None:
+    looked = audit(tmp_path / "a.json", SEEN, verdicts=[APART])
+    found = only(judged(making(tmp_path / "m.json"), looked, **LIMITS), "forbid_outcomes")
+    assert found.outcome is FAIL
+
+
+def test_an_inconclusive_audit_is_no_permitted_leak(tmp_path: Path) -> None:
+    unsure = replace(APART, outcome=Outcome.INCONCLUSIVE)
+    assert finding(tmp_path, verdict=unsure, forbid_outcomes="INCONCLUSIVE", **LIMITS).outcome is INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (2.0, 0.01), (8.0, 1e-6), (1000.0, 0.0)])
+def test_what_a_guarantee_allows_is_the_area_and_the_corners_of_its_trade_off(epsilon: float, delta: float) -> None:
+    guarantee = replace(PROVED, epsilon=epsilon, delta=delta)
+    steps = 100_000
+    grow = math.exp(min(epsilon, 700.0))
+    rates = [(i + 0.5) / steps for i in range(steps)]
+    missed = [max(0.0, 1 - delta - grow * a, (1 - delta - a) / grow) for a in rates]
+    assert _largest_auc(guarantee) == pytest.approx(1 - sum(missed) / steps, abs=1e-4)
+    for place in (0, steps // 100, steps // 3, steps - 1):
+        assert _largest_tpr(guarantee, rates[place]) == pytest.approx(1 - missed[place], abs=1e-9)
+    for share in (0.1, 0.5, 0.8):
+        best = max(share * (1 - miss) + (1 - share) * (1 - rate) for rate, miss in zip(rates, missed, strict=True))
+        assert _largest_accuracy(guarantee, share) == pytest.approx(best, abs=1e-4)
+
+
+def test_published_corner() -> None:
+    """Randomized response at epsilon ln 3 tells the truth three times in four."""
+    guarantee = replace(PROVED, epsilon=math.log(3), delta=0.0)
+    assert _largest_accuracy(guarantee, 0.5) == pytest.approx(0.75, rel=1e-12)
+    assert _largest_auc(guarantee) == pytest.approx(0.75, rel=1e-12)

@@ -1,0 +1,93 @@
+"""Architectures that state, name or compute something in a way of their own: loaded, run and saved like the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from audits.scores.subject import load_subject
+from privctl.domain.errors import InputError
+from privctl.models.choices import TaskName
+from privctl.models.guard.weights import check_loaded
+from privctl.models.language import CAUSAL, read_config, read_network
+from privctl.models.loading import TrainingModel, load_for_training
+from privctl.storage.reader import open_checkpoint
+from privctl.train.reload_check import _other_network, witness_of
+from tests.zoo.shrink import build
+
+CAUSAL_LM, IMAGES = TaskName.CAUSAL_LM, TaskName.IMAGE_CLASSIFICATION
+
+
+def loaded(folder: Path, task: TaskName, kind: str) -> TrainingModel:
+    build(str(task), kind, folder)
+    return load_for_training(folder, task, norm="frozen" if kind in ("levit", "pp_lcnet") else None)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        pytest.param(IMAGES, "clip", id="the size of images in a part of the configuration"),
+        pytest.param(IMAGES, "pp_lcnet", id="logits under another name"),
+        pytest.param(IMAGES, "levit", id="a configuration that the network adds to"),
+        pytest.param(CAUSAL_LM, "recurrent_gemma", id="a constant in half precision"),
+    ],
+)
+def test_what_is_saved_is_the_network(task: TaskName, kind: str, tmp_path: Path) -> None:
+    model = loaded(tmp_path / "model", task, kind)
+    witness = witness_of(model, model.network)
+    assert witness.answers.shape[-1] == (2 if task is IMAGES else 32)
+    model.network.save_pretrained(tmp_path / "saved")
+    if model.companion is not None:
+        model.companion.save_pretrained(tmp_path / "saved")
+    witness.require(tmp_path / "saved", model.network, tmp_path / "saved")
+
+
+def test_another_constant_or_configuration_is_another_network(tmp_path: Path) -> None:
+    network = loaded(tmp_path / "gemma", CAUSAL_LM, "recurrent_gemma").network
+    other = loaded(tmp_path / "other", CAUSAL_LM, "recurrent_gemma").network
+    assert not list(_other_network(other, network, {}))
+    network.model.normalizer += 1.0
+    assert list(_other_network(other, network, {})) == [
+        "transformers loads another model.normalizer than the network has"
+    ]
+    levit = loaded(tmp_path / "levit", IMAGES, "levit").network
+    again = loaded(tmp_path / "again", IMAGES, "levit").network
+    again.config.down_ops = [*levit.config.down_ops, [""]]
+    assert not list(_other_network(again, levit, {"down_ops": levit.config.down_ops}))
+    assert "down_ops" in next(_other_network(again, levit, {"down_ops": again.config.down_ops}))
+
+
+def test_classes_that_are_only_counted_have_names(tmp_path: Path) -> None:
+    assert loaded(tmp_path, IMAGES, "pvt").labels == ("LABEL_0", "LABEL_1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads"),
+    [
+        ("imagegpt", "reads tokens"),
+        ("siglip2", "reads patches of images of different shapes"),
+        ("shieldgemma2", "reads a text beside the image"),
+    ],
+)
+def test_what_does_not_read_pixels_alone_is_refused_by_name(kind: str, reads: str, tmp_path: Path) -> None:
+    build(str(IMAGES), kind, tmp_path)
+    for act in (lambda: load_for_training(tmp_path, IMAGES), lambda: load_subject(tmp_path, task=IMAGES, device="cpu")):
+        with pytest.raises(InputError, match=f"{kind}.*{reads}.*such as vit"):
+            act()
+
+
+def test_a_tied_head_beside_renamed_tensors_is_the_file_s(tmp_path: Path) -> None:
+    """The file holds the embeddings once; a head of other numbers is in no file."""
+    build("causal-lm", "gemma3", tmp_path)
+    config = read_config(tmp_path, tmp_path)
+    with open_checkpoint(tmp_path) as checkpoint:
+        network, misfits = read_network(checkpoint, tmp_path, config, torch.float32, CAUSAL)
+        assert not misfits.missing
+        tied = network.lm_head.weight
+        network.lm_head.weight = torch.nn.Parameter(tied.detach() + 0.5)
+        with pytest.raises(InputError, match="other numbers than the file"):
+            check_loaded(network, checkpoint, (), ())
+        network.lm_head.weight = tied
+        check_loaded(network, checkpoint, (), ())
