@@ -27,9 +27,14 @@ class Launches(TorchDispatchMode):
         masked = name.startswith("index") and any(str(t.dtype) == "torch.bool" for t in _tensors(args[1:]))
         if name in _LOOKS or masked:
             self.syncs[name] += 1
-        elif not func.is_view and any(t.numel() for t in _tensors(result)) and name not in ("detach", "empty"):
+        elif not func.is_view and _computes(func, args, result) and name not in ("detach", "empty"):
             self.kernels[name] += 1
         return result
+
+
+def _computes(func: Any, args: Any, result: Any) -> bool:
+    """Whether there are numbers in what is returned, or in what is written to where nothing is returned."""
+    return any(t.numel() for t in _tensors(result if func._schema.returns else args))
 
 
 def _tensors(values: Any) -> list[Tensor]:

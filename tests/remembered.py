@@ -1,9 +1,10 @@
 """What is a function of its arguments alone is computed once in a process, however many tests ask for it.
 
-Two things: the self-test before a training, for the same network, made-up records, limits and stages; and what
-``privctl verify`` computes of one ledger. Only calls from inside ``privctl.cli.run``, and the verification of every
-report, are answered so; tests of the functions themselves compute. A test that has replaced an attribute or an entry
-computes too: ``tests/reports_verified.py`` notices ``MonkeyPatch``.
+Three things: the self-test before a training, for the same network, made-up records, limits and stages; the epsilon of
+one ledger, which the search for the least noise asks for many times; and what ``privctl verify`` computes of one
+ledger. Only calls from inside ``privctl.cli.run``, and the verification of every report, are answered so; tests of the
+functions themselves compute. A test that has replaced an attribute or an entry computes too:
+``tests/reports_verified.py`` notices ``MonkeyPatch``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,18 @@ def self_tests() -> Iterator[None]:
         yield
         return
     with mock.patch.object(tests_of_jobs, "examine", functools.partial(_examined, tests_of_jobs.examine)):
+        yield
+
+
+@contextmanager
+def epsilons() -> Iterator[None]:
+    """Inside, the epsilon of a ledger is computed once."""
+    ledger, calibrate = (sys.modules.get(f"privctl.accounting.{name}") for name in ("ledger", "calibrate"))
+    if ledger is None or calibrate is None:
+        yield
+        return
+    found = _remembering(ledger.order_epsilons)
+    with mock.patch.object(ledger, "order_epsilons", found), mock.patch.object(calibrate, "order_epsilons", found):
         yield
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,10 @@ def _watched(run: Callable[..., int]) -> Callable[..., int]:
     def call(arguments: Sequence[str] | None = None) -> int:
         WATCH.depth += 1
         try:
-            with nullcontext() if WATCH.patched else remembered.self_tests():
+            with ExitStack() as memories:
+                if not WATCH.patched:
+                    memories.enter_context(remembered.self_tests())
+                    memories.enter_context(remembered.epsilons())
                 code = run(arguments)
         finally:
             WATCH.depth -= 1

@@ -32,7 +32,10 @@ def test_replacing_is_noticed_and_the_environment_is_not(monkeypatch: pytest.Mon
 
 
 def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: Path) -> None:
-    waiting = ["privctl.train.contribution.examine", "privctl.train.contribution.views", "verify.recompute.ledger"]
+    waiting = [
+        *("privctl.train.contribution.examine", "privctl.train.contribution.views", "verify.recompute.ledger"),
+        "privctl.accounting.calibrate",
+    ]
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.domain.errors import CommandError, InputError
+from privctl.models.context import context_of
 from privctl.models.encoding import with_end
-from privctl.models.language import LanguageModel, context_of, quiet_transformers
+from privctl.models.language import LanguageModel, quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,7 +17,8 @@ from audits.scores.table import FIELDS
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, context_of, pad_of, quiet_transformers
+from privctl.models.context import context_of
+from privctl.models.language import LanguageModel, pad_of, quiet_transformers
 from privctl.models.pairs import cut_pair, decoder_inputs, decoder_start, tokenise_pairs
 
 if TYPE_CHECKING:

@@ -166,8 +166,8 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
             "type": _choices(ClippingPasses),
             "default": "1",
             "show_default": True,
-            "help": "Backward passes of a micro-batch: 2 keep less of each layer and take longer; auto takes 2 where "
-            "memory does not hold one record otherwise.",
+            "help": "Backward passes of a micro-batch. With --checkpointing, 2 keep less of each layer and take "
+            "longer; auto takes 2 where memory does not hold one record in one.",
         },
     ),
     "schedule": (

@@ -63,7 +63,8 @@ def image_facts(folder: Path, config: Any) -> ImageFacts:
 
     Raises InputError unless the file has one finite number per channel.
     """
-    channels = int(getattr(config, "num_channels", None) or getattr(_vision(config), "num_channels", 3))
+    stated: Any = getattr(config, "num_channels", None)
+    channels = int(stated or getattr(_vision(config), "num_channels", 3))
     path = folder / FILE_NAME
     data = parse_json(read_text(path), str(path)) if path.is_file() else {}
     if not isinstance(data, dict):

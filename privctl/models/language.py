@@ -19,7 +19,6 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
@@ -38,6 +37,7 @@ from transformers.utils import logging as _logging
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import adapter_at, on_base, trained_classes
+from privctl.models.context import context_of
 from privctl.models.four_bit import in_four_bits
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
@@ -59,9 +59,6 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
-
-#: A tokenizer without a limit gives a number such as 10^30.
-_NO_LIMIT = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +125,7 @@ class LanguageModel:
     @property
     def context(self) -> int | None:
         """The most tokens the model can see at once, where its configuration says."""
-        length = getattr(self.network.config, "max_position_embeddings", None)
-        return length if isinstance(length, int) and length > 0 else None
+        return context_of(self.network, None)
 
     @property
     def vocabulary(self) -> int:
@@ -206,17 +202,6 @@ def _fit_head(config: Any, adapter: Path) -> None:
     classes = trained_classes(adapter)
     if classes not in (None, config.num_labels):
         config.num_labels = classes
-
-
-def context_of(network: Any, tokenizer: Any) -> int | None:
-    """The most tokens the model reads: its configuration, its table of positions and its tokenizer must all agree."""
-    limits = [getattr(network.config, "max_position_embeddings", None), tokenizer.model_max_length]
-    for name, module in network.named_modules():
-        # RoBERTa and its kin count positions from padding_idx + 1
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            limits.append(module.num_embeddings - module.padding_idx - 1)
-    stated = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
-    return min(stated, default=None)
 
 
 def vocabulary_of(network: Any) -> int:
@@ -367,12 +352,19 @@ def read_network(
 def check_kind(path: Path, config: Any, kind: ModelClass) -> None:
     """Raise InputError where a network of ``config`` cannot be of this ``kind``, before anything else is missed.
 
-    A sequence-to-sequence model has the configuration of a decoder that stands alone, and other weights.
+    A sequence-to-sequence model has the configuration of a decoder that stands alone, and other weights. X-MOD runs
+    only where one of its languages is set.
     """
     if kind is CAUSAL and getattr(config, "is_encoder_decoder", False):
         raise encoder_decoder(path, config)
     if type(config) not in kind.mapping:
         raise wrong_kind(path, config, kind)
+    languages = getattr(config, "languages", None)
+    if languages and getattr(config, "default_language", "") is None:
+        raise InputError(
+            f"{path} has adapters for {len(languages)} languages, and its {CONFIG_NAME} does not say which the texts "
+            f"are in; set default_language there, such as {languages[0]!r}"
+        )
 
 
 def encoder_decoder(path: Path, config: Any) -> InputError:
@@ -386,4 +378,11 @@ def encoder_decoder(path: Path, config: Any) -> InputError:
 
 def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputError:
     """The error for an architecture that cannot be a network of this ``kind``."""
+    auto = kind.auto.__name__
+    named = (getattr(config, "architectures", None) or [""])[0]
+    if named.endswith(auto.removeprefix("AutoModel")):
+        return InputError(
+            f"{path} names {named} in its config.json, and transformers' {auto} loads no {config.model_type} model; "
+            f"that is part of a larger one, so {kind.advice} by itself"
+        )
     return InputError(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")

@@ -16,6 +16,7 @@ from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import trained_classes
 from privctl.models.choices import TaskName
+from privctl.models.context import context_of
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
 from privctl.models.images import check_reads_pixels, class_names
@@ -27,7 +28,6 @@ from privctl.models.language import (
     TEXT_CLASSIFIER,
     ModelClass,
     check_kind,
-    context_of,
     pad_of,
     quiet_transformers,
     read_config,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformers import AutoConfig
+
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.models.adapters import state_of
+from privctl.models.language import CONFIG_NAME
 from privctl.reports.files import POINTER, REPORT_SUFFIX, commit_with_report, require_replaceable
 from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes, writing
 from privctl.storage.digest import file_digest, hash_tensors
@@ -115,12 +119,25 @@ def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:
     config.dtype = network.dtype
     with tempfile.TemporaryDirectory(prefix="privctl-") as scratch, writing(Path(scratch)):
         config.save_pretrained(scratch)
+        _state_classes(Path(scratch) / CONFIG_NAME, config)
         if getattr(network, "generation_config", None) is not None:
             network.generation_config.save_pretrained(scratch)
         companion.save_pretrained(scratch)
         for path in sorted(Path(scratch).iterdir()):
             if path.is_file():
                 yield path.name, path.read_bytes()
+
+
+def _state_classes(path: Path, config: Any) -> None:
+    """Write the classes into the file at ``path`` if it lacks them and would be read as of another number.
+
+    transformers leaves out two classes of its default names, and BART's family without names has three.
+    """
+    if AutoConfig.from_pretrained(path.parent, local_files_only=True).num_labels == config.num_labels:
+        return
+    stated = json.loads(path.read_text(encoding="utf-8"))
+    stated |= {"id2label": {str(i): name for i, name in config.id2label.items()}, "label2id": config.label2id}
+    path.write_text(json.dumps(stated, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _outputs(folder: Path, name: str) -> Iterator[Artifact]:

@@ -236,7 +236,18 @@ def _other_network(loaded: Any, network: Any, written: Mapping[str, Any]) -> Ite
     for name in sorted(trained.keys() | read.keys()):
         mine, its = trained.get(name), read.get(name)
         if mine is None or its is None or not _equal(mine, its) or (name in stored and mine.dtype != its.dtype):
-            yield f"transformers loads another {name} than the network has"
+            yield f"transformers loads another {name} than the network has{_zeroed(network, mine, its)}"
+
+
+def _zeroed(network: Any, mine: Tensor | None, its: Tensor | None) -> str:
+    """What else to say where transformers only sets the row of the padding token to zero as it loads it (Youtu)."""
+    pad = getattr(network.config, "pad_token_id", None)
+    if mine is None or its is None or pad is None or mine.dim() != 2 or mine.shape != its.shape or its[pad].any():
+        return ""
+    same = torch.arange(len(mine)) != pad
+    if not _equal(mine.detach().cpu()[same], its.detach().cpu()[same]):
+        return ""
+    return ", in that it sets the row of the padding token to zero; take pad_token_id out of the model's config.json"
 
 
 def _settings(config: Any) -> dict[str, Any]:

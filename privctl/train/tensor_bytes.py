@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 class TensorBytes(TorchDispatchMode):
@@ -44,11 +44,15 @@ class TensorBytes(TorchDispatchMode):
 
     def count(self, result: Any, given: Any) -> None:
         """Count the tensors in the ``result`` of an operation, but not those that share memory with one ``given``."""
-        shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
+        shared: set[int] | None = None
         for made in _tensors(result):
             storage = made.untyped_storage()
             place, size = storage._cdata, storage.nbytes()
-            if place in self._known or place in shared:
+            if place in self._known:
+                continue
+            if shared is None:
+                shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
+            if place in shared:
                 continue
             self._known.add(place)
             self.held += size
@@ -60,8 +64,15 @@ class TensorBytes(TorchDispatchMode):
         self.held -= size
 
 
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """The tensors among arguments or results of an operation, which nest them in nothing but these containers."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, list | tuple):
+        for each in values:
+            yield from _tensors(each)
+    elif isinstance(values, dict):
+        yield from _tensors(tuple(values.values()))
 
 
 def bytes_of(network: nn.Module) -> int:

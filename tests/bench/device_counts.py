@@ -6,6 +6,7 @@ and a frozen base lay in float32. Models are of no size; counts of kernels and w
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,8 +24,10 @@ from privctl.parallel import Workers
 from privctl.train.clipping import Clipping
 from privctl.train.directional import direction, directions
 from privctl.train.epoch_stats import EpochStats
+from privctl.train.gradient_noise import GradientNoise
 from privctl.train.half_precision import hold_base
 from privctl.train.loop import Trainer
+from privctl.train.precision import FullPrecision, Precision
 from privctl.train.sampling import Passes
 from privctl.train.settings import TrainingSettings
 from tests.bench.common import publish
@@ -85,12 +88,20 @@ def texts(count: int) -> CausalLanguage:
     return made
 
 
-def step(model: nn.Module, micro_batches: int, *, bf16: bool, looked_at: bool) -> dict[str, float]:
+def step(
+    model: nn.Module,
+    micro_batches: int,
+    *,
+    bf16: bool,
+    looked_at: bool,
+    noise: GradientNoise | None = None,
+    precision: Precision | None = None,
+) -> dict[str, float]:
     """The counts of the second of three steps of so many micro-batches: the first also compares with autograd."""
     examples = _ROWS * micro_batches
     recipe = TrainingSettings(
-        method="clipped", steps=3, batch_size=examples, sample_rate=0.1, learning_rate=1e-3, micro_examples=_ROWS,
-        bf16=bf16,
+        method="dp-sgd" if noise else "clipped", noise_multiplier=1.0 if noise else 0.0, steps=3, batch_size=examples,
+        sample_rate=0.1, learning_rate=1e-3, micro_examples=_ROWS, bf16=bf16,
     )  # fmt: skip
     found: list[dict[str, float]] = []
 
@@ -105,8 +116,8 @@ def step(model: nn.Module, micro_batches: int, *, bf16: bool, looked_at: bool) -
         counted: Emulated = stack.enter_context(emulated())
         trainer = Trainer(
             network=model, task=texts(examples), recipe=recipe, clipping=Clipping(norm=0.1),
-            batches=Passes(examples, examples, seed=0), noise=None, workers=Workers(), device=torch.device("cpu"),
-            advance=ended,
+            batches=Passes(examples, examples, seed=0), noise=noise, workers=Workers(), device=torch.device("cpu"),
+            advance=ended, precision=precision or FullPrecision(),
         )  # fmt: skip
         if looked_at:
             trainer._looks = True
@@ -162,6 +173,8 @@ def copied_directions(model: nn.Module) -> dict[str, int]:
 
 def count(micro_batches: int, output: str | None) -> None:
     """Count and publish; the larger of two steps has so many micro-batches."""
+    from tests.bench.device_methods import attentions, methods, noises
+
     found: dict[str, dict[str, Any]] = {}
     rows: list[Sequence[str]] = []
     for name, make in MODELS.items():
@@ -176,4 +189,8 @@ def count(micro_batches: int, output: str | None) -> None:
         "directions": {name: copied_directions(make()) for name, make in MODELS.items() if "adapters" not in name},
     }
     print(data["directions"])
+    torch.set_num_threads(1)
+    data |= {"methods": methods(micro_batches), "noise": noises(), "attention": attentions()}
+    for name in ("methods", "noise", "attention"):
+        print(json.dumps(data[name], indent=1))
     publish("device", headings, rows, data, output)

@@ -28,6 +28,9 @@ def parts() -> dict[str, str]:
         "figures ferret": _ferret(),
         "figures device": _device(),
         "figures directions": _directions(),
+        "figures device-methods": _device_methods(),
+        "figures device-noise": _device_noise(),
+        "figures device-attention": _device_attention(),
         "figures noise": _noise(),
         "figures gradient-noise": _gradient_noise(),
         "figures scoring": _scoring(),
@@ -179,6 +182,33 @@ def _directions() -> str:
         for model, found in results("device")["directions"].items()
     ]
     return as_table(["model", "bytes as numbers", "bytes as bits", "ratio"], rows)
+
+
+def _device_methods() -> str:
+    rows = []
+    for name, ways in results("device")["methods"].items():
+        pairs = ([ways[way][key] for way in ("before", "after")] for key in ("waits", "kernels"))
+        held = [f"{ways[way]['held'] / 2**20:.1f}" for way in ("before", "after")]
+        rows.append([name, *(f"{before:,} -> {after:,}" for before, after in pairs), " -> ".join(held)])
+    return as_table(["step", "waits", "kernels", "most held beside, MiB"], rows)
+
+
+def _device_noise() -> str:
+    rows = [
+        [name, str(found["tensors"])]
+        + [f"{found[f'{way} before']:,} -> {found[f'{way} after']:,}" for way in ("triton", "tensor operations")]
+        for name, found in results("device")["noise"].items()
+    ]
+    return as_table(["model", "trained tensors", "kernels with Triton", "kernels by tensor operations"], rows)
+
+
+def _device_attention() -> str:
+    rows = []
+    for name, found in results("device")["attention"].items():
+        held = [f"{found[f'{way}_bytes'] / 2**20:,.1f}" for way in ("definition", "blocks")]
+        rows.append([name, f"{found['examples']:g}", *held, _number(found["ratio"])])
+    names = ["attention, positions", "examples", "by definition, MiB", "in blocks, MiB", "time, blocks / definition"]
+    return as_table(names, rows)
 
 
 def _noise() -> str:

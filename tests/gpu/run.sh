@@ -51,7 +51,7 @@ export PRIVCTL_TEST_DEVICE=$device
 
 methods() {
     local chosen="not replays"
-    [ -n "$toy" ] && chosen="not replays and (flat and gpt2 or noise or extraction or dp-sgd or waited or bfloat16 or bits or precision)"
+    [ -n "$toy" ] && chosen="not replays and (flat and gpt2 or noise or extraction or dp-sgd or waited or bfloat16 or bits or precision or attention)"
     PRIVCTL_TEST_OUTCOMES=$results/methods-cuda.json timeout "$1" "${tests[@]}" -k "$chosen"
 }
 replay() { PRIVCTL_TEST_OUTCOMES=$results/replay-cuda.json timeout "$1" "${tests[@]}" -k replays; }

@@ -6,12 +6,15 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn import functional
 
 from audits.extraction.screen import screen
 from audits.scores.forward import score_rows
@@ -22,6 +25,7 @@ from privctl.train.choices import ClippingStyle, DerivativeMethod
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.products import full_precision
 from privctl.train.directional import Derivatives, direction
+from privctl.train.directional.attention import blockwise_attention
 from privctl.train.directional.directions import unpacked
 from privctl.train.gradient_noise import CipherNoise
 from privctl.train.memory import checkpointed
@@ -172,16 +176,41 @@ def test_noise_is_that_of_tensor_operations_on_a_processor(device: torch.device,
 
 
 def test_nobody_waits_for_noise(device: torch.device) -> None:
-    noise, values = CipherNoise(device), torch.zeros(1 << 20, device=device)
-    noise.release([values], 1.0, 0)
+    noise = CipherNoise(device)
+    values = [torch.zeros(size, device=device) for size in (1 << 20, 5000, 3, 70_000)]  # all but the first are joined
+    noise.release(values, 1.0, 0)
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:
-        noise.release([values], 1.0, 1)
+        noise.release(values, 1.0, 1)
     finally:
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
     assert "ChaCha20" in noise.description
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_forward_derivatives_of_long_attention(device: torch.device, dtype: torch.dtype) -> None:
+    """In blocks, as on a processor, where a block is far smaller than a card's."""
+    drawn = torch.Generator().manual_seed(2)
+    given = [torch.randn(2, heads, 700, 16, generator=drawn).to(dtype) for heads in (4, 2, 2)] * 2
+    mask = torch.ones(700, 700, dtype=torch.bool).tril(-3)  # the first rows see nothing
+    for keywords in ({"is_causal": True}, {"attn_mask": mask}):
+        there = slopes([each.to(device) for each in given], keywords, device)
+        here = slopes(given, keywords, torch.device("cpu"))
+        for found, expected in zip(there, here, strict=True):
+            loose = 1e-5 if dtype is torch.float32 else 2**-7
+            torch.testing.assert_close(found.cpu(), expected, rtol=loose, atol=loose * float(expected.abs().max()))
+
+
+def slopes(given: list[Tensor], keywords: dict[str, Any], device: torch.device) -> tuple[Tensor, Tensor]:
+    there = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in keywords.items()}
+    level: Any = forward_ad
+    with torch.no_grad(), full_precision(device), level.dual_level(), blockwise_attention():
+        duals = [level.make_dual(value, along) for value, along in zip(given[:3], given[3:], strict=True)]
+        attended = functional.scaled_dot_product_attention(*duals, enable_gqa=True, **there)
+        found: tuple[Tensor, Tensor] = level.unpack_dual(attended)
+        return found
 
 
 def test_scores_and_extraction(device: torch.device, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from transformers import (
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
 )
@@ -29,6 +30,7 @@ TASKS: dict[str, Any] = {
     "image-classification": MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
 }
 WORDS = [f"w{i}" for i in range(24)]
+ROLES = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 #: Numbers that a tiny network may hold; what stays larger is a builder that does not know a setting.
 MOST = 8_000_000
@@ -159,6 +161,8 @@ def build(task: str, model_type: str, folder: Path) -> None:
     try:
         config = tiny_config(task, model_type)
         kind = network_of(task, next(each for each in TASKS[task] if each.model_type == model_type))
+        if task == "text-classification":
+            config.num_labels = 2  # BART's configuration has three
         with torch.device("meta"):
             size = sum(p.numel() for p in kind(config).parameters())
         if size > MOST:
@@ -172,7 +176,17 @@ def build(task: str, model_type: str, folder: Path) -> None:
         raise Unbuildable(f"network: {one_line(error)}") from None
     if task == "image-classification":
         return
+    if task == "text-classification":
+        _name_labels(folder / "config.json")
     save_tokenizer(folder)
+
+
+def _name_labels(path: Path) -> None:
+    """State both classes, which transformers leaves out as if every family had two unless told."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["id2label"] = {"0": "LABEL_0", "1": "LABEL_1"}
+    config["label2id"] = {"LABEL_0": 0, "LABEL_1": 1}
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -183,11 +197,20 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 2), ("</s>", 3)]
     )
-    roles = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, padding_side="right", **{f"{role}_token": name for role, name in roles.items()}
+        tokenizer_object=tokenizer, padding_side="right", **{f"{role}_token": name for role, name in ROLES.items()}
     )
     fast.save_pretrained(folder)
+    loaded: Any = AutoTokenizer.from_pretrained(folder)
+    if len(loaded(WORDS[0]).input_ids) < len(fast(WORDS[0]).input_ids):
+        _save_bytes(type(loaded), folder)
+
+
+def _save_bytes(kind: Any, folder: Path) -> None:
+    """A tokenizer of single bytes, for families whose own class cuts text into bytes whatever the folder says."""
+    pieces = [*SPECIAL, "\u0120", *sorted(set("".join(WORDS)))]
+    roles = {f"{role}_token": name for role, name in ROLES.items()}
+    kind(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], **roles).save_pretrained(folder)
 
 
 def write_data(task: str, path: Path, *, count: int = 24, seed: int = 0, channels: int = 3) -> Path:

@@ -92,12 +92,16 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
     },
     "hiera": {"embed_dim": 16, "num_heads": [1, 2, 4, 4], "hidden_size": KEPT, "patch_size": KEPT},
     "imagegpt": {"vocab_size": 513, "n_positions": 1024},
+    # A box's four coordinates, height and width share the hidden size; in LiLT its six numbers do equally.
+    "layoutlmv3": {"coordinate_size": 5, "shape_size": 6},
     "levit": {"down_ops": [["Subsample", 8, 4, 4, 2, 2], ["Subsample", 8, 4, 4, 2, 2]], "key_dim": [8, 8, 8],
               "patch_size": KEPT},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "lilt": {"hidden_size": 48},
     "longcat_flash": {"zero_expert_num": 2},
     "luke": {"entity_vocab_size": 32, "entity_emb_size": 16},
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8},
+    "mistral4": {"head_dim": KEPT},
     "mobilevitv2": {"base_attn_unit_dims": [32, 32, 32], "n_attn_blocks": [1, 1, 1], "width_multiplier": 0.5,
                     "output_stride": 16},
     "perceiver": _PERCEIVER,
@@ -117,10 +121,17 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
                  "shape_embed_dim": 32},
     "swin": _WINDOWS,
     "swinv2": _WINDOWS,
+    "t5": {"decoder_start_token_id": 0},  # its classifier shifts its text behind this token
     "textnet": {"stem_out_channels": 16, "depths": KEPT, "hidden_sizes": [16, 16, 16, 32, 32]},
+    "youtu": {"pad_token_id": KEPT},  # loading sets the padding token's row to zero, also of the head tied to it
+    "xmod": {"default_language": "en_XX"},
     "zamba": {
         "layers_block_type": ["linear_attention", "hybrid", "hybrid"], "num_hidden_layers": 3,
         "attention_hidden_size": 64, "attention_head_dim": 16, "head_dim": KEPT, "mamba_dt_rank": 4,
         "layer_types": KEPT, "num_key_value_heads": 4,
+    },
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"], "layer_types": KEPT, "attention_hidden_size": KEPT,
+        "head_dim": KEPT, "kv_channels": KEPT,
     },
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privctl.cli.audit import commands
+from privctl.cli.audit.match import match
 from privctl.cli.audit.options import hide
 from privctl.cli.audit.split import split
 from privctl.cli.groups import GroupWithCommand
@@ -16,6 +17,7 @@ audit = GroupWithCommand(
         "extraction": commands.extraction,
         "secrets": commands.secrets,
         "split": split,
+        "match": match,
         "score-records": commands.score_records,
         "scores": commands.scores,
     },

@@ -61,6 +61,9 @@ def run_contribution_test(
     Raises DependentRecordsError where a record's contribution depends on other records, InputError for what cannot be
     trained.
     """
+    passes = job.request.clipping_passes
+    if passes is not ClippingPasses.ONE and not job.request.model.checkpointing:
+        notify(f"--clipping-passes {passes} saves memory only with --checkpointing, which is not given")
 
     def test(smaller: TrainingJob) -> TrainingJob:
         return _tested(smaller, network, device, stages, notify)
@@ -78,8 +81,8 @@ def _within_memory(
 ) -> TrainingJob:
     """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds.
 
-    With ``--clipping-passes auto`` two passes are tried, with as much at once as was asked for, where one record is too
-    much for one.
+    With ``--clipping-passes auto`` and ``--checkpointing``, without which they save nothing, two passes are tried where
+    one record is too much for one, with as much at once as was asked for.
     """
     asked = job.recipe
     while True:
@@ -92,7 +95,8 @@ def _within_memory(
         try:
             recipe = halved(job.recipe, limits_of(job).length, device, notify)
         except TooLargeError:
-            if job.request.clipping_passes is not ClippingPasses.AUTO or not job.recipe.may_pass_twice:
+            two = job.request.clipping_passes is ClippingPasses.AUTO and job.request.model.checkpointing
+            if not (two and job.recipe.may_pass_twice):
                 raise
             recipe = replace(asked, clipping_passes=2)
             notify(f"the memory of {device} does not hold one record; from now on gradients are clipped in two passes")
@@ -188,8 +192,13 @@ def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) 
 
 
 def clipping_of(job: TrainingJob) -> Clipping:
-    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for."""
-    inside = 1 - rounding_margin(reduced=job.recipe.bf16) if job.request.method.noised else 1.0
+    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for.
+
+    Without noise too, where gradients are measured and added by two passes of a computation that a GPU may order anew.
+    """
+    recipe = job.recipe
+    left = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
+    inside = 1 - rounding_margin(reduced=recipe.bf16) if left else 1.0
     return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
 
 

@@ -91,3 +91,26 @@ def test_a_tied_head_beside_renamed_tensors_is_the_file_s(tmp_path: Path) -> Non
             check_loaded(network, checkpoint, (), ())
         network.lm_head.weight = tied
         check_loaded(network, checkpoint, (), ())
+
+
+def test_a_padding_row_that_loading_sets_to_zero_is_named_with_a_way_out(tmp_path: Path) -> None:
+    """Youtu's head is tied to its embeddings, so that training moves the padding token's row."""
+    model = loaded(tmp_path / "model", CAUSAL_LM, "youtu")
+    model.network.config.pad_token_id = 0
+    with torch.no_grad():
+        model.network.lm_head.weight[0] += 0.25
+    saved = tmp_path / "saved"
+    for folder in (saved, tmp_path / "again"):
+        model.network.save_pretrained(folder)
+        model.companion.save_pretrained(folder)
+        if folder == saved:
+            with pytest.raises(InputError, match="row of the padding token to zero; take pad_token_id out"):
+                witness_of(model, model.network).require(folder, model.network, folder)
+            model.network.config.pad_token_id = None
+    witness_of(model, model.network).require(folder, model.network, folder)
+
+
+def test_the_text_part_of_a_larger_model_is_refused_by_name(tmp_path: Path) -> None:
+    build("causal-lm", "emu3", tmp_path)
+    with pytest.raises(InputError, match="names Emu3ForCausalLM in its config.json.*part of a larger one"):
+        load_for_training(tmp_path, CAUSAL_LM)

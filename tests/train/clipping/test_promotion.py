@@ -361,3 +361,18 @@ def test_what_was_found_beforehand_is_all_that_is_allowed() -> None:
         "module layer (Experts) is differentiated as a whole (one example at a time), because layer."
     )
     assert said.endswith("; on made-up records that takes 25 % of the time of gradients")
+
+
+class ActivatedGroupNorm(nn.GroupNorm):
+    """As in BiT: no rule for group norms holds of it, so that it runs again by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+@pytest.mark.parametrize("pixels", [1, 3])
+def test_a_group_norm_of_pixels_with_channels_last_runs_again(pixels: int) -> None:
+    """Its parameters' gradient alone, in this layout, ends the process in torch 2.13."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), ActivatedGroupNorm(4, 8)).to(memory_format=torch.channels_last)
+    x = torch.randn(ROWS, 3, pixels, pixels).to(memory_format=torch.channels_last)
+    agree(model, squared, {"x": x})

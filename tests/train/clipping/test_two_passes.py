@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from privctl.train.clipping import Clipping, PerExample, sinks
 from privctl.train.clipping.engine import NotFiniteError
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.measure import merge, squares_by_parameter
+from privctl.train.contribution.training_job import clipping_of
 from privctl.train.memory import checkpointed
+from privctl.train.methods.clipped import METHOD as CLIPPED
 from privctl.train.tensor_bytes import TensorBytes
 from tests.train.clipping.support import Batch, Gradients, Losses, agree, causal, classified, distance, length, tokens
 from tests.train.clipping.test_families import GROUPED, gpt2
@@ -180,6 +183,14 @@ def test_rows_that_are_not_finite_add_nothing(value: float) -> None:
         engine.accumulate(lambda: pixels(model, {"x": x[[0, 1, 2, 4]]}), weight=0.5)
         found = {name: p.grad for name, p in engine.trainable.items()}
         assert distance(found, expected) < 1e-6
+
+
+@pytest.mark.parametrize(("passes", "bf16", "norm"), [(1, True, 1.0), (2, False, 1.0), (2, True, 1 - 2**-4)])
+def test_without_noise_a_second_pass_in_bfloat16_has_a_margin(passes: int, bf16: bool, norm: float) -> None:
+    """Its gradients may round otherwise than those that were measured."""
+    asked = SimpleNamespace(bf16=bf16, clipping_passes=passes, clip_norm=1.0)
+    job: Any = SimpleNamespace(recipe=asked, request=SimpleNamespace(method=CLIPPED, clipping=ClippingStyle.FLAT))
+    assert clipping_of(job).norm == norm
 
 
 def test_a_weight_of_zero_adds_exactly_zero() -> None:

@@ -160,8 +160,9 @@ def test_attention_inside_torchs_own_modules_has_a_derivative() -> None:
     torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-2, atol=1e-3)
 
 
-def test_memory_grows_with_positions_and_not_with_their_square() -> None:
+def test_memory_grows_with_positions_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 4 heads of 8 numbers; the definition holds the scores of all pairs several times."""
+    monkeypatch.setattr(attention, "_CPU_BLOCK", 1 << 18)
 
     def most(positions: int, *, blocks: bool) -> int:
         given = [torch.ones(1, 4, positions, 8) for _ in range(6)]
@@ -169,10 +170,10 @@ def test_memory_grows_with_positions_and_not_with_their_square() -> None:
             slopes(given, blocks=blocks, is_causal=True)
         return held.most
 
-    scores = 4 * 4 * 1024 * 1024
-    assert most(1024, blocks=False) > 3 * scores
-    assert most(1024, blocks=True) < scores / 2
-    assert most(2048, blocks=True) < 2.2 * most(1024, blocks=True)
+    scores = 4 * 4 * 512 * 512
+    assert most(512, blocks=False) > 3 * scores
+    assert most(512, blocks=True) < scores / 2
+    assert most(1024, blocks=True) < 2.2 * most(512, blocks=True)
 
 
 def test_forward_derivatives_of_a_network_take_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,30 @@
+"""How many tokens a network reads at once, by all that limits it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+#: Where configurations state how many tokens fit: most, MPT and DBRX, and decoders of speech such as Whisper's.
+_LENGTHS = ("max_position_embeddings", "max_seq_len", "max_target_positions")
+#: A tokenizer without a limit gives a number such as 10^30.
+_NO_LIMIT = 10**9
+
+
+def context_of(network: Any, tokenizer: Any) -> int | None:
+    """The most tokens the model reads: its configuration, its table of positions and its tokenizer must all agree.
+
+    ``tokenizer`` may be None.
+    """
+    limits = [getattr(network.config, name, None) for name in _LENGTHS]
+    limits.append(None if tokenizer is None else tokenizer.model_max_length)
+    # ProphetNet's stream of predictions looks one position further.
+    ahead = 1 if getattr(network.config, "ngram", None) else 0
+    for name, module in network.named_modules():
+        # RoBERTa and its kin count positions from padding_idx + 1
+        first, table = getattr(module, "padding_idx", None), getattr(module, "weight", None)
+        if name.endswith("position_embeddings") and first is not None and isinstance(table, torch.Tensor):
+            limits.append(len(table) - first - 1 - ahead)
+    stated = [limit for limit in limits if isinstance(limit, int) and 0 < limit < _NO_LIMIT]
+    return min(stated, default=None)
