@@ -107,9 +107,10 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         session.notify(warning)
     # Before the folder is made, because these tests may refuse the run.
     if request.method.clips:
-        job = run_contribution_test(job, network, device, gradient_stages(job, network, device), session.notify)
+        stages = gradient_stages(job, network, device)
+        job = run_contribution_test(job, network, device, stages, session.notify, workers)
     precision = hooks.precision(job, network, device)
-    job = run_quantized_test(job, network, device, precision, session.notify)
+    job = run_quantized_test(job, network, device, precision, session.notify, workers)
     for warning in too_rough(job):
         session.notify(warning)
     seed_dropout_secretly(network)

@@ -22,7 +22,7 @@ from privctl.models.loading import TrainingModel
 from privctl.models.stored import Stored, is_stored, stored_as, stored_of
 from privctl.parallel import Workers
 from privctl.storage.reader import SafetensorsFile
-from privctl.train.clipping.shards import first_row, is_shard, own_part, part_of, whole
+from privctl.train.clipping.shards import GatheredShares, SumInShares, first_row, is_shard, own_part, part_of, whole
 from privctl.train.half_precision import hold_base
 from privctl.train.prepare import TrainingJob
 from privctl.train.request import RetrainRequest
@@ -97,7 +97,7 @@ def gathered(
     """The trained network and its job, whole again in the main process; every process must call this."""
     if spare is None:
         return network, job
-    full, model = spare.filled(network, workers, job.request.output.parent)
+    full, model = workers.jointly(lambda: spare.filled(network, workers, job.request.output.parent))
     return full, replace(job, model=model)
 
 
@@ -158,6 +158,9 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
         }
         # The outermost too: torch would keep it gathered after an evaluation, and miss the next update.
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        if numbers:
+            module.set_custom_all_gather(GatheredShares())  # type: ignore[operator]
+            module.set_custom_reduce_scatter(SumInShares())  # type: ignore[operator]
         broken |= _fill(module, numbers, workers, device)
     _require_sound(broken, files.values(), workers)
     with torch.no_grad():
