@@ -24,12 +24,14 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.canary_bounds import METHODS, of_split
+from verify.canary_bounds import BOUND, METHODS, of_split
 
 _SUBJECT, _ROLE = "guesses on canaries", "canaries"
 _PLANTED, _GRADIENTS = "privctl-canaries", "privctl-gradient-canaries"
 #: Shares of the canaries in the sets that planting registers, beside all; half of each are guessed as included.
 _SHARES, _FEWEST = (0.02, 0.2, 0.5), 10
+#: It learns from who is a member.
+_WITHOUT_BOUND = {"fused"}
 #: Before there were several sets: this share was guessed as included, and as many as left out.
 _SINGLE = 0.1
 #: Of an audit's failure probability: what bounds from planted canaries have, or each observation of gradients.
@@ -62,7 +64,7 @@ def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
     items = [item for item in items if not of_split(item, stated)]
     try:
         registered = _at_hand(path, report, commitment) if items else None
-        wrong = [*_wrong(items, registered), *_wrong_of_split(drawn)]
+        wrong = [*_wrong(items, registered), *_wrong_of_split(drawn), *_left_out(report, stated)]
         wrong += _wrong_confidence(items, registered, commitment is not None, whole)
         wrong += _wrong_confidence(drawn, None, False, whole)
     except (InputError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as fault:
@@ -151,6 +153,15 @@ def _wrong_of_split(items: Sequence[Evidence]) -> Iterator[str]:
                 f"its bound on {item.quantity} is of {_several(guesses)} guesses on {records} records, where a split "
                 f"has {_several(designed(records))}"
             )
+
+
+def _left_out(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
+    """Where records of a drawn split give bounds, each score that has a curve gives one: the highest may not go."""
+    bounded = {item.quantity.partition(", ")[2] for item in report.evidence if item.method == BOUND}
+    curves = {item.method for item in report.evidence if item.quantity == "AUC"} - _WITHOUT_BOUND
+    if bounded & set(stated.attack):
+        for name in sorted((curves & set(stated.attack)) - bounded):
+            yield f"no bound is stated from the scores of {name!r}, though other scores of the split have theirs"
 
 
 def _not_of_design(items: Sequence[Evidence]) -> Iterator[str]:

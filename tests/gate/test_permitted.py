@@ -44,11 +44,16 @@ def tpr(lower: float, **details: float) -> Evidence:
     return replace(item, details={"chance": 0.02, **details})
 
 
+def data(name: str, role: str = "data") -> Artifact:
+    return Artifact(role=role, path=f"{name}.jsonl", digest=digest(name), bytes=9)
+
+
 def finding(folder: Path, *evidence: Evidence, guarantee: Guarantee = PROVED, **limits: Any) -> Finding:
     """What a gate finds of the verdict that members can be told from non-members."""
     # Reports made by hand hold no mechanism to compute anything from; what only reads the setting takes it as given.
     report = making(folder / "m.json", guarantee)
-    looked = audit(folder / "a.json", *(evidence or (SEEN,)), verdicts=[limits.pop("verdict", APART)])
+    inputs = limits.pop("inputs", (weights("m"), data("later", "members")))
+    looked = audit(folder / "a.json", *(evidence or (SEEN,)), verdicts=[limits.pop("verdict", APART)], inputs=inputs)
     return only(judged(report, looked, recompute=limits.pop("recompute", "true"), **limits), "forbid_outcomes")
 
 
@@ -79,6 +84,7 @@ def test_a_leak_within_limits_and_guarantee_passes_and_is_shown(tmp_path: Path, 
         ),
         ({"guarantee": replace(PROVED, epsilon=0.01)}, "the attack does better than the guarantee allows"),
         ({"min_confidence": "0.995"}, "the interval is not certain enough"),
+        ({"inputs": (weights("m"),)}, "it is not known whose membership was attacked"),
         ({"verdict": replace(APART, subject="planted canaries left no trace")}, "another verdict"),
     ],
 )
@@ -107,10 +113,6 @@ def test_an_attack_without_the_lower_end_of_its_interval_fails(tmp_path: Path, q
     without = auc(0.9, None, None, quantity=quantity)
     assert finding(tmp_path, SEEN, without, **LIMITS).outcome is FAIL
     assert finding(tmp_path, SEEN, replace(without, estimate=None, reason="too few"), **LIMITS).outcome is PASS
-
-
-def data(name: str, role: str = "data") -> Artifact:
-    return Artifact(role=role, path=f"{name}.jsonl", digest=digest(name), bytes=9)
 
 
 @pytest.mark.parametrize(("audited", "outcome"), [("earlier", FAIL), ("later", PASS)])

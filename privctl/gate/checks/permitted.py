@@ -43,7 +43,11 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
         for source, guarantee in guarantees.within_limit(case, policy)
         if members <= (data := _data_of(case, source)) or not data
     ]
-    if not holding or any(_beyond(item, holding) for each in case.audits for item in each.report.evidence):
+    if (
+        not members
+        or not holding
+        or any(_beyond(item, holding) for each in case.audits for item in each.report.evidence)
+    ):
         return ""
     best = min(holding, key=_largest_auc)
     return (

@@ -30,6 +30,7 @@ from tests.audits.membership.test_verdict import evidence
 from tests.audits.tiny import save_model, sentences, write_jsonl
 from verify.audit_consistency import faults
 from verify.drawn_split import check_split
+from verify.registered_guesses import check_guesses
 
 TEXTS = sentences(400, 1)
 
@@ -193,6 +194,10 @@ def test_an_audit_of_a_split_can_be_verified(audited: Path) -> None:
     bounds = [item for item in report.evidence if item.method == EITHER]
     assert {item.quantity for item in bounds} > {"epsilon, loss", "epsilon, zlib"}
     assert {item.samples["canaries"] for item in bounds} == {report.parameters["split_records"]}
+    assert not list(check_guesses(audited, report, ()))
+    kept = tuple(item for item in report.evidence if item.quantity != "epsilon, loss")
+    (found,) = check_guesses(audited, replace(report, evidence=kept), ())
+    assert (found.outcome, "no bound is stated from the scores of 'loss'" in found.reason) == (Outcome.REFUTED, True)
     fewer = tuple(
         replace(item, samples={**item.samples, "canaries": 50}) if item == bounds[0] else item
         for item in report.evidence
