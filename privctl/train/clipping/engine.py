@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -280,7 +281,8 @@ class PerExample:
             return self._pass(losses_of, wanted)
         passed = Pass(losses=losses, uses=uses, measured=measured, expected=expected, watched=frozenset(watched))
         if expected is not None and self.passes > 1:  # in all processes that share the parameters, or in none
-            require_repeatable(passed, lambda sink: self._again(passed, sink, last=False), self.trainable)
+            again, reduced = partial(self._again, passed, last=False), self._recorder.reduced
+            require_repeatable(passed, again, self.trainable, reduced=reduced)
         return passed
 
     def _again(self, passed: Pass, sink: Sink, *, last: bool) -> None:

@@ -73,13 +73,18 @@ def _drawn(device: torch.device) -> list[bytes]:
     return [state.numpy().tobytes() for state in random_states(device)]
 
 
-def require_repeatable(passed: Pass, again: Callable[[Measured], None], trainable: Mapping[str, nn.Parameter]) -> None:
-    """Raise InputError unless the backward pass of ``passed``, made ``again``, measures the same norms."""
+def require_repeatable(
+    passed: Pass, again: Callable[[Measured], None], trainable: Mapping[str, nn.Parameter], *, reduced: bool
+) -> None:
+    """Raise InputError unless the backward pass of ``passed``, made ``again``, measures the same norms.
+
+    ``reduced`` says that some of the forward pass was in half precision.
+    """
     second = Measured(passed.uses, trainable, passed.losses.device)
     again(second)
     with torch.no_grad():
         first = norms_of(passed.measured.squares(), passed.losses)
-        check.compare_passes(first, norms_of(second.squares(), passed.losses))
+        check.compare_passes(first, norms_of(second.squares(), passed.losses), reduced=reduced)
 
 
 def norms_of(squares: Mapping[str, Squares], losses: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from privctl.domain.errors import InputError
 from privctl.train import memory
@@ -163,6 +164,36 @@ def test_a_second_pass_of_another_gradient_is_refused() -> None:
     ):
         engine.accumulate(lambda: losses(model, {"x": torch.randn(3, 8)}))
     assert all(p.grad is None for p in model.parameters())
+
+
+class Growing(nn.Module):
+    """A layer that counts how often it was run, which a checkpoint does again in every backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.runs = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.runs += 1
+        return torch.tanh(self.layer(x)) * torch.full((), 1.0005**self.runs)
+
+
+def test_passes_that_differ_by_less_than_a_thousandth_are_not_the_same() -> None:
+    """What the first measured, the second would add a little longer: past the margin for rounding, in the end."""
+    torch.manual_seed(0)
+    first, grows, last = nn.Linear(8, 8), Growing(), nn.Linear(8, 8)
+
+    def losses() -> Tensor:
+        middle = checkpoint(grows, first(torch.ones(3, 8)), use_reentrant=False)
+        return last(middle).square().mean(1)
+
+    model = nn.ModuleList([first, grows, last])
+    with (
+        PerExample(model, Clipping(norm=0.5), passes=2, may_promote=False) as engine,
+        pytest.raises(InputError, match=r"in one backward pass and .* in the next"),
+    ):
+        engine.accumulate(losses)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
