@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from privctl.accounting.ledger import epsilon_bound
 from privctl.cli import run
@@ -23,6 +23,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
 from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives
+from privctl.train.methods.ferret import run as ferret_run
 from privctl.train.methods.ferret.stream import read_stream
 from tests.models.tasks.small import same_records, words
 from tests.train.logs import begun as logged
@@ -314,3 +315,28 @@ def test_without_data_or_stream_there_is_nothing_to_do(
 ) -> None:
     assert run(["retrain", "ferret", str(start), "-o", str(tmp_path / "a")]) == 2
     assert "--replay" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_weights_that_were_replaced_meanwhile_are_not_named_as_the_start(
+    start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same bytes are taken again by --resume; other ones are not what the run began with."""
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(start)).save_pretrained(tmp_path / "mine")
+    words().tokenizer.save_pretrained(tmp_path / "mine")
+    weights, stream = tmp_path / "mine" / "model.safetensors", ferret_run._stream
+    kept = weights.read_bytes()
+
+    def replacing(*given: Any) -> Any:
+        weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        return stream(*given)
+
+    call = (tmp_path / "mine", data, tmp_path / "out", "--epsilon", "4", "--epochs", "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(ferret_run, "_stream", replacing)
+        assert ferret(*call) == 3
+    assert "model.safetensors was changed since it was opened" in capsys.readouterr().err
+    assert ferret(*call, "--resume") == 2
+    assert "was begun from other weights than MODEL now holds" in capsys.readouterr().err
+    weights.write_bytes(kept)
+    assert ferret(*call, "--resume") == 0
