@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -60,10 +61,12 @@ class Scored:
 
     def scores(self, source: np.random.Generator, included: NDArray[np.bool_]) -> NDArray[np.float64]:
         """A score for each canary, [canaries]; chance breaks the ties of randomized response."""
+        import numpy as np
+
         if self.gaussian:
-            return source.normal(size=len(included)) + self.strength * included
+            return np.asarray(source.normal(size=len(included)) + self.strength * included)
         true = source.random(len(included)) < 1 / (1 + math.exp(-self.strength))
-        return (included == true) + 1e-6 * source.random(len(included))
+        return np.asarray((included == true) + 1e-6 * source.random(len(included)))
 
 
 MECHANISMS = tuple(Scored(gaussian=kind, strength=strength) for kind in (True, False) for strength in (1.0, 2.0, 4.0))
@@ -181,8 +184,7 @@ def peers(one: Audit) -> dict[str, float]:
     canaries, share = one.sets[0][0], ALPHA / len(one.sets)
     found: dict[str, float] = {}
     if find_spec("jax_privacy") is not None:
-        from jax_privacy import auditing
-
+        auditing: Any = import_module("jax_privacy.auditing")
         scores = auditing.CanaryScoreAuditor(one.scores[one.included], one.scores[~one.included])
         found["jax_privacy"] = max(auditing._epsilon_one_run(0, *each, share, DELTA) for each in one.sets)
         found["jax_privacy, own thresholds"] = float(scores.epsilon_one_run(ALPHA, DELTA))
@@ -190,10 +192,9 @@ def peers(one: Audit) -> dict[str, float]:
             gaussian = max(auditing._epsilon_one_run_fdp(0, *each, share, DELTA) for each in one.sets)
             found["jax_privacy, if Gaussian"] = gaussian
     if find_spec("privacy_guard") is not None and canaries <= MOST_GUARD:
-        from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
-
+        guard: Any = import_module("privacy_guard.analysis.mia.fdp_analysis_node")
         found["PrivacyGuard, if Gaussian"] = max(
-            float(FDPAnalysisNode(m, right, guesses, threshold=share, delta=DELTA).run_analysis().eps)
+            float(guard.FDPAnalysisNode(m, right, guesses, threshold=share, delta=DELTA).run_analysis().eps)
             for m, guesses, right in one.sets
         )
     return found
