@@ -66,7 +66,7 @@ def bounds_of(
     """
     results, made = [], []
     for group in sets:
-        guesses = _guess(scores, scored, group)
+        guesses = guesses_of(scores, scored, group)
         correct = int((guesses == np.where(included, 1, -1)).sum())
         made.append(int((guesses != 0).sum()))
         results.append(GuessCount(canaries=group.canaries, guesses=group.guesses, correct=correct))
@@ -124,7 +124,8 @@ def _samples(result: GuessCount) -> dict[str, int]:
     return {"canaries": result.canaries, "guesses": result.guesses}
 
 
-def _guess(scores: NDArray[Any], scored: NDArray[np.bool_], group: Guesses) -> NDArray[np.int8]:
+def guesses_of(scores: NDArray[Any], scored: NDArray[np.bool_], group: Guesses) -> NDArray[np.int8]:
+    """+1 for each canary guessed as included by the set ``group``, -1 as left out, 0 for none, [canaries]."""
     if group.divided:
         divided = np.zeros(len(scores), np.int8)
         divided[scored] = one_run.divide(scores[scored])

@@ -113,11 +113,6 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy("model/model.safetensors", "model.safetensors")
         for name, seed in (("train", 1), ("test", 2), ("held-out", 3), ("abstracts", 4), ("posts", 5), ("data", 6)):
             records(folder / f"{name}.jsonl", 160, seed)
-        both = records(folder / "scraped.jsonl", 90, 7).read_text().splitlines()
-        both += [
-            json.dumps({"text": f"SHOP {i}: ITEM {i * 7} SOLD", "author": "shop", "label": "0"}) for i in range(70)
-        ]
-        (folder / "scraped.jsonl").write_text("\n".join(both) + "\n")  # of two sources, to be matched
         architecture(folder / "resnet", "resnet")
         for name, shade in (("dark", 40), ("light", 200)):
             (folder / "images" / name).mkdir(parents=True)

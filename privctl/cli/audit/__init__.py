@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from privctl.cli.audit import commands
-from privctl.cli.audit.match import match
 from privctl.cli.audit.options import hide
 from privctl.cli.audit.split import split
 from privctl.cli.groups import GroupWithCommand
@@ -17,7 +16,6 @@ audit = GroupWithCommand(
         "extraction": commands.extraction,
         "secrets": commands.secrets,
         "split": split,
-        "match": match,
         "score-records": commands.score_records,
         "scores": commands.scores,
     },

@@ -20,7 +20,6 @@ from privctl.show.leaks import EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
 #: What the command trains with where nothing says what budget suits; a model that had less is trained with half of it.
 _EPSILON = 8.0
 _CAUSAL = "causal-lm"
-_TEXTS = ("causal-lm", "masked-lm", "seq2seq-lm", "text-classification")
 _START, _CLASSES = "START", "CLASSES"
 _MOST_REPORTS = 64
 #: Why finding nothing in a drawn split counts for nothing.
@@ -95,11 +94,7 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
         words = ("--members", both[1], "--nonmembers", both[0])
         return NextStep(advice="see whether the files were swapped", command=_call("audit", model, *words, *again))
     if undecided.reason.startswith("confounded"):
-        advice = "draw a split before training (`privctl audit split`); of this model, audit records that look alike"
-        if _settings(report).task not in _TEXTS:
-            return NextStep(advice=advice.partition(";")[0])
-        words = ("--members", both[0], "--nonmembers", both[1], "-o", "matched")
-        return NextStep(advice=advice, command=_call("audit", "match", *words))
+        return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
     if "split" in files:
         return _split_again(report, undecided)
     words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl")

@@ -1,1 +1,0 @@
-"""Members and non-members that look alike, chosen from two files that do not."""
