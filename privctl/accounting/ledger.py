@@ -8,6 +8,7 @@ answers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from privctl.accounting import gaussian, renyi
 from privctl.accounting.events import row_of
@@ -160,6 +161,8 @@ def _orders(steps: list[RepeatedPair]) -> list[list[RepeatedPair]]:
 
 
 def _reversed(pair: Pair) -> Pair:
+    if isinstance(pair, Atoms):
+        return pair  # its own mirror image
     return pair.reversed() if isinstance(pair, Allocation) else Reversed(pair)
 
 
@@ -189,7 +192,7 @@ def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
     """One repeated pair per event; Gaussians without sampling are joined into one."""
     found: list[RepeatedPair] = []
     mus: list[float] = []
-    for event in ledger.events:
+    for event in _joined(ledger.events):
         if _unseen(event):
             continue
         mu = row_of(event).shift(event)
@@ -201,6 +204,17 @@ def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
             mus.append(mu)
     if mus:
         found.append(RepeatedPair(Gaussian(math.hypot(*mus)), 1))
+    return found
+
+
+def _joined(events: Sequence[Event]) -> list[Event]:
+    """The same, with one event for all of a kind where they amount to one."""
+    found = [event for event in events if row_of(event).joined is None]
+    for kind in dict.fromkeys(type(event) for event in events):
+        same = [event for event in events if type(event) is kind]
+        join = row_of(same[0]).joined
+        if join is not None:
+            found.append(join(same))
     return found
 
 

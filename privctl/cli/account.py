@@ -24,8 +24,8 @@ _MECHANISMS = {kind.mechanism: kind for kind in EVENTS.values()}
 
 
 def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that belong to one kind of event each."""
-    for option in reversed([option for kind in EVENTS.values() for option in kind.options]):
+    """Add the options of single kinds of events; kinds that share one are given it once."""
+    for option in reversed(list(dict.fromkeys(option for kind in EVENTS.values() for option in kind.options))):
         declared = (option.flag, option.parameter) if option.repeatable else (option.flag,)
         kind = {float: Number, int: Whole}[option.kind](option.within) if option.kind is not str else None
         command = click.option(*declared, type=kind, multiple=option.repeatable, help=option.help)(command)

@@ -159,7 +159,13 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     target, _ = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)
     own = {option.field: options[option.parameter] for option in kind.options}
-    facts = {field: value for field, value in own.items() if value is not None} | {"sample_rate": rate, "steps": steps}
+    facts = {field: value for field, value in own.items() if value is not None} | {"steps": steps}
+    if "sample_rate" in {field.name for field in fields(kind)}:
+        facts["sample_rate"] = rate
+    elif rate != 1:
+        raise CommandError(
+            f"--mechanism {kind.mechanism} is not known on batches; remove --sample-rate, --dataset-size and --epochs"
+        )
     required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
     for option in kind.options:
         if option.field in required - facts.keys():
