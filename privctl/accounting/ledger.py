@@ -47,10 +47,12 @@ _MANY = 10_000_000
 def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
     """An epsilon that ``ledger`` certainly has at ``delta``; inf where none is finite.
 
-    ``precision`` is roughly the largest relative increase due to the grid. Raises ValueError for delta outside (0, 1)
+    ``precision`` is roughly the largest relative increase due to the grid. Raises ValueError for delta outside [0, 1)
     and for events that do not compose.
     """
-    fraction("delta", delta)
+    fraction("delta", delta, zero=True)
+    if delta == 0:
+        return pure_epsilon(ledger)
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_at(delta, exact) if exact else 0.0
@@ -58,6 +60,16 @@ def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     if any(row_of(event).extreme(event) for event in ledger.events):
         return ceiling
     return min(ceiling, max(order_epsilons(ledger, delta, precision=precision)))
+
+
+def pure_epsilon(ledger: Ledger) -> float:
+    """An epsilon that ``ledger`` has at delta 0, its largest loss; inf where losses have no bound.
+
+    It is the Renyi divergence of infinite order. Raises ValueError for events that do not compose.
+    """
+    _require_one_notion(ledger)
+    steps = _steps(ledger, lower=False)
+    return max(largest_loss(order) for order in _orders(steps)) if steps else 0.0
 
 
 def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:

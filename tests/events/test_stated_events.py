@@ -127,6 +127,38 @@ def test_zcdp_composes_with_other_kinds() -> None:
     assert epsilon_of(stated, 1e-6, (found,)).at_most(found)
 
 
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        (["laplace", "--scale", "2", "--sample-rate", "0.1", "--steps", "3"], 3 * math.log1p(0.1 * math.expm1(0.5))),
+        (["k-ary-response", "--answer-epsilon", "0.5", "--steps", "4"], 2.0),
+        (["discrete-laplace", "--decay", "0.5", "--sensitivity", "3"], 1.5),
+        (["approximate-dp", "--step-epsilon", "0.3", "--step-delta", "1e-9"], None),
+        (["zcdp", "--rho", "0.1"], None),
+    ],
+)
+def test_at_delta_0_the_largest_loss_counts(options: list[str], most: float | None, tmp_path: Path) -> None:
+    place = tmp_path / "plan.json"
+    assert run(["account", "--mechanism", *options, "--delta", "0", "-o", str(place), "-q"]) == 0
+    told = json.loads(place.read_text())["guarantees"][0]["epsilon"]
+    assert told == (None if most is None else pytest.approx(most, rel=1e-8))
+    assert run(["verify", str(place), "-q"]) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["gaussian", "--noise-multiplier", "1", "--no-peers"],
+        ["laplace", "--epsilon", "1"],
+        ["secret", "--record", "0.1", "--prior", "0.1", "--noise-multiplier", "1"],
+        ["ferret", "--epsilon", "1", "--groups", "3"],
+    ],
+)
+def test_delta_0_is_refused_where_it_says_nothing(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["account", "--mechanism", *options, "--delta", "0"]) == 2
+    assert "give one above 0" in capsys.readouterr().err
+
+
 def test_much_of_it_promises_nothing() -> None:
     assert epsilon_bound(of(ZeroConcentratedDp(rho=1e4)), 1e-6) > 600
 
