@@ -17,11 +17,12 @@ from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplac
 from privctl.domain.event import Batches, Event, EventOption
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS
-from privctl.domain.stated_events import EpsilonDeltaDp, ZeroConcentratedDp
+from privctl.domain.stated_events import BestOfRuns, EpsilonDeltaDp, ZeroConcentratedDp
 
 __all__ = [
     "EVENTS",
     "Batches",
+    "BestOfRuns",
     "DiscreteGaussianNoise",
     "DiscreteLaplaceNoise",
     "EpsilonDeltaDp",
@@ -315,6 +316,7 @@ EVENTS: dict[str, type[Event]] = {
         MixtureOfGaussians,
         EpsilonDeltaDp,
         ZeroConcentratedDp,
+        BestOfRuns,
         SignBits,
         SecretMixture,
     )

@@ -1,11 +1,11 @@
-"""Events of which nothing is known but a guarantee that someone states."""
+"""Events of which only a guarantee or Renyi divergences are known, not the law of their loss."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from privctl.domain.checks import at_least, count, fraction, positive, probability
-from privctl.domain.event import Event, EventOption
+from privctl.domain.event import Batches, Event, EventOption
 from privctl.domain.ranges import FRACTION, LOG_ODDS
 
 
@@ -76,3 +76,45 @@ class ZeroConcentratedDp(Event):
     def rates(self) -> tuple[float, ...]:
         """See ``Event``: nothing is known of how batches are drawn."""
         return (1.0,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestOfRuns(Event):
+    """The best of a random number of runs of one mechanism, ``steps`` times; in ledgers only.
+
+    A run is ``run_steps`` Gaussians on Poisson batches, with noise standard deviation / clip norm ``noise_multiplier``.
+    The number of runs has the mean ``mean_runs`` and a truncated negative binomial law of this ``shape``: 1 is the
+    geometric, 0 the logarithmic law. Nothing but the best run is released (Papernot and Steinke 2022).
+    """
+
+    tag = "best-of-runs"
+    mechanism = "best-of-runs"
+    contribution = (
+        "one example changes what noise is added to by the clip norm at most, and only the best of a secret, random "
+        "number of runs is released"
+    )
+
+    noise_multiplier: float
+    mean_runs: float
+    shape: float = 1.0
+    sample_rate: float = 1.0
+    run_steps: int = 1
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        positive("noise_multiplier", self.noise_multiplier)
+        at_least("mean_runs", self.mean_runs, 1)
+        at_least("shape", self.shape, 0)
+        probability("sample_rate", self.sample_rate)
+        count("run_steps", self.run_steps)
+        count("steps", self.steps)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``: among many runs, as if a record took part for sure."""
+        return (1.0 if self.sample_rate else 0.0,)
+
+    @property
+    def batches_needed(self) -> Batches | None:
+        """See ``Event``."""
+        return Batches.POISSON if self.sample_rate < 1 else None

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
     Batches,
+    BestOfRuns,
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
     Event,
@@ -192,6 +193,8 @@ def _plain(node: ast.expr, depth: int) -> Any:
         return {"class_name": node.func.id, **{str(k.arg): _plain(k.value, depth + 1) for k in node.keywords}}
     if isinstance(node, ast.List | ast.Tuple):
         return [_plain(each, depth + 1) for each in node.elts]
+    if isinstance(node, ast.Name) and node.id == "inf":
+        return math.inf
     return ast.literal_eval(node)
 
 
@@ -234,7 +237,7 @@ def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iter
     elif name == "SampledWithoutReplacementDpEvent" and rate == 1:
         yield from _of_fixed_size(tree, times, depth + 1, source)
     elif name in _STATED and rate == 1:
-        yield from ((event, times) for event in _checked(lambda: _STATED[name](tree), source))
+        yield from ((event, times) for event in _checked(lambda: _STATED[name](tree, depth + 1, source), source))
     elif name in _NOISES:
         yield _checked(lambda: _NOISES[name](tree, rate), source), times
     else:
@@ -243,7 +246,7 @@ def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iter
             f"{source} holds {shown(name)}{within}, for which no bound is derived here; expected Gaussian noise, "
             "mixtures of it, Laplace or discrete Laplace noise, each on the whole data or on a Poisson batch of its "
             "own, Gaussian noise on samples without replacement, randomized response, zCDP and tree aggregation on the "
-            "whole data, and compositions of these"
+            "whole data, the best of runs of equal Gaussians, and compositions of these"
         )
 
 
@@ -286,6 +289,26 @@ def _of_batch(tree: Any, rate: float, times: int, depth: int, source: str) -> It
         yield _checked(joint, source), times
 
 
+def _of_runs(tree: Mapping[str, Any], depth: int, source: str) -> Event:
+    """The best of runs, each of equal Gaussians on batches, or of any on the whole data."""
+    mean, shape = _number(tree, "mean"), _number(tree, "shape")
+    if math.isinf(shape):
+        raise ValueError("shape is inf; no bound is derived here for a Poisson number of runs")
+    inner = tree.get("event")
+    # Gaussians on the whole data amount to one, as several on one batch do.
+    batched = list(_leaves(inner, 1.0, 1, depth, source))
+    whole = all(isinstance(event, SampledGaussian) and event.sample_rate == 1 for event, _ in batched)
+    run = list(_of_batch({"class_name": "ComposedDpEvent", "events": [inner]}, 1.0, 1, depth, source)) if whole else []
+    kinds = {event for event, _ in run or batched}
+    only = kinds.pop() if len(kinds) == 1 else None
+    if not isinstance(only, SampledGaussian) or only.batches is not Batches.POISSON:
+        raise ValueError("the runs of which the best is released are not of equal Gaussians on the data or on batches")
+    return BestOfRuns(
+        noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, mean_runs=mean, shape=shape,
+        run_steps=sum(n for _, n in run or batched),
+    )  # fmt: skip
+
+
 def _of_trees(tree: Mapping[str, Any]) -> Event:
     """Sums along a binary tree (Kairouz et al. 2021, appendix D): a record is in one leaf, so in one node a level.
 
@@ -301,8 +324,9 @@ def _of_trees(tree: Mapping[str, Any]) -> Event:
 
 
 #: DpEvents on the whole data alone -> one step of each here, nothing where they tell nothing.
-_STATED: Mapping[str, Callable[[Mapping[str, Any]], Sequence[Event]]] = {
-    "RandomizedResponseDpEvent": _answers,
-    "SingleEpochTreeAggregationDpEvent": lambda tree: (_of_trees(tree),),
-    "ZCDpEvent": _concentrated,
+_STATED: Mapping[str, Callable[[Mapping[str, Any], int, str], Sequence[Event]]] = {
+    "RandomizedResponseDpEvent": lambda tree, depth, source: _answers(tree),
+    "RepeatAndSelectDpEvent": lambda tree, depth, source: (_of_runs(tree, depth, source),),
+    "SingleEpochTreeAggregationDpEvent": lambda tree, depth, source: (_of_trees(tree),),
+    "ZCDpEvent": lambda tree, depth, source: _concentrated(tree),
 }

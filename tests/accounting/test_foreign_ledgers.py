@@ -16,6 +16,7 @@ from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
     Batches,
+    BestOfRuns,
     EpsilonDeltaDp,
     LaplaceNoise,
     Ledger,
@@ -208,6 +209,18 @@ def test_zcdp() -> None:
     assert 0.8 * theirs < epsilon_bound(Ledger(events=found), 1e-5) < theirs
 
 
+def test_the_best_of_runs() -> None:
+    run = dp_accounting.SelfComposedDpEvent(Step(0.01, GAUSSIAN(1.0)), 100)
+    text = repr(dp_accounting.SelfComposedDpEvent(dp_event.RepeatAndSelectDpEvent(run, 10.0, 1.0), 2))
+    assert foreign_events(text, "x") == (
+        BestOfRuns(noise_multiplier=1, sample_rate=0.01, run_steps=100, mean_runs=10, shape=1, steps=2),
+    )
+    whole = dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), GAUSSIAN(4.0)])
+    assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(whole, 2.0, 0.0)), "x") == (
+        BestOfRuns(noise_multiplier=1 / math.hypot(1 / 3, 1 / 4), mean_runs=2, shape=0),
+    )
+
+
 def test_several_gaussians_of_one_batch_are_one() -> None:
     (event,) = foreign_events(repr(READ["one-batch"]), "x") or ()
     assert isinstance(event, SampledGaussian)
@@ -238,7 +251,9 @@ def test_laplace_noise() -> None:
         (repr(WithoutReplacement(10, 2, LAPLACE(1.0))), "other than Gaussian noise on samples without replacement"),
         (repr(WithoutReplacement(2, 10, GAUSSIAN(1.0))), "takes 10 of 2 records"),
         (repr(dp_event.SampledWithReplacementDpEvent(10, 2, GAUSSIAN(1.0))), "SampledWithReplacementDpEvent"),
-        (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, 1.0)), "RepeatAndSelectDpEvent"),
+        (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, math.inf)), "Poisson number of runs"),
+        (repr(dp_event.RepeatAndSelectDpEvent(LAPLACE(1.0), 3.0, 1.0)), "not of equal Gaussians"),
+        (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 0.5, 1.0)), "mean_runs is 0.5"),
         (repr(dp_event.RandomizedResponseDpEvent(0.0, 3)), "every answer is told as it is"),
         (repr(Step(0.1, dp_event.ZCDpEvent(0.1))), "within batches of rate 0.1"),
         (repr(dp_event.ZCDpEvent(-0.1)), "rho is -0.1"),

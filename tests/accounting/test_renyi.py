@@ -299,7 +299,13 @@ def test_conversion_refuses(orders: list[float], values: list[float], delta: flo
         epsilon_at(orders, values, delta)
 
 
-@pytest.mark.parametrize("order", [1.0, math.nan, math.inf])
+def test_the_divergence_of_infinite_order_is_the_largest_loss() -> None:
+    assert renyi(LaplaceNoise(scale=2.0, steps=3), [math.inf, 1e7]) == pytest.approx([1.5, 1.5], rel=1e-5)
+    assert renyi(sampled(1, 0.1), [math.inf])[0] == math.inf
+    assert ledger_epsilon(Ledger(events=(LaplaceNoise(scale=2.0),)), 1e-12) == (pytest.approx(0.5), math.inf)
+
+
+@pytest.mark.parametrize("order", [1.0, math.nan, 0.5])
 def test_orders_out_of_range(order: float) -> None:
     with pytest.raises(ValueError, match="orders"):
         renyi(sampled(1, 0.1), [order])

@@ -10,6 +10,7 @@ import pytest
 from privctl.cli import run
 from privctl.domain.events import (
     Batches,
+    BestOfRuns,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
@@ -27,6 +28,7 @@ from privctl.reports.codec import encode_value
 
 _QUICK = [batches for batches in Batches if batches is not Batches.BALLS_AND_BINS]
 ZERO_CONCENTRATED = ZeroConcentratedDp(rho=0.01, steps=5)
+BEST_OF_RUNS = BestOfRuns(noise_multiplier=3, mean_runs=5, sample_rate=0.1, run_steps=5)
 IN_BINS = SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=Batches.BALLS_AND_BINS)
 KINDS: list[Event] = [
     *(SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=batches) for batches in _QUICK),
@@ -39,7 +41,7 @@ KINDS: list[Event] = [
     EpsilonDeltaDp(epsilon=0.5, delta=1e-8, sample_rate=0.1, steps=5),
     SecretMixture(probabilities=(0.1, 0.2), noise_multiplier=5, steps=5),
 ]
-SLOW = [pytest.param(event, marks=pytest.mark.slow) for event in (IN_BINS, ZERO_CONCENTRATED)]
+SLOW = [pytest.param(event, marks=pytest.mark.slow) for event in (IN_BINS, ZERO_CONCENTRATED, BEST_OF_RUNS)]
 
 
 def _named(event: Event) -> str:

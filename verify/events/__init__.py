@@ -7,6 +7,7 @@ from typing import Any
 
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
+    BestOfRuns,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
@@ -22,6 +23,7 @@ from privctl.domain.events import (
 )
 from verify.events import (
     approximate_dp,
+    best_of_runs,
     discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
@@ -46,6 +48,7 @@ ROWS: dict[type[Event], EventVerification[Any]] = {
     ManyWayResponse: many_way_response.ROW,
     EpsilonDeltaDp: approximate_dp.ROW,
     ZeroConcentratedDp: zero_concentrated.ROW,
+    BestOfRuns: best_of_runs.ROW,
     SecretMixture: secret_mixture.ROW,
 }
 #: Kinds that are planned, and do not compose.

@@ -8,19 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 from flint import arb
-from scipy.optimize import isotonic_regression
 
 from privctl.domain.events import ZeroConcentratedDp
 from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs
+from verify.recompute.profile_cells import cells_of_profile
 from verify.recompute.step_cells import LossCells, plain_gaussian
 
-#: Epsilons at which delta is computed, up to one where it is about exp(-650) or, at most, this epsilon.
-_KNOTS, _LEAST_LOG, _MOST = 16001, 650.0, 590.0
+#: Epsilons at which delta is computed.
+_KNOTS = 16001
 
 
 def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
@@ -34,6 +35,11 @@ def _cells(event: ZeroConcentratedDp, attained_only: bool) -> CellMaker:
     if attained_only:  # a Gaussian has this rho
         return lambda width, reach: plain_gaussian(math.sqrt(2 * event.rho), width, reach)
     return lambda width, reach: _of_profile(event.rho, event.xi)
+
+
+@lru_cache(maxsize=4)
+def _of_profile(rho: float, xi: float) -> LossCells:
+    return cells_of_profile(partial(_log_delta, rho, xi), _KNOTS)
 
 
 def _best_order(rho: float, target: Floats) -> Floats:
@@ -52,32 +58,6 @@ def _log_delta(rho: float, xi: float, epsilons: Floats) -> Floats:
     exponent = xi + rho * (1 + above) - epsilons + np.log(above) - np.log1p(above)
     apart = math.log(-math.expm1(-rho - xi)) / 2  # orders near 1 (Bretagnolle and Huber)
     return np.minimum(above * exponent - np.log1p(above), apart)
-
-
-def _of_profile(rho: float, xi: float) -> LossCells:
-    """The slope of delta in e^epsilon is the Q-mass of larger losses: its changes, made monotone, are the masses."""
-    low, high = 0.0, _MOST
-    for _ in range(60):
-        middle = (low + high) / 2
-        tiny = _log_delta(rho, xi, np.array([middle]))[0] < -_LEAST_LOG
-        low, high = (low, middle) if tiny else (middle, high)
-    epsilons = np.linspace(0.0, high, _KNOTS)
-    deltas = np.exp(_log_delta(rho, xi, epsilons)) * (1 + 1e-12)
-    # At 0, no more than on the line from any point to its mirror image.
-    deltas[0] = min(deltas[0], float((deltas + (1 - deltas) * np.tanh(epsilons / 2)).min()))
-    deltas = np.minimum.accumulate(deltas)
-    widths = np.diff(np.expm1(epsilons))
-    slopes = isotonic_regression(np.diff(deltas) / widths, weights=widths).x
-    q = np.maximum(np.diff(np.append(slopes, 0.0)), 0.0)
-    losses, seen = epsilons[1:][q > 0], q[q > 0]
-    p = seen * np.exp(losses)
-    infinite = float(deltas[-1])
-    rest = np.array([max(0.0, 1 - infinite - p.sum() - seen.sum())])
-    ends = np.concatenate([-losses[::-1], [0.0], losses])
-    return LossCells(
-        low=ends, high=ends, p=np.concatenate([seen[::-1], rest, p]), q=np.concatenate([p[::-1], rest, seen]),
-        up=np.zeros(len(ends)), p_infinite=infinite, q_infinite=infinite,
-    )  # fmt: skip
 
 
 def _once(event: ZeroConcentratedDp) -> DeltaOfRatio:

@@ -249,9 +249,11 @@ def single_step_epsilon(ledger: Ledger, delta: float) -> BoundPair | None:
     Where no data set is known to meet its delta only the upper end is.
     """
     live = [event for event in joined(ledger.events) if max(row_of(event).chances(event)) > 0]
-    if len(live) != 1 or live[0].steps != 1:
+    if len(live) != 1:
         return None
     row = row_of(live[0])
+    if live[0].steps != 1 and row.parts(live[0]) != [(live[0], 1)]:
+        return None
     delta_at = row.once(live[0])
     if delta_at is None:
         return None

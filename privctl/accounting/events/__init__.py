@@ -6,6 +6,7 @@ from typing import Any
 
 from privctl.accounting.events import (
     approximate_dp,
+    best_of_runs,
     discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
@@ -18,6 +19,7 @@ from privctl.accounting.events import (
 )
 from privctl.accounting.events.row import EventAccounting
 from privctl.domain.events import (
+    BestOfRuns,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
@@ -42,6 +44,7 @@ ROWS: dict[type[Event], EventAccounting[Any]] = {
     ManyWayResponse: many_way_response.ROW,
     EpsilonDeltaDp: approximate_dp.ROW,
     ZeroConcentratedDp: zero_concentrated.ROW,
+    BestOfRuns: best_of_runs.ROW,
     SecretMixture: secret_mixture.ROW,
 }
 
