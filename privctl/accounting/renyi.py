@@ -31,18 +31,24 @@ ORDERS: tuple[float, ...] = (
     1024.0,
 )
 
+#: By how much above 1 an order stands for 1.
+_ABOVE_ONE = 1e-8
+
 
 def renyi(event: Event, orders: Sequence[float] | Floats = ORDERS) -> Floats:
     """D_alpha of all steps of ``event`` at each of ``orders``, in nats; shape of ``orders``, inf where unbounded.
 
     Exact to rounding for sampled Gaussian and Laplace noise, an upper bound for randomized response (that of its
-    three-point pair) and for secrets (as ``log_moments``). The divergence of infinite order is the largest loss. Raises
-    ValueError for an order that is not above 1, and for batches that are not Poisson samples at a rate below 1: no
+    three-point pair) and for secrets (as ``log_moments``). The divergence of infinite order is the largest loss; that
+    of order 1, Kullback and Leibler's, is given as that of an order a little above.
+
+    Raises ValueError for orders below 1, and for batches that are not Poisson samples at a rate below 1: no
     amplification is proved for them here.
     """
     alphas = np.asarray(orders, dtype=np.float64)
-    if not (alphas > 1).all():
-        raise ValueError("orders must all be above 1")
+    if not (alphas >= 1).all():
+        raise ValueError("orders must all be at least 1")
+    alphas = np.maximum(alphas, 1 + _ABOVE_ONE)  # divergences rise with the order
     one, whole = np.empty(len(alphas)), np.isinf(alphas)
     one[~whole] = row_of(event).divergences(event, alphas[~whole])
     if whole.any():

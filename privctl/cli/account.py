@@ -57,8 +57,9 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
     "--mechanism",
     type=click.Choice(list(_MECHANISMS)),
     default="gaussian",
+    metavar="NAME",
     show_default=True,
-    help="What touches the data.",
+    help=f"What touches the data: {', '.join(_MECHANISMS)}.",
 )
 @_options_of_events
 @click.option(

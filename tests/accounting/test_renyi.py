@@ -305,7 +305,12 @@ def test_the_divergence_of_infinite_order_is_the_largest_loss() -> None:
     assert ledger_epsilon(Ledger(events=(LaplaceNoise(scale=2.0),)), 1e-12) == (pytest.approx(0.5), math.inf)
 
 
-@pytest.mark.parametrize("order", [1.0, math.nan, 0.5])
+def test_the_divergence_of_order_1_is_kullback_and_leiblers() -> None:
+    assert renyi(LaplaceNoise(scale=2.0), [1.0])[0] == pytest.approx(0.5 + math.expm1(-0.5), rel=1e-6)
+    assert renyi(sampled(2, 1.0), [1.0])[0] == pytest.approx(1 / 8, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [0.9, math.nan, -1.0])
 def test_orders_out_of_range(order: float) -> None:
     with pytest.raises(ValueError, match="orders"):
         renyi(sampled(1, 0.1), [order])
