@@ -300,7 +300,7 @@ def test_conversion_refuses(orders: list[float], values: list[float], delta: flo
 
 
 def test_the_divergence_of_infinite_order_is_the_largest_loss() -> None:
-    assert renyi(LaplaceNoise(scale=2.0, steps=3), [math.inf, 1e7]) == pytest.approx([1.5, 1.5], rel=1e-5)
+    assert renyi(LaplaceNoise(scale=2.0, steps=3), [math.inf, 1e10, 1e5]) == pytest.approx([1.5] * 3, rel=1e-4)
     assert renyi(sampled(1, 0.1), [math.inf])[0] == math.inf
     assert ledger_epsilon(Ledger(events=(LaplaceNoise(scale=2.0),)), 1e-12) == (pytest.approx(0.5), math.inf)
 
