@@ -16,11 +16,14 @@ from dp_accounting.rdp import rdp_privacy_accountant as dp_rdp
 
 from privctl.accounting import renyi
 from privctl.accounting.composition import optimal
+from privctl.accounting.events import row_of
 from privctl.accounting.ledger import delta_bound, epsilon_bound, epsilon_floor
 from privctl.accounting.renyi_profile import log_deltas
 from privctl.cli import run
 from privctl.domain.events import EpsilonDeltaDp, Event, Ledger, SampledGaussian, ZeroConcentratedDp
 from verify.recompute.ledger import epsilon_of
+
+HALF = EpsilonDeltaDp(epsilon=0.5, delta=0.2, sample_rate=0.5)
 
 
 def of(*events: Event) -> Ledger:
@@ -59,6 +62,16 @@ def test_on_batches_against_dp_accounting() -> None:
     assert epsilon_floor(of(stated), 1e-6) <= found
     assert epsilon_of(of(stated), 1e-6, (found,)).at_most(found)
     assert epsilon_bound(of(replace(stated, sample_rate=0.2)), 1e-6) > 1.5 * found
+
+
+def test_what_tells_of_the_absence_lies_at_the_least_loss_on_a_batch() -> None:
+    """Log(1 - rate), which is finite: were it taken for less, an upper bound would be too low."""
+    pair = row_of(HALF).pair(HALF, False).pair
+    least = math.log(0.5)
+    log_p, log_q = pair.cells(np.array([least - 1, least - 0.01, least + 0.01, 0.0, 1.0]))
+    assert np.exp(log_p[:3]) == pytest.approx([0, 0, 0.5 * 0.2])
+    assert np.exp(log_q[:3]) == pytest.approx([0, 0, 0.2])
+    assert np.exp(log_p[-1]) == pytest.approx(0.5 * 0.2)
 
 
 def test_a_delta_has_no_renyi_divergence() -> None:
