@@ -82,7 +82,7 @@ def guarantee_of(
 
     ``state`` says who stands behind the ledger's own assumptions; ``assumptions`` are added to them. Where the numbers
     ``released`` by Gaussian noise are known, it reaches down to the floats that were written; else it is for real
-    arithmetic. Raises ValueError for delta outside (0, 1) and for events that do not compose.
+    arithmetic. Raises ValueError for delta outside [0, 1) and for events that do not compose.
     """
     only = ledger.events[0]
     premises = (*assumptions_of(ledger, state), *assumptions)

@@ -8,6 +8,7 @@ answers.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from privctl.accounting import gaussian, renyi
 from privctl.accounting.events import row_of
@@ -46,10 +47,12 @@ _MANY = 10_000_000
 def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
     """An epsilon that ``ledger`` certainly has at ``delta``; inf where none is finite.
 
-    ``precision`` is roughly the largest relative increase due to the grid. Raises ValueError for delta outside (0, 1)
+    ``precision`` is roughly the largest relative increase due to the grid. Raises ValueError for delta outside [0, 1)
     and for events that do not compose.
     """
-    fraction("delta", delta)
+    fraction("delta", delta, zero=True)
+    if delta == 0:
+        return pure_epsilon(ledger)
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_at(delta, exact) if exact else 0.0
@@ -57,6 +60,16 @@ def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     if any(row_of(event).extreme(event) for event in ledger.events):
         return ceiling
     return min(ceiling, max(order_epsilons(ledger, delta, precision=precision)))
+
+
+def pure_epsilon(ledger: Ledger) -> float:
+    """An epsilon that ``ledger`` has at delta 0, its largest loss; inf where losses have no bound.
+
+    It is the Renyi divergence of infinite order. Raises ValueError for events that do not compose.
+    """
+    _require_one_notion(ledger)
+    steps = _steps(ledger, lower=False)
+    return max(largest_loss(order) for order in _orders(steps)) if steps else 0.0
 
 
 def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
@@ -160,6 +173,8 @@ def _orders(steps: list[RepeatedPair]) -> list[list[RepeatedPair]]:
 
 
 def _reversed(pair: Pair) -> Pair:
+    if isinstance(pair, Atoms):
+        return pair  # its own mirror image
     return pair.reversed() if isinstance(pair, Allocation) else Reversed(pair)
 
 
@@ -189,7 +204,7 @@ def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
     """One repeated pair per event; Gaussians without sampling are joined into one."""
     found: list[RepeatedPair] = []
     mus: list[float] = []
-    for event in ledger.events:
+    for event in _joined(ledger.events):
         if _unseen(event):
             continue
         mu = row_of(event).shift(event)
@@ -201,6 +216,17 @@ def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
             mus.append(mu)
     if mus:
         found.append(RepeatedPair(Gaussian(math.hypot(*mus)), 1))
+    return found
+
+
+def _joined(events: Sequence[Event]) -> list[Event]:
+    """The same, with one event for all of a kind where they amount to one."""
+    found = [event for event in events if row_of(event).joined is None]
+    for kind in dict.fromkeys(type(event) for event in events):
+        same = [event for event in events if type(event) is kind]
+        join = row_of(same[0]).joined
+        if join is not None:
+            found.append(join(same))
     return found
 
 

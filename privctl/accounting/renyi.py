@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from privctl.accounting.events import row_of
+from privctl.accounting.pld.extremes import largest_loss
+from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.checks import fraction
 from privctl.domain.events import Event, Ledger
@@ -29,26 +31,38 @@ ORDERS: tuple[float, ...] = (
     1024.0,
 )
 
+#: By how much above 1 an order stands for 1.
+_ABOVE_ONE = 1e-8
+
 
 def renyi(event: Event, orders: Sequence[float] | Floats = ORDERS) -> Floats:
     """D_alpha of all steps of ``event`` at each of ``orders``, in nats; shape of ``orders``, inf where unbounded.
 
     Exact to rounding for sampled Gaussian and Laplace noise, an upper bound for randomized response (that of its
-    three-point pair) and for secrets (as ``log_moments``). Raises ValueError for an order that is not finite or not
-    above 1, and for batches that are not Poisson samples at a rate below 1: no amplification is proved for them here.
+    three-point pair) and for secrets (as ``log_moments``). The divergence of infinite order is the largest loss; that
+    of order 1, Kullback and Leibler's, is given as that of an order a little above.
+
+    Raises ValueError for orders below 1, and for batches that are not Poisson samples at a rate below 1: no
+    amplification is proved for them here.
     """
     alphas = np.asarray(orders, dtype=np.float64)
-    if not ((alphas > 1) & np.isfinite(alphas)).all():
-        raise ValueError("orders must all be finite and above 1")
-    one = row_of(event).divergences(event, alphas)
+    if not (alphas >= 1).all():
+        raise ValueError("orders must all be at least 1")
+    alphas = np.maximum(alphas, 1 + _ABOVE_ONE)  # divergences rise with the order
+    one, whole = np.empty(len(alphas)), np.isinf(alphas)
+    one[~whole] = row_of(event).divergences(event, alphas[~whole])
+    if whole.any():
+        pair = row_of(event).pair(event, False).pair if any(event.rates) else None
+        one[whole] = largest_loss([RepeatedPair(pair, 1)]) if pair is not None else 0.0
     with np.errstate(over="ignore"):
         return np.asarray(one * float(event.steps), dtype=np.float64)
 
 
 def ledger_epsilon(ledger: Ledger, delta: float) -> tuple[float, float]:
-    """(epsilon, best of ``ORDERS``) at ``delta`` of everything in ``ledger``. Raises ValueError as ``renyi`` does."""
+    """(epsilon, best of ``ORDERS`` and infinity) at ``delta`` of everything in ``ledger``. Raises as ``renyi`` does."""
+    orders = (*ORDERS, math.inf)
     with np.errstate(over="ignore"):
-        return epsilon_at(ORDERS, sum((renyi(event) for event in ledger.events), np.zeros(len(ORDERS))), delta)
+        return epsilon_at(orders, sum((renyi(event, orders) for event in ledger.events), np.zeros(len(orders))), delta)
 
 
 def epsilon_at(orders: Sequence[float] | Floats, values: Sequence[float] | Floats, delta: float) -> tuple[float, float]:

@@ -36,7 +36,12 @@ _EVERYWHERE: dict[str, Range] = {
 _AUC = Range(low=0.5, high=1, open_low=True, open_high=True)
 #: Function -> the ranges of its own arguments, which win over those that an argument of this name has everywhere.
 _OWN: dict[str, dict[str, Range]] = {
-    "account": {"noise_multiplier": ranges.POSITIVE, "priors": ranges.FRACTION, "sample_rate": ranges.CHANCE},
+    "account": {
+        "delta": ranges.BELOW_ONE,
+        "noise_multiplier": ranges.POSITIVE,
+        "priors": ranges.FRACTION,
+        "sample_rate": ranges.CHANCE,
+    },
     "audit": {
         **dict.fromkeys(
             (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.numbers import AMOUNT, CHANCE, COUNT, FRACTION, POSITIVE, Number, Whole
+from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, POSITIVE, Number, Whole
 from privctl.cli.options import TEXT_COLUMN, common, data_option, force, given, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
 from privctl.domain.events import EVENTS, Batches
@@ -24,8 +24,8 @@ _MECHANISMS = {kind.mechanism: kind for kind in EVENTS.values()}
 
 
 def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that belong to one kind of event each."""
-    for option in reversed([option for kind in EVENTS.values() for option in kind.options]):
+    """Add the options of single kinds of events; kinds that share one are given it once."""
+    for option in reversed(list(dict.fromkeys(option for kind in EVENTS.values() for option in kind.options))):
         declared = (option.flag, option.parameter) if option.repeatable else (option.flag,)
         kind = {float: Number, int: Whole}[option.kind](option.within) if option.kind is not str else None
         command = click.option(*declared, type=kind, multiple=option.repeatable, help=option.help)(command)
@@ -35,7 +35,9 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @click.option("--epsilon", type=POSITIVE, help="Target epsilon, to find the noise. In nats for ferret.")
 @click.option("--noise-multiplier", type=POSITIVE, help="Noise standard deviation / clip norm, to find epsilon.")
-@click.option("--delta", type=FRACTION, help="Delta of the guarantee, such as 1e-5.")
+@click.option(
+    "--delta", type=BELOW_ONE, help="Delta of the guarantee, such as 1e-5; 0 for mechanisms whose losses are bounded."
+)
 @click.option("--sample-rate", type=CHANCE, help="Chance that a step uses an example.  [default: 1]")
 @click.option("--steps", type=COUNT, help="Number of steps.  [default: 1]")
 @click.option("--dataset-size", type=COUNT, help="With --batch-size and --epochs, instead of rate and steps.")
@@ -55,8 +57,9 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
     "--mechanism",
     type=click.Choice(list(_MECHANISMS)),
     default="gaussian",
+    metavar="NAME",
     show_default=True,
-    help="What touches the data.",
+    help=f"What touches the data: {', '.join(_MECHANISMS)}.",
 )
 @_options_of_events
 @click.option(

@@ -67,9 +67,9 @@ class Event(ABC):
     """What every kind of event says of itself; the defaults are those of noise on Poisson batches.
 
     ``tag`` is its type in reports, ``mechanism`` its name for ``privctl account --mechanism``, ``options`` are the
-    options of that command for this kind only. A kind without its own planner there must have ``sample_rate``,
-    ``steps`` and an option that sets its noise. ``composes``: whether a ledger may hold it. ``contribution`` is the
-    bound on one record that the noise is calibrated to.
+    options of that command for this kind only. A kind without its own planner there must have ``steps`` and an option
+    that sets its noise; one without ``sample_rate`` takes the whole data. ``composes``: whether a ledger may hold it.
+    ``contribution`` is the bound on one record that the noise is calibrated to.
     """
 
     tag: ClassVar[str]

@@ -13,23 +13,30 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from privctl.domain.checks import at_least, count, positive, probability
+from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplaceNoise, ManyWayResponse
 from privctl.domain.event import Batches, Event, EventOption
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS
+from privctl.domain.stated_events import BestOfRuns, EpsilonDeltaDp, ZeroConcentratedDp
 
 __all__ = [
     "EVENTS",
     "Batches",
+    "BestOfRuns",
+    "DiscreteGaussianNoise",
     "DiscreteLaplaceNoise",
+    "EpsilonDeltaDp",
     "Event",
     "EventOption",
     "LaplaceNoise",
     "Ledger",
+    "ManyWayResponse",
     "MixtureOfGaussians",
     "RandomizedResponse",
     "SampledGaussian",
     "SecretMixture",
     "SignBits",
+    "ZeroConcentratedDp",
 ]  # fmt: skip
 
 
@@ -116,46 +123,6 @@ class LaplaceNoise(Event):
 
     def __post_init__(self) -> None:
         positive("scale", self.scale)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteLaplaceNoise(Event):
-    """A whole number plus k with probability proportional to exp(-``decay`` |k|), ``steps`` times.
-
-    One record changes the number by ``sensitivity`` at most, so epsilon = ``decay`` * ``sensitivity``.
-    """
-
-    tag = "discrete-laplace"
-    mechanism = "discrete-laplace"
-    options = (
-        EventOption(name="decay", help="discrete-laplace: a, where noise k has the odds exp(-a |k|).", field="decay"),
-        EventOption(
-            name="sensitivity",
-            help="discrete-laplace: the most that one record changes the whole number, up to 100,000.  [default: 1]",
-            field="sensitivity",
-            kind=int,
-            within=COUNT,
-        ),
-    )
-    contribution = "one example changes the whole number that noise is added to by its sensitivity at most"
-
-    decay: float
-    sensitivity: int = 1
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("decay", self.decay)
-        at_least("sensitivity", self.sensitivity, 1)
-        if self.sensitivity > 100_000:
-            raise ValueError(f"sensitivity is {self.sensitivity}; it must be at most 100,000")
         probability("sample_rate", self.sample_rate)
         count("steps", self.steps)
 
@@ -343,8 +310,13 @@ EVENTS: dict[str, type[Event]] = {
         SampledGaussian,
         LaplaceNoise,
         DiscreteLaplaceNoise,
+        DiscreteGaussianNoise,
         RandomizedResponse,
+        ManyWayResponse,
         MixtureOfGaussians,
+        EpsilonDeltaDp,
+        ZeroConcentratedDp,
+        BestOfRuns,
         SignBits,
         SecretMixture,
     )

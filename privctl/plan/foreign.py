@@ -10,20 +10,39 @@ from __future__ import annotations
 import ast
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from privctl.domain.errors import InputError
-from privctl.domain.events import DiscreteLaplaceNoise, Event, LaplaceNoise, MixtureOfGaussians, SampledGaussian
+from privctl.domain.events import (
+    Batches,
+    BestOfRuns,
+    DiscreteLaplaceNoise,
+    EpsilonDeltaDp,
+    Event,
+    LaplaceNoise,
+    ManyWayResponse,
+    MixtureOfGaussians,
+    SampledGaussian,
+    ZeroConcentratedDp,
+)
+from privctl.domain.guarantee import Adjacency
 from privctl.storage.json_text import parse_json, shown
 
+_SIZES = ("sample_size", "source_dataset_size")
+_Made = TypeVar("_Made")
+
 _DEEPEST, _LONGEST_REPR = 30, 1 << 20
-#: What every ledger read here is taken to mean, for whoever shows the numbers.
-ADJACENCY = (
+_ADD_OR_REMOVE_TAKEN = (
     "Adjacency taken: add-or-remove, the default of Opacus and dp_accounting. Adding or removing one example changes a "
     "sum by the clip norm at most; replacing one may change it by twice that. In tree aggregation a record that is "
     "removed leaves its place empty"
+)
+_REPLACE_ONE_TAKEN = (
+    "Adjacency taken: replace-one, which batches of fixed size and answers of each record are known for. Replacing one "
+    "example changes a sum by twice the clip norm at most, and noise multipliers are taken to be noise standard "
+    "deviation / clip norm"
 )
 #: Where a ledger may say which neighbours it means, and how it says add-or-remove.
 _ADJACENCY_KEYS = ("adjacency", "neighboring_relation", "neighbouring_relation", "neighbors", "neighbours")
@@ -49,6 +68,32 @@ _NOISES: Mapping[str, Callable[[Mapping[str, Any], float], Event]] = {
         sample_rate=rate,
     ),
 }
+
+
+def adjacency_taken(events: Sequence[Event]) -> str:
+    """A sentence on what a foreign ledger of ``events`` is taken to mean, for whoever shows the numbers."""
+    replaced = any(event.adjacency is Adjacency.REPLACE_ONE for event in events)
+    return _REPLACE_ONE_TAKEN if replaced else _ADD_OR_REMOVE_TAKEN
+
+
+def _answers(tree: Mapping[str, Any]) -> Sequence[Event]:
+    """Randomized response among so many buckets, of which a uniform one is told with the noise's probability."""
+    mixed, buckets = _number(tree, "noise_parameter"), _whole(tree, "num_buckets")
+    if not 0 <= mixed <= 1 or buckets < 1:
+        raise ValueError(f"noise_parameter is {mixed:g} of {buckets} buckets; expected 0 to 1, of at least 1")
+    if mixed == 0 < buckets - 1:
+        raise ValueError("noise_parameter is 0, so that every answer is told as it is")
+    if mixed == 1 or buckets == 1:
+        return ()
+    return (ManyWayResponse(epsilon=math.log1p(buckets * (1 - mixed) / mixed), answers=buckets),)
+
+
+def _concentrated(tree: Mapping[str, Any]) -> Sequence[Event]:
+    """(xi, rho)-zCDP; without rho, divergences of all orders are at most xi, the infinite one among them."""
+    rho, xi = _number(tree, "rho"), _number(tree, "xi") if "xi" in tree else 0.0
+    if rho:
+        return (ZeroConcentratedDp(rho=rho, xi=xi),)
+    return (EpsilonDeltaDp(epsilon=xi),) if xi else ()
 
 
 def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
@@ -98,7 +143,7 @@ def _refuse_entry(entry: Any, index: int, source: str) -> NoReturn:
     raise InputError(f"{source}: entry {index + 1} is {shown(entry)}; expected {_KNOWN}")
 
 
-def _checked(make: Callable[[], Event], where: str) -> Event:
+def _checked(make: Callable[[], _Made], where: str) -> _Made:
     try:
         return make()
     except ValueError as error:
@@ -148,6 +193,8 @@ def _plain(node: ast.expr, depth: int) -> Any:
         return {"class_name": node.func.id, **{str(k.arg): _plain(k.value, depth + 1) for k in node.keywords}}
     if isinstance(node, ast.List | ast.Tuple):
         return [_plain(each, depth + 1) for each in node.elts]
+    if isinstance(node, ast.Name) and node.id == "inf":
+        return math.inf
     return ast.literal_eval(node)
 
 
@@ -157,10 +204,19 @@ def _composed(tree: Any, source: str) -> tuple[Event, ...]:
         counts[event] += times
     if not counts:
         raise InputError(f"{source} holds no event that spends privacy; give the ledger of a training")
-    return tuple(
+    found = tuple(
         _checked(lambda event=event, n=n: replace(event, steps=n), source)  # type: ignore[misc]
         for event, n in counts.items()
     )
+    replaced = any(event.adjacency is Adjacency.REPLACE_ONE for event in found)
+    return tuple(map(_of_replacement, found)) if replaced else found
+
+
+def _of_replacement(event: Event) -> Event:
+    """Gaussian noise on the whole data as it protects where a record is replaced: a batch of all of it."""
+    if isinstance(event, SampledGaussian) and event.sample_rate == 1:
+        return replace(event, batches=Batches.FIXED_SIZE)
+    return event
 
 
 def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iterator[tuple[Event, int]]:
@@ -178,8 +234,10 @@ def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iter
         yield from _leaves(tree.get("event"), rate, times * tree["count"], depth + 1, source)
     elif name == "PoissonSampledDpEvent" and rate == 1 and type(tree.get("sampling_probability")) in (int, float):
         yield from _of_batch(tree.get("event"), tree["sampling_probability"], times, depth + 1, source)
-    elif name == "SingleEpochTreeAggregationDpEvent" and rate == 1:
-        yield _checked(lambda: _of_trees(tree), source), times
+    elif name == "SampledWithoutReplacementDpEvent" and rate == 1:
+        yield from _of_fixed_size(tree, times, depth + 1, source)
+    elif name in _STATED and rate == 1:
+        yield from ((event, times) for event in _checked(lambda: _STATED[name](tree, depth + 1, source), source))
     elif name in _NOISES:
         yield _checked(lambda: _NOISES[name](tree, rate), source), times
     else:
@@ -187,12 +245,29 @@ def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iter
         raise InputError(
             f"{source} holds {shown(name)}{within}, for which no bound is derived here; expected Gaussian noise, "
             "mixtures of it, Laplace or discrete Laplace noise, each on the whole data or on a Poisson batch of its "
-            "own, tree aggregation on the whole data, and compositions of these"
+            "own, Gaussian noise on samples without replacement, randomized response, zCDP and tree aggregation on the "
+            "whole data, the best of runs of equal Gaussians, and compositions of these"
         )
 
 
+def _of_fixed_size(tree: Mapping[str, Any], times: int, depth: int, source: str) -> Iterator[tuple[Event, int]]:
+    """Gaussian noise on samples of a fixed size."""
+    taken, out_of = (_checked(lambda field=field: _whole(tree, field), source) for field in _SIZES)  # type: ignore[misc]
+    if not 0 <= taken <= out_of or not out_of:
+        raise InputError(f"{source} takes {taken} of {out_of} records without replacement; correct the numbers")
+    rate = taken / out_of
+    for event, n in _of_batch(tree.get("event"), 1.0, times, depth, source):
+        if not isinstance(event, SampledGaussian) or event.sample_rate != 1:
+            raise InputError(
+                f"{source} holds other than Gaussian noise on samples without replacement, for which no bound is "
+                "derived here; expected a GaussianDpEvent, or several"
+            )
+        if rate:
+            yield replace(event, sample_rate=rate, batches=Batches.FIXED_SIZE), n
+
+
 def _of_batch(tree: Any, rate: float, times: int, depth: int, source: str) -> Iterator[tuple[Event, int]]:
-    """What is released of one Poisson batch: one noise, or several Gaussians, which together are one Gaussian.
+    """What is released of one batch: one noise, or several Gaussians, which together are one Gaussian.
 
     Steps that release a record's contribution with noise s_i, one after the other and however chosen, are dominated by
     one Gaussian with noise (sum_i s_i^-2)^(-1/2) (Dong, Roth and Su 2022, corollary 3.3); so are those of a sample.
@@ -203,7 +278,7 @@ def _of_batch(tree: Any, rate: float, times: int, depth: int, source: str) -> It
     released = [(event, n) for event, n in _leaves(tree, 1.0, 1, depth, source)]
     if not all(isinstance(event, SampledGaussian) and event.sample_rate == 1 for event, _ in released):
         raise InputError(
-            f"{source} holds several releases of one Poisson batch that are not all Gaussian, for which no bound is "
+            f"{source} holds several releases of one batch that are not all Gaussian, for which no bound is "
             "derived here; expected Gaussian noise alone within a batch"
         )
     if released:
@@ -212,6 +287,26 @@ def _of_batch(tree: Any, rate: float, times: int, depth: int, source: str) -> It
         )
         joint = lambda: SampledGaussian(noise_multiplier=1 / inverse, sample_rate=rate)  # noqa: E731
         yield _checked(joint, source), times
+
+
+def _of_runs(tree: Mapping[str, Any], depth: int, source: str) -> Event:
+    """The best of runs, each of equal Gaussians on batches, or of any on the whole data."""
+    mean, shape = _number(tree, "mean"), _number(tree, "shape")
+    if math.isinf(shape):
+        raise ValueError("shape is inf; no bound is derived here for a Poisson number of runs")
+    inner = tree.get("event")
+    # Gaussians on the whole data amount to one, as several on one batch do.
+    batched = list(_leaves(inner, 1.0, 1, depth, source))
+    whole = all(isinstance(event, SampledGaussian) and event.sample_rate == 1 for event, _ in batched)
+    run = list(_of_batch({"class_name": "ComposedDpEvent", "events": [inner]}, 1.0, 1, depth, source)) if whole else []
+    kinds = {event for event, _ in run or batched}
+    only = kinds.pop() if len(kinds) == 1 else None
+    if not isinstance(only, SampledGaussian) or only.batches is not Batches.POISSON:
+        raise ValueError("the runs of which the best is released are not of equal Gaussians on the data or on batches")
+    return BestOfRuns(
+        noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, mean_runs=mean, shape=shape,
+        run_steps=sum(n for _, n in run or batched),
+    )  # fmt: skip
 
 
 def _of_trees(tree: Mapping[str, Any]) -> Event:
@@ -226,3 +321,12 @@ def _of_trees(tree: Mapping[str, Any]) -> Event:
         raise ValueError(f"step_counts is {shown(counts)}, not one or several whole numbers above 0")
     levels = max(leaves).bit_length()
     return SampledGaussian(noise_multiplier=noise / math.sqrt(levels))
+
+
+#: DpEvents on the whole data alone -> one step of each here, nothing where they tell nothing.
+_STATED: Mapping[str, Callable[[Mapping[str, Any], int, str], Sequence[Event]]] = {
+    "RandomizedResponseDpEvent": lambda tree, depth, source: _answers(tree),
+    "RepeatAndSelectDpEvent": lambda tree, depth, source: (_of_runs(tree, depth, source),),
+    "SingleEpochTreeAggregationDpEvent": lambda tree, depth, source: (_of_trees(tree),),
+    "ZCDpEvent": lambda tree, depth, source: _concentrated(tree),
+}

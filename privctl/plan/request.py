@@ -159,13 +159,19 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     target, _ = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)
     own = {option.field: options[option.parameter] for option in kind.options}
-    facts = {field: value for field, value in own.items() if value is not None} | {"sample_rate": rate, "steps": steps}
+    facts = {field: value for field, value in own.items() if value is not None} | {"steps": steps}
+    if "sample_rate" in {field.name for field in fields(kind)}:
+        facts["sample_rate"] = rate
+    elif rate != 1:
+        raise CommandError(
+            f"--mechanism {kind.mechanism} is not known on batches; remove --sample-rate, --dataset-size and --epochs"
+        )
     required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
     for option in kind.options:
         if option.field in required - facts.keys():
             raise CommandError(f"--mechanism {kind.mechanism} needs {option.flag}")
     if target is None:
-        return partial(plan_ledger, [kind(**facts)], _delta(options), priors=options["priors"])
+        return partial(plan_ledger, [kind(**facts)], _delta(options, zero=True), priors=options["priors"])
     search = NoiseSearch(kind=kind, facts=facts, target=target)
     return partial(plan_ledger, [], _delta(options), search=search, priors=options["priors"])
 
@@ -202,7 +208,7 @@ def _plan_of_secret(options: Mapping[str, Any], note: Notify) -> _Planner:
 
 
 def _plan_of_ledger(options: Mapping[str, Any]) -> _Planner:
-    from privctl.plan.foreign import ADJACENCY, foreign_events
+    from privctl.plan.foreign import adjacency_taken, foreign_events
     from privctl.plan.theorems import plan_ledger
     from privctl.reports.codec import decode_events
     from privctl.storage.reader import read_text
@@ -213,8 +219,8 @@ def _plan_of_ledger(options: Mapping[str, Any]) -> _Planner:
     events = foreign or decode_events(text, str(path))
     if not events:
         raise InputError(f"{path} lists no events; a ledger holds at least one")
-    remarks = (ADJACENCY,) if foreign else ()
-    return partial(plan_ledger, events, _delta(options), priors=options["priors"], remarks=remarks)
+    remarks = (adjacency_taken(foreign),) if foreign else ()
+    return partial(plan_ledger, events, _delta(options, zero=True), priors=options["priors"], remarks=remarks)
 
 
 def _records(text: str) -> list[float]:
@@ -240,9 +246,12 @@ def _one_of(options: Mapping[str, Any], wanted: str, given: str) -> tuple[float 
     return target, value
 
 
-def _delta(options: Mapping[str, Any]) -> float:
+def _delta(options: Mapping[str, Any], *, zero: bool = False) -> float:
+    """The delta, which may be 0 where ``zero``."""
     if options["delta"] is None:
         raise CommandError("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
+    if options["delta"] == 0 and not zero:
+        raise CommandError("--delta is 0, which is for given mechanisms with bounded losses alone; give one above 0")
     return float(options["delta"])
 
 

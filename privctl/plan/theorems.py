@@ -79,6 +79,8 @@ def plan_ledger(
     try:
         if tight.unit is PrivacyUnit.SECRET:
             raise ValueError("for a secret's records it is known in one order of the neighbours only")
+        if delta == 0:
+            raise ValueError("at delta 0 only the divergence of infinite order counts, which is the largest loss")
         epsilon = renyi.ledger_epsilon(whole, delta)[0]
     except ValueError as error:
         rows.append(

@@ -14,7 +14,16 @@ from opacus.accountants import RDPAccountant
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.cli import run
 from privctl.domain.errors import InputError
-from privctl.domain.events import LaplaceNoise, Ledger, MixtureOfGaussians, SampledGaussian
+from privctl.domain.events import (
+    Batches,
+    BestOfRuns,
+    EpsilonDeltaDp,
+    LaplaceNoise,
+    Ledger,
+    MixtureOfGaussians,
+    SampledGaussian,
+    ZeroConcentratedDp,
+)
 from privctl.plan.foreign import foreign_events
 from verify.recompute.ledger import epsilon_of as verified_epsilon_of
 
@@ -149,6 +158,69 @@ def test_each_kind_of_event_means_what_dp_accounting_means(name: str) -> None:
     assert verified_epsilon_of(ledger, 1e-5, (found * (1 + 1e-3),)).at_most(found * (1 + 1e-3))
 
 
+REPLACED = {
+    "answers": dp_event.RandomizedResponseDpEvent(0.4, 5),
+    "whole": dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), dp_event.RandomizedResponseDpEvent(0.9, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_protects_against_replacement_means_what_dp_accounting_means(name: str) -> None:
+    events = foreign_events(repr(REPLACED[name]), "x")
+    assert events is not None
+    ledger, relation = Ledger(events=events), dp_accounting.NeighboringRelation.REPLACE_ONE
+    found = epsilon_bound(ledger, 1e-5)
+    assert found == pytest.approx(PLDAccountant(relation).compose(REPLACED[name]).get_epsilon(1e-5), rel=2e-3)
+    assert verified_epsilon_of(ledger, 1e-5, (found * (1 + 1e-3),)).at_most(found * (1 + 1e-3))
+
+
+def test_samples_without_replacement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    several = dp_accounting.ComposedDpEvent([GAUSSIAN(4.0), GAUSSIAN(4.0)])
+    whole = dp_accounting.SelfComposedDpEvent(WithoutReplacement(1000, 10, several), 20)
+    events = foreign_events(repr(whole), "x")
+    assert events == (
+        SampledGaussian(noise_multiplier=4 / math.sqrt(2), sample_rate=0.01, steps=20, batches=Batches.FIXED_SIZE),
+    )
+    # Their Renyi bound takes noise relative to what replacing one example changes, which is twice the clip norm.
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    halved = dp_accounting.SelfComposedDpEvent(WithoutReplacement(1000, 10, GAUSSIAN(math.sqrt(2))), 20)
+    theirs = float(RdpAccountant(neighboring_relation=relation).compose(halved).get_epsilon(1e-5))
+    assert 0.3 * theirs < epsilon_bound(Ledger(events=events), 1e-5) < theirs
+    path = tmp_path / "ledger"
+    path.write_text(repr(whole))
+    assert run(["account", "--ledger", str(path), "--delta", "1e-5"]) == 0
+    assert "Adjacency taken: replace-one" in " ".join(capsys.readouterr().out.split())
+    assert foreign_events(repr(dp_accounting.ComposedDpEvent([GAUSSIAN(2.0), WithoutReplacement(9, 0, several)])), "x")
+
+
+def test_kinds_that_do_not_go_together_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ledger"
+    path.write_text(repr(dp_accounting.ComposedDpEvent([LAPLACE(2.0), REPLACED["answers"]])))
+    assert run(["account", "--ledger", str(path), "--delta", "1e-5"]) in (2, 3)
+    assert "compose only with events that do" in capsys.readouterr().err
+
+
+def test_zcdp() -> None:
+    both = dp_accounting.ComposedDpEvent([dp_event.ZCDpEvent(0.1, 0.2), dp_event.ZCDpEvent(0.0, 0.3)])
+    found = foreign_events(repr(both), "x")
+    assert found == (ZeroConcentratedDp(rho=0.1, xi=0.2), EpsilonDeltaDp(epsilon=0.3))
+    orders = [1 + k / 20 for k in range(1, 400)] + list(range(21, 200))
+    theirs = float(RdpAccountant(orders).compose(both).get_epsilon(1e-5))
+    assert 0.8 * theirs < epsilon_bound(Ledger(events=found), 1e-5) < theirs
+
+
+def test_the_best_of_runs() -> None:
+    run = dp_accounting.SelfComposedDpEvent(Step(0.01, GAUSSIAN(1.0)), 100)
+    text = repr(dp_accounting.SelfComposedDpEvent(dp_event.RepeatAndSelectDpEvent(run, 10.0, 1.0), 2))
+    assert foreign_events(text, "x") == (
+        BestOfRuns(noise_multiplier=1, sample_rate=0.01, run_steps=100, mean_runs=10, shape=1, steps=2),
+    )
+    whole = dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), GAUSSIAN(4.0)])
+    assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(whole, 2.0, 0.0)), "x") == (
+        BestOfRuns(noise_multiplier=1 / math.hypot(1 / 3, 1 / 4), mean_runs=2, shape=0),
+    )
+
+
 def test_several_gaussians_of_one_batch_are_one() -> None:
     (event,) = foreign_events(repr(READ["one-batch"]), "x") or ()
     assert isinstance(event, SampledGaussian)
@@ -176,10 +248,15 @@ def test_laplace_noise() -> None:
 @pytest.mark.parametrize(
     ("text", "because"),
     [
-        (
-            repr(WithoutReplacement(10, 2, GAUSSIAN(1.0))),
-            "SampledWithoutReplacementDpEvent",
-        ),
+        (repr(WithoutReplacement(10, 2, LAPLACE(1.0))), "other than Gaussian noise on samples without replacement"),
+        (repr(WithoutReplacement(2, 10, GAUSSIAN(1.0))), "takes 10 of 2 records"),
+        (repr(dp_event.SampledWithReplacementDpEvent(10, 2, GAUSSIAN(1.0))), "SampledWithReplacementDpEvent"),
+        (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, math.inf)), "Poisson number of runs"),
+        (repr(dp_event.RepeatAndSelectDpEvent(LAPLACE(1.0), 3.0, 1.0)), "not of equal Gaussians"),
+        (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 0.5, 1.0)), "mean_runs is 0.5"),
+        (repr(dp_event.RandomizedResponseDpEvent(0.0, 3)), "every answer is told as it is"),
+        (repr(Step(0.1, dp_event.ZCDpEvent(0.1))), "within batches of rate 0.1"),
+        (repr(dp_event.ZCDpEvent(-0.1)), "rho is -0.1"),
         (repr(dp_accounting.NonPrivateDpEvent()), "NonPrivateDpEvent"),
         (repr(Step(0.1, dp_accounting.SelfComposedDpEvent(LAPLACE(1.0), 2))), "not all Gaussian"),
         (repr(Step(0.1, Step(0.1, GAUSSIAN(1.0)))), "within batches of rate 0.1"),

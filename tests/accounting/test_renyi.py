@@ -299,7 +299,18 @@ def test_conversion_refuses(orders: list[float], values: list[float], delta: flo
         epsilon_at(orders, values, delta)
 
 
-@pytest.mark.parametrize("order", [1.0, math.nan, math.inf])
+def test_the_divergence_of_infinite_order_is_the_largest_loss() -> None:
+    assert renyi(LaplaceNoise(scale=2.0, steps=3), [math.inf, 1e10, 1e5]) == pytest.approx([1.5] * 3, rel=1e-4)
+    assert renyi(sampled(1, 0.1), [math.inf])[0] == math.inf
+    assert ledger_epsilon(Ledger(events=(LaplaceNoise(scale=2.0),)), 1e-12) == (pytest.approx(0.5), math.inf)
+
+
+def test_the_divergence_of_order_1_is_kullback_and_leiblers() -> None:
+    assert renyi(LaplaceNoise(scale=2.0), [1.0])[0] == pytest.approx(0.5 + math.expm1(-0.5), rel=1e-6)
+    assert renyi(sampled(2, 1.0), [1.0])[0] == pytest.approx(1 / 8, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [0.9, math.nan, -1.0])
 def test_orders_out_of_range(order: float) -> None:
     with pytest.raises(ValueError, match="orders"):
         renyi(sampled(1, 0.1), [order])

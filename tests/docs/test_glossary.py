@@ -86,7 +86,7 @@ def test_every_option_that_is_a_term_is_defined() -> None:
 
 
 def test_an_undefined_option_is_noticed() -> None:
-    assert undefined(GLOSSARY, {"--epsilon", "--quiet", "--rho"}) == {"--rho"}
+    assert undefined(GLOSSARY, {"--epsilon", "--quiet", "--kappa"}) == {"--kappa"}
 
 
 def test_options_that_are_named_exist() -> None:

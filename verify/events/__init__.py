@@ -7,23 +7,33 @@ from typing import Any
 
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
+    BestOfRuns,
+    DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
+    EpsilonDeltaDp,
     Event,
     LaplaceNoise,
+    ManyWayResponse,
     MixtureOfGaussians,
     RandomizedResponse,
     SampledGaussian,
     SecretMixture,
     SignBits,
+    ZeroConcentratedDp,
 )
 from verify.events import (
+    approximate_dp,
+    best_of_runs,
+    discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
     laplace,
+    many_way_response,
     randomized_response,
     sampled_gaussian,
     secret_mixture,
     sign_bits,
+    zero_concentrated,
 )
 from verify.events.row import EventVerification, PlannedAs
 
@@ -32,8 +42,13 @@ ROWS: dict[type[Event], EventVerification[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
+    DiscreteGaussianNoise: discrete_gaussian.ROW,
     MixtureOfGaussians: gaussian_mixture.ROW,
     RandomizedResponse: randomized_response.ROW,
+    ManyWayResponse: many_way_response.ROW,
+    EpsilonDeltaDp: approximate_dp.ROW,
+    ZeroConcentratedDp: zero_concentrated.ROW,
+    BestOfRuns: best_of_runs.ROW,
     SecretMixture: secret_mixture.ROW,
 }
 #: Kinds that are planned, and do not compose.

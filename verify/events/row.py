@@ -76,7 +76,8 @@ class EventVerification(Generic[Kind]):
     is none. ``cells`` makes the cells of one step; with True, only those that some data set attains.
 
     The others help where they apply. ``parts`` are smaller events, each with how often it occurs, that together are the
-    event, where these are not its steps. ``squared_shift`` is that of the single Gaussian equivalent to all steps,
+    event, where these are not its steps. ``joined`` makes one step of all events of the kind in a ledger, where that
+    is what they amount to. ``squared_shift`` is that of the single Gaussian equivalent to all steps,
     ``met`` whether some data set attains its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that
     of one step. ``once`` gives the delta of one step, ``draw`` losses of one step, ``toy`` a small training to
     simulate; None where there is none. ``information`` is the nats about a secret. ``noise`` is its noise multiplier
@@ -92,6 +93,7 @@ class EventVerification(Generic[Kind]):
     cells: Callable[[Kind, bool], CellMaker]
     unit: PrivacyUnit = PrivacyUnit.EXAMPLE
     parts: Callable[[Kind], list[tuple[Kind, int]] | None] = _none
+    joined: Callable[[Sequence[Kind]], Kind] | None = None
     squared_shift: Callable[[Kind], float | None] = _none
     met: Callable[[Kind], bool] = _yes
     tilt: Callable[[Kind], float] = _zero

@@ -42,6 +42,8 @@ def _drawn(event: SampledGaussian) -> Batches | None:
 
 def _cells(event: SampledGaussian, attained_only: bool) -> CellMaker:
     noise, rate = event.noise_multiplier, event.sample_rate
+    if event.batches is Batches.FIXED_SIZE and rate == 1:
+        return lambda width, reach: plain_gaussian(2 / noise, width, reach)
     if event.batches is Batches.FIXED_SIZE and attained_only:
         return lambda width, reach: replaced_record(noise, rate, width, reach)
     if event.batches is Batches.FIXED_SIZE:

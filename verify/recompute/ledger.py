@@ -189,12 +189,23 @@ def _kinds(ledger: Ledger) -> list[tuple[Event, int]]:
     Events whose records are never drawn are left out.
     """
     counts: dict[Event, int] = {}
-    for event in ledger.events:
+    for event in joined(ledger.events):
         if _rate(event) > 0:
             single: Event = replace(event, steps=1)  # type: ignore[call-arg]  # a field of every kind
             for part, times in row_of(event).parts(event) or [(single, event.steps)]:
                 counts[part] = counts.get(part, 0) + times
     return list(counts.items())
+
+
+def joined(events: Sequence[Event]) -> list[Event]:
+    """The same with all events of one kind as one step, for the kinds that amount to one."""
+    found = [event for event in events if row_of(event).joined is None]
+    for kind in dict.fromkeys(type(event) for event in events):
+        same = [event for event in events if type(event) is kind]
+        make = row_of(same[0]).joined
+        if make is not None:
+            found.append(make(same))
+    return found
 
 
 def _rate(event: Event) -> float:
@@ -237,10 +248,12 @@ def single_step_epsilon(ledger: Ledger, delta: float) -> BoundPair | None:
 
     Where no data set is known to meet its delta only the upper end is.
     """
-    live = [event for event in ledger.events if max(row_of(event).chances(event)) > 0]
-    if len(live) != 1 or live[0].steps != 1:
+    live = [event for event in joined(ledger.events) if max(row_of(event).chances(event)) > 0]
+    if len(live) != 1:
         return None
     row = row_of(live[0])
+    if live[0].steps != 1 and row.parts(live[0]) != [(live[0], 1)]:
+        return None
     delta_at = row.once(live[0])
     if delta_at is None:
         return None

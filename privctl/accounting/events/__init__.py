@@ -5,22 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from privctl.accounting.events import (
+    approximate_dp,
+    best_of_runs,
+    discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
     laplace,
+    many_way_response,
     randomized_response,
     sampled_gaussian,
     secret_mixture,
+    zero_concentrated,
 )
 from privctl.accounting.events.row import EventAccounting
 from privctl.domain.events import (
+    BestOfRuns,
+    DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
+    EpsilonDeltaDp,
     Event,
     LaplaceNoise,
+    ManyWayResponse,
     MixtureOfGaussians,
     RandomizedResponse,
     SampledGaussian,
     SecretMixture,
+    ZeroConcentratedDp,
 )
 
 #: Kind of event -> what the accountant knows of it; all kinds that compose.
@@ -28,8 +38,13 @@ ROWS: dict[type[Event], EventAccounting[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
+    DiscreteGaussianNoise: discrete_gaussian.ROW,
     MixtureOfGaussians: gaussian_mixture.ROW,
     RandomizedResponse: randomized_response.ROW,
+    ManyWayResponse: many_way_response.ROW,
+    EpsilonDeltaDp: approximate_dp.ROW,
+    ZeroConcentratedDp: zero_concentrated.ROW,
+    BestOfRuns: best_of_runs.ROW,
     SecretMixture: secret_mixture.ROW,
 }
 

@@ -15,6 +15,8 @@ from privctl.domain.events import LaplaceNoise
 
 #: Losses farther than this from both ends of the pair's range carry no weight.
 _REACH = 90.0
+#: Orders above this count as infinite, which only raises divergences, and hardly.
+_ENDLESS = 1e6
 
 
 def _pair(event: LaplaceNoise, lower: bool) -> RepeatedPair:
@@ -36,6 +38,8 @@ def _sampled_laplace(epsilon: float, q: float, alpha: float) -> float:
         return 0.0
     if math.isinf(epsilon):
         return math.inf
+    if alpha > _ENDLESS:
+        return float(_amplified_losses(np.array([epsilon]), q)[0])
     t, dt = gauss_legendre(*_laplace_panels(epsilon, q, alpha))
     with np.errstate(divide="ignore", under="ignore"):
         log_mass = np.concatenate([np.log(dt / 4) - (t + epsilon) / 2, -math.log(2) - np.array([0.0, epsilon])])

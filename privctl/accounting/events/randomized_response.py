@@ -21,10 +21,10 @@ def _pair(event: RandomizedResponse, lower: bool) -> RepeatedPair:
 
 
 def _divergences(event: RandomizedResponse, alphas: Floats) -> Floats:
-    return _three_points(*three_point(event.epsilon, event.bits, event.sample_rate), alphas)
+    return three_points(*three_point(event.epsilon, event.bits, event.sample_rate), alphas)
 
 
-def _three_points(loss: float, weight: float, alphas: Floats) -> Floats:
+def three_points(loss: float, weight: float, alphas: Floats) -> Floats:
     """A loss of ``loss``, 0 or -``loss`` with probability w A, 1 - w, w (1 - A), where A = 1 / (1 + exp(-loss)).
 
     The moment less 1 is w (cosh c - 1 + tanh(loss / 2) sinh c) for c = (alpha - 1) loss: no term is negative.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -49,7 +49,8 @@ class EventAccounting(Generic[Kind]):
     """One kind of event to the accountant, a row of ``ROWS``.
 
     ``pair`` is the dominating pair of a step, with the number of uses; told True, it must be one that bounds the loss
-    from below; ``rest`` is what it does not repeat, if anything. ``divergences`` are one step's Renyi divergences in
+    from below; ``rest`` is what it does not repeat, if anything. ``joined`` makes one event of several, where they
+    amount to one. ``divergences`` are one step's Renyi divergences in
     nats at orders above 1, as an array of their shape; ValueError where none is proved. ``setting`` is what ``privctl
     account`` may search, None for nothing.
 
@@ -62,6 +63,7 @@ class EventAccounting(Generic[Kind]):
     pair: Callable[[Kind, bool], RepeatedPair]
     divergences: Callable[[Kind, Floats], Floats]
     setting: NoiseSetting | None = None
+    joined: Callable[[Sequence[Kind]], Kind] | None = None
     rest: Callable[[Kind, bool], RepeatedPair | None] = _nothing_left
     shift: Callable[[Kind], float | None] = _none
     full_shift: Callable[[Kind], float | None] = _none

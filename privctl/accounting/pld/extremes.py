@@ -23,7 +23,7 @@ def _largest_loss(pair: Pair) -> float:
     if isinstance(pair, Laplace):
         return 1 / pair.scale
     if isinstance(pair, Atoms):
-        return pair.losses[-1]
+        return math.inf if pair.infinite > 0 else pair.losses[-1]
     if isinstance(pair, Sampled):
         most = _largest_loss(pair.base)
         return float(np.logaddexp(math.log1p(-pair.rate), math.log(pair.rate) + most)) if pair.rate < 1 else most
@@ -37,7 +37,7 @@ def _smallest_loss(pair: Pair) -> float:
     if isinstance(pair, Laplace):
         return -1 / pair.scale
     if isinstance(pair, Atoms):
-        return pair.losses[0]
+        return -math.inf if pair.infinite > 0 else pair.losses[0]
     if isinstance(pair, GaussianMixture):
         return math.log(pair.weights[0]) if pair.shifts[0] == 0 and pair.weights[0] > 0 else -math.inf
     if isinstance(pair, Sampled):

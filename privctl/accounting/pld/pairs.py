@@ -102,23 +102,32 @@ class Laplace:
 
 @dataclass(frozen=True, slots=True)
 class Atoms:
-    """Finitely many rising ``losses`` with logs ``log_p`` of their probabilities under P; under Q, log_p - losses."""
+    """Finitely many rising ``losses`` with logs ``log_p`` of their probabilities under P; under Q, log_p - losses.
+
+    The pair is its own mirror image. P, and Q, may have a mass ``infinite`` each where the other has none.
+    """
 
     losses: tuple[float, ...]
     log_p: tuple[float, ...]
+    infinite: float = 0.0
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """See ``Pair``."""
+        """See ``Pair``; a loss of -inf lies above edges of -inf, which stand for losses that nothing is below."""
         losses, masses = np.array(self.losses), np.array(self.log_p)
         at = np.searchsorted(edges, losses)
         log_p, log_q = np.full((2, len(edges) + 1), -np.inf)
         np.logaddexp.at(log_p, at, masses)
         np.logaddexp.at(log_q, at, masses - losses)
+        if self.infinite > 0:
+            lowest = int(np.searchsorted(edges, -np.inf, side="right"))
+            log_p[-1] = np.logaddexp(log_p[-1], math.log(self.infinite))
+            log_q[lowest] = np.logaddexp(log_q[lowest], math.log(self.infinite))
         return log_p, log_q
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
-        return Span(self.losses[0], self.losses[-1], self.losses[0], self.losses[-1])
+        low = -math.inf if self.infinite > math.exp(log_tail) else self.losses[0]
+        return Span(self.losses[0], self.losses[-1], low, self.losses[-1])
 
     def sketch(self, count: int, log_tail: float) -> Array:
         """See ``Pair``: edges between the atoms, each of which is alone in its cell."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from privctl.accounting import gaussian
 from privctl.accounting.composition import amplified_epsilon
 from privctl.accounting.pld.pairs import Atoms, Gaussian, Laplace, Pair, Sampled, Symmetrized
@@ -22,28 +24,50 @@ _ROUNDING = 1e-10
 def single_step_epsilon(pair: Pair, delta: float) -> tuple[float, float] | None:
     """A floor and a bound of epsilon at ``delta`` for one use of ``pair``, in the worse order; None without a formula.
 
-    They differ by rounding alone. Gaussian, Laplace and randomized response have formulas, sampled or not.
+    They differ by rounding alone. Gaussian, Laplace and pairs of finitely many losses have formulas, sampled or not.
     """
     if isinstance(pair, Symmetrized) and isinstance(pair.pair, Sampled):
         pair = pair.pair  # delta at epsilon >= 0 is that of its first order
     base, rate = (pair.base, pair.rate) if isinstance(pair, Sampled) else (pair, 1.0)
     if not isinstance(base, Gaussian | Laplace | Atoms):
         return None
+    if isinstance(base, Atoms) and delta < rate * base.infinite:
+        return 0.0 if delta >= rate * base.infinite * (1 - _ROUNDING) else math.inf, math.inf
+    known = _AtomMasses(base) if isinstance(base, Atoms) else base
     bounds = []
     for rounding in (_ROUNDING, -_ROUNDING):
         target = math.log(delta) + rounding
-        bounds.append(max(_epsilon_with_record(base, rate, target), _epsilon_without_record(base, rate, target)))
+        bounds.append(max(_epsilon_with_record(known, rate, target), _epsilon_without_record(known, rate, target)))
     return max(0.0, bounds[0] * (1 - _ROUNDING)), bounds[1] * (1 + _ROUNDING)
 
 
-def _epsilon_with_record(base: Pair, rate: float, target: float) -> float:
+class _AtomMasses:
+    """The losses above 0 of atoms, rising, with their probabilities; and the infinite one's."""
+
+    def __init__(self, atoms: Atoms) -> None:
+        losses = np.array(atoms.losses)
+        first = int(np.searchsorted(losses, 0.0, side="right"))
+        self.losses, self.p = losses[first:], np.exp(np.array(atoms.log_p[first:]))
+        self.most, self.infinite = float(losses[-1]), atoms.infinite
+
+    def delta(self, epsilon: float) -> float:
+        """At an ``epsilon`` of 0 or more; no term is negative."""
+        first = int(np.searchsorted(self.losses, epsilon, side="right"))
+        return float((self.p[first:] * -np.expm1(epsilon - self.losses[first:])).sum()) + self.infinite
+
+
+#: What has a formula.
+_Base = Gaussian | Laplace | _AtomMasses
+
+
+def _epsilon_with_record(base: _Base, rate: float, target: float) -> float:
     """Epsilon with the record against without it."""
     if target >= math.log(rate):
         return 0.0
     return amplified_epsilon(_least_epsilon(base, target - math.log(rate)), rate)
 
 
-def _epsilon_without_record(base: Pair, rate: float, target: float) -> float:
+def _epsilon_without_record(base: _Base, rate: float, target: float) -> float:
     """Epsilon without the record against with it: below -ln(1 - rate)."""
     if rate == 1:
         return _least_epsilon(base, target)
@@ -62,14 +86,13 @@ def _epsilon_without_record(base: Pair, rate: float, target: float) -> float:
     return high
 
 
-def _least_epsilon(base: Pair, target: float) -> float:
+def _least_epsilon(base: _Base, target: float) -> float:
     """The least epsilon of the base pair at exp(``target``)."""
     if isinstance(base, Gaussian):
         return gaussian.epsilon_at(math.exp(target), base.mu)
     if isinstance(base, Laplace):
         return max(0.0, 1 / base.scale + 2 * math.log1p(-math.exp(target)))
-    assert isinstance(base, Atoms)
-    low, high = 0.0, base.losses[-1]
+    low, high = 0.0, base.most
     if _log_delta(base, low) <= target:
         return low
     while (middle := low + (high - low) / 2) not in (low, high):
@@ -77,17 +100,12 @@ def _least_epsilon(base: Pair, target: float) -> float:
     return high
 
 
-def _log_delta(base: Pair, epsilon: float) -> float:
+def _log_delta(base: _Base, epsilon: float) -> float:
     """Log of the least delta of the base pair, which is its own mirror image; ``epsilon`` is 0 or more."""
     if isinstance(base, Gaussian):
         return gaussian.log_delta(max(epsilon, 0.0), base.mu)
     if isinstance(base, Laplace):
         gap = 1 / base.scale - epsilon
         return math.log(-math.expm1(-gap / 2)) if gap > 0 else -math.inf
-    assert isinstance(base, Atoms)
-    total = math.fsum(
-        math.exp(log_p) * -math.expm1(epsilon - loss)
-        for loss, log_p in zip(base.losses, base.log_p, strict=True)
-        if loss > epsilon
-    )
+    total = base.delta(epsilon)
     return math.log(total) if total > 0 else -math.inf

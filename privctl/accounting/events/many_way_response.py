@@ -1,0 +1,42 @@
+"""Each record's own answer, one of several: k-ary randomized response."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from privctl.accounting.events.randomized_response import three_points
+from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.pld.grid_plan import RepeatedPair
+from privctl.accounting.pld.pairs import Atoms
+from privctl.accounting.poisson_binomial import Floats
+from privctl.domain.events import ManyWayResponse
+
+
+def _log_odds(event: ManyWayResponse) -> tuple[float, float, float]:
+    """Logs of the chances of the true answer, of one other, and of all but the two that neighbours give."""
+    log_others = math.log(event.answers - 1)
+    log_true = -float(np.logaddexp(0.0, log_others - event.epsilon))
+    rest = math.log(event.answers - 2) if event.answers > 2 else -math.inf
+    return log_true, log_true - event.epsilon, log_true - event.epsilon + rest
+
+
+def _pair(event: ManyWayResponse, lower: bool) -> RepeatedPair:
+    """One true answer against another: any third is as likely under both."""
+    log_true, log_other, log_rest = _log_odds(event)
+    found = {-event.epsilon: log_other, 0.0: log_rest, event.epsilon: log_true}
+    kept = {loss: log_p for loss, log_p in found.items() if log_p > -math.inf}
+    return RepeatedPair(Atoms(tuple(kept), tuple(kept.values())), event.steps)
+
+
+def _divergences(event: ManyWayResponse, alphas: Floats) -> Floats:
+    log_true, log_other, _ = _log_odds(event)
+    return three_points(event.epsilon, min(1.0, math.exp(log_true) + math.exp(log_other)), alphas)
+
+
+ROW = EventAccounting(
+    pair=_pair,
+    divergences=_divergences,
+    setting=NoiseSetting(field="epsilon", of_noise=lambda noise: 1 / noise),
+)

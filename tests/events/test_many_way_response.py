@@ -1,0 +1,93 @@
+"""K-ary randomized response against sums of its answers, dp_accounting, sampling and the verifier."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as dp_pld
+
+from privctl.accounting.events import row_of
+from privctl.accounting.ledger import epsilon_bound, epsilon_floor
+from privctl.cli import run
+from privctl.domain.events import Batches, LaplaceNoise, Ledger, ManyWayResponse, SampledGaussian
+from verify.events import row_of as verified_row_of
+from verify.recompute.ledger import epsilon_of
+
+EVENT = ManyWayResponse(epsilon=0.3, answers=5, steps=20)
+
+
+def one(event: ManyWayResponse) -> Ledger:
+    return Ledger(events=(event,))
+
+
+def noise_parameter(event: ManyWayResponse) -> float:
+    """The chance of a random answer, by which others know it."""
+    return event.answers / (math.expm1(event.epsilon) + event.answers)
+
+
+@pytest.mark.parametrize("answers", [2, 5, 1000])
+def test_against_dp_accounting(answers: int) -> None:
+    event = replace(EVENT, answers=answers)
+    law = dp_pld.from_randomized_response(noise_parameter(event), answers, value_discretization_interval=1e-3)
+    theirs = law.self_compose(20).get_epsilon_for_delta(1e-6)
+    found = epsilon_bound(one(event), 1e-6)
+    assert epsilon_floor(one(event), 1e-6) <= found <= theirs * (1 + 1e-5)
+    assert found == pytest.approx(theirs, rel=5e-3)
+    assert epsilon_of(one(event), 1e-6, (found,)).at_most(found)
+    half = epsilon_bound(one(replace(event, epsilon=0.6)), 1e-6)
+    assert half > 1.5 * theirs
+
+
+def test_one_step_is_two_answers() -> None:
+    """Delta is the true answer's chance less e^epsilon times that of the other; nothing else is more likely."""
+    event = replace(EVENT, steps=1)
+    true = math.exp(0.3) / (math.exp(0.3) + 4)
+    delta = true - math.exp(0.1) * true * math.exp(-0.3)
+    assert epsilon_bound(one(event), delta) == pytest.approx(0.1, rel=1e-8)
+    assert epsilon_of(one(event), delta).upper == pytest.approx(0.1, rel=1e-10)
+
+
+def test_renyi_divergences_against_all_answers() -> None:
+    with mpmath.workdps(40):
+        other = 1 / (mpmath.exp(mpmath.mpf("0.3")) + 4)
+        p = [1 - 4 * other, *[other] * 4]
+        q = [p[1], p[0], *p[2:]]
+        exact = [
+            float(mpmath.log(mpmath.fsum(a**order * b ** (1 - order) for a, b in zip(p, q, strict=True))) / (order - 1))
+            for order in (mpmath.mpf(1.25), mpmath.mpf(8), mpmath.mpf(200))
+        ]
+    assert row_of(EVENT).divergences(EVENT, np.array([1.25, 8.0, 200.0])) == pytest.approx(exact, rel=1e-11)
+
+
+def test_drawn_answers_have_the_law_that_is_composed() -> None:
+    draw = verified_row_of(EVENT).draw(EVENT)
+    assert draw is not None
+    true = math.exp(0.3) / (math.exp(0.3) + 4)
+    for present, losses in ((True, (0.3, -0.3)), (False, (-0.3, 0.3))):
+        found = draw(np.random.default_rng(5), 100_000, present)
+        assert (found == losses[0]).mean() == pytest.approx(true, abs=0.006)
+        assert (found == losses[1]).mean() == pytest.approx(true * math.exp(-0.3), abs=0.006)
+
+
+def test_it_composes_with_replacement_alone(tmp_path: Path) -> None:
+    fixed = SampledGaussian(noise_multiplier=2, sample_rate=0.1, batches=Batches.FIXED_SIZE)
+    assert epsilon_bound(Ledger(events=(EVENT, fixed)), 1e-6) > epsilon_bound(one(EVENT), 1e-6)
+    with pytest.raises(ValueError, match="compose only with events that do"):
+        epsilon_bound(Ledger(events=(EVENT, LaplaceNoise(scale=3))), 1e-6)
+
+
+def test_planned_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "plan.json"
+    call = ["account", "--mechanism", "k-ary-response", "--epsilon", "1", "--answers", "4", "--delta", "1e-6"]
+    assert run([*call, "-o", str(place), "-q"]) == 0
+    assert json.loads(place.read_text())["parameters"]["found"]["answer epsilon"] == pytest.approx(1, rel=1e-4)
+    assert run(["verify", str(place), "-q"]) == 0
+    capsys.readouterr()
+    assert run([*call, "--sample-rate", "0.1"]) == 2
+    assert "k-ary-response is not known on batches" in capsys.readouterr().err

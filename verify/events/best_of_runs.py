@@ -1,0 +1,106 @@
+"""The best of a random number of runs: Papernot and Steinke's theorem 2 on Renyi divergences of whole orders."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from flint import arb
+from scipy.special import gammaln, logsumexp
+
+from privctl.domain.events import BestOfRuns
+from privctl.domain.guarantee import Adjacency
+from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs, poisson_unless_all
+from verify.recompute.profile_cells import cells_of_profile
+from verify.recompute.step_cells import LossCells, gaussian_mixture
+
+_KNOTS, _LARGEST_ORDER = 8001, 2048
+
+
+def _cells(event: BestOfRuns, attained_only: bool) -> CellMaker:
+    if attained_only:  # a step of a run, where all runs are equally good
+        law = np.array([1 - event.sample_rate, event.sample_rate])
+        return lambda width, reach: gaussian_mixture(np.array([0.0, 1.0]), law, event.noise_multiplier, width, reach)
+    return lambda width, reach: _of_runs(event)
+
+
+@lru_cache(maxsize=4)
+def _of_runs(event: BestOfRuns) -> LossCells:
+    return cells_of_profile(lambda epsilons: _log_delta(event, epsilons), _KNOTS)
+
+
+def _once(event: BestOfRuns) -> DeltaOfRatio:
+    """Of all selections, at the best of the orders; a float, raised by far more than its rounding."""
+
+    def delta(ratio: arb) -> arb:
+        epsilon = np.array([float(ratio.log().mid())])
+        return arb(math.exp(_log_delta(event, epsilon)[0]) * (1 + 1e-10))
+
+    return delta
+
+
+def _log_delta(event: BestOfRuns, epsilons: Floats) -> Floats:
+    """(a - 1)(D_a - epsilon + log(1 - 1 / a)) - log a, at the best of many orders a, whole or between."""
+    orders, moments = _moments(event)
+    found = np.zeros_like(epsilons)
+    for order, moment in zip(orders, moments, strict=True):
+        above = order - 1
+        found = np.minimum(found, moment - above * (epsilons - math.log(above / order)) - math.log(order))
+    apart = math.log(-math.expm1(-float(moments[0] / (orders[0] - 1)))) / 2
+    return np.minimum(found, apart)
+
+
+@lru_cache(maxsize=8)
+def _moments(event: BestOfRuns) -> tuple[Floats, Floats]:
+    """Orders a and (a - 1) D_a of all selections: straight between the orders where D_a is computed."""
+    if event.sample_rate == 1:
+        known = 1 + np.geomspace(1e-3, 1e6, 3999)
+        run = event.run_steps * known / (2 * event.noise_multiplier**2)
+    else:
+        known = np.arange(2.0, _LARGEST_ORDER + 1)
+        run = event.run_steps * np.array([_of_batch(event, int(a)) for a in known])
+    if event.mean_runs > 1:
+        least = np.min((1 - 1 / known) * run - _log_gamma(event.mean_runs, event.shape) / known)
+        run = run + math.log(event.mean_runs) / (known - 1) + (1 + event.shape) * least
+        run = np.minimum.accumulate(run[::-1])[::-1]
+    moments = event.steps * (known - 1) * run
+    between = np.unique(np.concatenate([known, np.linspace(1.001, 66, 5000), 1 + np.arange(1, 100) / 10]))
+    return between, np.interp(between, np.append(1.0, known), np.append(0.0, moments))
+
+
+def _of_batch(event: BestOfRuns, order: int) -> float:
+    """One Gaussian on a Poisson batch: log sum_k C(a, k) (1 - q)^(a - k) q^k e^(k (k - 1) / 2 s^2), over a - 1."""
+    k = np.arange(order + 1.0)
+    ways = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    terms = ways + (order - k) * math.log1p(-event.sample_rate) + k * math.log(event.sample_rate)
+    return max(0.0, float(logsumexp(terms + k * (k - 1) / (2 * event.noise_multiplier**2)))) / (order - 1)
+
+
+def _log_gamma(mean: float, shape: float) -> float:
+    """Log of gamma, by bisection: the mean number of runs falls as gamma rises."""
+    low, high = -700.0, -1e-12
+    for _ in range(200):
+        middle = (low + high) / 2
+        rest = -math.expm1(middle)
+        told = rest / -middle if shape == 0 else shape * rest / -math.expm1(shape * middle)
+        low, high = (middle, high) if math.log(told) - middle > math.log(mean) else (low, middle)
+    return (low + high) / 2
+
+
+ROW = EventVerification(
+    planned=PlannedAs(mechanism="best-of-runs", fields={}),
+    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
+    chances=lambda event: (1.0 if event.sample_rate else 0.0,),
+    drawn=lambda event: poisson_unless_all(event.sample_rate),
+    cells=_cells,
+    parts=lambda event: [(event, 1)],
+    met=lambda event: False,
+    once=_once,
+    statements={
+        "contribution": (
+            "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "
+            "random number of runs is released",
+        ),
+    },
+)
