@@ -14,7 +14,7 @@ import click
 from privctl.cli.numbers import AMOUNT, CHANCE, COUNT, FRACTION, POSITIVE, Number, Whole
 from privctl.cli.options import TEXT_COLUMN, common, data_option, force, given, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
-from privctl.domain.events import EVENTS, Batches
+from privctl.domain.events import EVENTS, SAMPLED_BATCHES, Batches
 from privctl.domain.guarantee import PrivacyUnit
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--epochs", type=AMOUNT, help="Passes over the data.")
 @click.option(
     "--batches",
-    type=click.Choice([str(b) for b in Batches]),
+    type=click.Choice([str(b) for b in SAMPLED_BATCHES]),
     default=str(Batches.POISSON),
     show_default=True,
     help="How batches are drawn; most bounds are proved for poisson only.",

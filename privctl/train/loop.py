@@ -26,6 +26,7 @@ from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExamp
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
+from privctl.train.correlated_noise import CorrelatedNoise
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
@@ -123,6 +124,8 @@ class Trainer:
             self.precision.restore(start.tensors, start.side_releases_begun)
             if self.canaries is not None:
                 self.canaries.restore(start.tensors)
+            if isinstance(self.noise, CorrelatedNoise) and self.workers.is_main:
+                self.noise.restore(start.tensors)
             if start.tensors:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
@@ -330,7 +333,8 @@ class Trainer:
             if self.folder is not None:
                 more = {} if self.canaries is None else self.canaries.tensors()
                 own = tally.tensors() | dict(self.precision.tensors())
-                self.folder.save(replace(state, tensors=tensors | own | more))
+                noise = self.noise.tensors() if isinstance(self.noise, CorrelatedNoise) else {}
+                self.folder.save(replace(state, tensors=tensors | own | more | noise))
 
         if not self.workers.lockstep:
             self.workers.in_main(write)

@@ -9,6 +9,7 @@ import pytest
 
 from privctl.cli import run
 from privctl.domain.events import (
+    SAMPLED_BATCHES,
     Batches,
     DiscreteLaplaceNoise,
     Event,
@@ -21,7 +22,7 @@ from privctl.domain.events import (
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.reports.codec import encode_value
 
-_QUICK = [batches for batches in Batches if batches is not Batches.BALLS_AND_BINS]
+_QUICK = [batches for batches in SAMPLED_BATCHES if batches is not Batches.BALLS_AND_BINS]
 IN_BINS = SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=Batches.BALLS_AND_BINS)
 KINDS: list[Event] = [
     *(SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=batches) for batches in _QUICK),

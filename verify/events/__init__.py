@@ -7,6 +7,7 @@ from typing import Any
 
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
+    BandedGaussian,
     DiscreteLaplaceNoise,
     Event,
     LaplaceNoise,
@@ -17,6 +18,7 @@ from privctl.domain.events import (
     SignBits,
 )
 from verify.events import (
+    banded_gaussian,
     discrete_laplace,
     gaussian_mixture,
     laplace,
@@ -30,6 +32,7 @@ from verify.events.row import EventVerification, PlannedAs
 #: Kind of event -> how it is verified; all kinds that compose.
 ROWS: dict[type[Event], EventVerification[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
+    BandedGaussian: banded_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
     MixtureOfGaussians: gaussian_mixture.ROW,

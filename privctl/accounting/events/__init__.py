@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privctl.accounting.events import (
+    banded_gaussian,
     discrete_laplace,
     gaussian_mixture,
     laplace,
@@ -14,6 +15,7 @@ from privctl.accounting.events import (
 )
 from privctl.accounting.events.row import EventAccounting
 from privctl.domain.events import (
+    BandedGaussian,
     DiscreteLaplaceNoise,
     Event,
     LaplaceNoise,
@@ -26,6 +28,7 @@ from privctl.domain.events import (
 #: Kind of event -> what the accountant knows of it; all kinds that compose.
 ROWS: dict[type[Event], EventAccounting[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
+    BandedGaussian: banded_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
     MixtureOfGaussians: gaussian_mixture.ROW,
