@@ -10,6 +10,7 @@ import pytest
 from privctl.cli import run
 from privctl.domain.events import (
     SAMPLED_BATCHES,
+    BandedGaussian,
     Batches,
     DiscreteLaplaceNoise,
     Event,
@@ -26,6 +27,7 @@ _QUICK = [batches for batches in SAMPLED_BATCHES if batches is not Batches.BALLS
 IN_BINS = SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=Batches.BALLS_AND_BINS)
 KINDS: list[Event] = [
     *(SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=batches) for batches in _QUICK),
+    BandedGaussian(noise_multiplier=2, coefficients=(0.8, 0.6), sample_rate=0.1, steps=21),
     LaplaceNoise(scale=3, sample_rate=0.1, steps=5),
     RandomizedResponse(epsilon=0.3, bits=2, sample_rate=0.1, steps=5),
     DiscreteLaplaceNoise(decay=0.3, sensitivity=2, sample_rate=0.1, steps=5),

@@ -37,6 +37,9 @@ RUNS: dict[str, tuple[str, ...]] = {
     "adamw": ("dp-sgd", "--epsilon", "3"),
     "adam": ("dp-sgd", "--epsilon", "3", "--optimizer", "adam", "--weight-decay", "0.1", "--schedule", "linear"),
     "sgd": ("dp-sgd", "--epsilon", "3", "--optimizer", "sgd", "--learning-rate", "0.1", "--warmup-steps", "3"),
+    "correlated": (
+        "dp-sgd", "--epsilon", "3", "--optimizer", "sgd", "--learning-rate", "0.1", "--bands", "3",
+    ),
     "momentum": (
         "dp-sgd", "--epsilon", "3", "--optimizer", "momentum", "--momentum", "0.9", "--learning-rate", "0.1",
         "--weight-decay", "0.1", "--schedule", "cosine",
