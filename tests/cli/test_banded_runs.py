@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ from privctl.cli import run
 from privctl.domain.errors import RunInterruptedError
 from privctl.domain.events import BandedGaussian, Ledger
 from privctl.domain.progress import unseen
+from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
+from privctl.train.correlated_noise import CorrelatedNoise
 from privctl.train.methods.dp_sgd import DpSgdSettings
 from privctl.train.prepare import prepare
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
@@ -23,9 +25,11 @@ from privctl.train.run import run_training
 from privctl.train.sampling import CyclicPoisson
 from privctl.train.session import Session
 from tests.models.tasks.small import architecture, words
+from verify.run import read, verify
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 RECORDS, STEPS, BANDS = 30, 7, 3
 OPTIONS = ["--noise-multiplier", "1", "--batch-size", "6", "--steps", str(STEPS), "--device", "cpu"]
@@ -133,7 +137,15 @@ def test_an_interrupted_run_goes_on_with_its_parts_and_its_noise(
         drawn[step] = real(self, step).tolist()
         return real(self, step)
 
+    remembered: dict[int, int] = {}
+    release = CorrelatedNoise.release
+
+    def noted(self: CorrelatedNoise, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
+        remembered[step] = sum(noise is not None for noise in self._history)
+        release(self, tensors, stddev, step)
+
     monkeypatch.setattr(CyclicPoisson, "batch", watched)
+    monkeypatch.setattr(CorrelatedNoise, "release", noted)
     request = RetrainRequest(
         method_name="dp-sgd",
         settings=DpSgdSettings(bands=BANDS),
@@ -151,10 +163,36 @@ def test_an_interrupted_run_goes_on_with_its_parts_and_its_noise(
     assert run(call(start, tmp_path / "out", "--resume")) == 2  # begun with correlated noise
     assert run(call(start, tmp_path / "out", "--resume", "--bands", str(BANDS))) == 0
     assert sorted(drawn) == list(range(STEPS))
+    assert remembered == {step: min(step, BANDS - 1) for step in range(STEPS)}
     parts = [set().union(*(drawn[step] for step in range(turn, STEPS, BANDS))) for turn in range(BANDS)]
     assert sum(map(len, parts)) == len(set().union(*parts))
     assert not (tmp_path / "out.run").exists()
     assert run(["verify", str(tmp_path / "out.report.json"), "-q"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.forged("another law of the noise than the run's")
+def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_path: Path) -> None:
+    more = ["--optimizer", "sgd", "--noise-multiplier", "20", "--steps", "20", "--bands", "5"]
+    assert run(call(start, tmp_path / "out", *more)) == 0
+    path = tmp_path / "out.report.json"
+    found = {"as it was": _of_weights(path)}
+    report = json.loads(path.read_text())
+    forged = tmp_path / "forged.report.json"
+    for name, change in (
+        ("noise of each step's own", {"coefficients": [1.0]}),
+        ("twice the noise", {"noise_multiplier": 40.0}),
+        ("half the noise", {"noise_multiplier": 10.0}),
+    ):
+        forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
+        found[name] = _of_weights(forged)
+    assert found.pop("as it was") is Outcome.CONSISTENT
+    assert set(found.values()) == {Outcome.REFUTED}
+
+
+def _of_weights(path: Path) -> Outcome:
+    (verdict,) = (each for each in verify(path, read(path)).verdicts if each.subject == "weights")
+    return verdict.outcome
 
 
 @pytest.mark.slow
