@@ -9,6 +9,7 @@ import importlib
 BENCHES = {
     "account": ("tests.bench.account", "epsilon and calibration, against dp-accounting and Opacus"),
     "audit": ("tests.bench.audit", "scoring and extraction, against one text at a time and generate()"),
+    "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),
     "clipping-passes": ("tests.bench.clipping_passes", "micro-batches clipped in one backward pass, against two"),
     "contribution": ("tests.bench.contribution", "architectures of transformers under the self-test of contributions"),
     "device": ("tests.bench.device", "what a private step asks of a GPU, counted on a processor"),
