@@ -54,9 +54,10 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--mechanism",
     type=click.Choice(list(_MECHANISMS)),
+    metavar="NAME",
     default="gaussian",
     show_default=True,
-    help="What touches the data.",
+    help=f"What touches the data: {', '.join(_MECHANISMS)}.",
 )
 @_options_of_events
 @click.option(

@@ -139,11 +139,4 @@ ROW = EventVerification(
     noise=lambda event: event.noise_multiplier,
     with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
     in_floats=True,
-    statements={
-        "cyclic-poisson batches": (
-            "the examples are divided into parts without looking at them, each on its own; steps take the parts in "
-            "turn, and of its part a step takes each example independently, with the stated probability times the "
-            "number of parts",
-        ),
-    },
 )
