@@ -113,3 +113,14 @@ def _numbers(name: str) -> tuple[int, int]:
 def correlated(noise: GradientNoise, coefficients: Sequence[float] | None) -> GradientNoise:
     """``noise`` itself where there are no ``coefficients``, else correlated by them."""
     return noise if coefficients is None else CorrelatedNoise(noise, coefficients)
+
+
+def kept_noise(noise: GradientNoise | None) -> dict[str, Tensor]:
+    """What a run that goes on needs of its noise: nothing, unless that is correlated."""
+    return noise.tensors() if isinstance(noise, CorrelatedNoise) else {}
+
+
+def restore_noise(noise: GradientNoise | None, tensors: Mapping[str, Tensor]) -> None:
+    """Hand back what ``kept_noise`` gave; raises as ``CorrelatedNoise.restore``."""
+    if isinstance(noise, CorrelatedNoise):
+        noise.restore(tensors)
