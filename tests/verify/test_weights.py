@@ -102,7 +102,7 @@ def test_an_honest_run_passes_and_says_what_was_looked_at(runs: Runs, name: str)
     assert ("noise is there" in verdict.reason) == private
     assert ("nats a weight or more" in verdict.reason) == private, "what is stated is the limit of the test"
     assert ("no noise" in verdict.reason) == (not private)
-    adaptive = private and name not in ("sgd", "momentum")
+    adaptive = private and name not in ("sgd", "correlated", "momentum")
     assert ("edited noise multiplier is not noticed" in verdict.reason) == adaptive
     assert ("27 tensors that were not trained" in verdict.reason) == (name == "one tensor")
 

@@ -140,7 +140,7 @@ def _correlation(parameters: StatedTraining) -> tuple[float, ...]:
         raise UncheckableError(
             "steps were begun and lost, with the noise that later steps would have cancelled: its law is not known here"
         )
-    return stated
+    return tuple(stated)
 
 
 def facts_of(report: PrivacyReport) -> StatedTraining:

@@ -133,7 +133,7 @@ METHOD = Method(
           --epochs 3 --batch-size 512 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
           --labels 0,1 --epsilon 8 -o private/
-      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 4 \\
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 2 \\
           -o private/
       privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
           -o adapter/
