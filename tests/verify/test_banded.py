@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from audits.claims import with_half_noise
 from privctl.accounting.banded import banded_coefficients
 from privctl.domain.events import BandedGaussian, Ledger
 from privctl.domain.mechanism import Optimizer
@@ -45,6 +46,11 @@ def test_a_run_with_its_noise_passes_and_one_with_half_of_it_does_not() -> None:
     wrong = sample(toy_training(EVENT, STEPS, noise=0.5), 1, 0.0)
     assert black_box(right, known.upper, LEVEL).lower <= DELTA
     assert black_box(wrong, known.upper, LEVEL).lower > DELTA
+
+
+def test_an_audit_has_half_of_its_noise_to_tell_from_it() -> None:
+    (halved,) = with_half_noise(Ledger(events=(EVENT,))).events
+    assert halved == replace(EVENT, noise_multiplier=0.75)
 
 
 def test_losses_of_the_turns_are_those_of_the_rows() -> None:
