@@ -42,6 +42,11 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "in each pass every example takes part in exactly one step, chosen uniformly, independently of every other "
         "example, and in secret",
     ),
+    "cyclic-poisson batches": (
+        "the examples are divided into parts without looking at them, each on its own; steps take the parts in turn, "
+        "and of its part a step takes each example independently, with the stated probability times the number of "
+        "parts",
+    ),
     "fixed-size batches": ("each batch is drawn afresh, uniformly, without replacement, always of the same size",),
     "whole passes": ("every example is in one batch of each pass, in an order that does not depend on the data",),
     "public masks": (

@@ -20,6 +20,9 @@ _BATCHES = {
     Batches.FIXED_SIZE: "each batch is drawn afresh, uniformly, without replacement, always of the same size",
     Batches.BALLS_AND_BINS: "in each pass every example takes part in exactly one step, chosen uniformly, "
     "independently of every other example, and in secret",
+    Batches.CYCLIC_POISSON: "the examples are divided into parts without looking at them, each on its own; steps take "
+    "the parts in turn, and of its part a step takes each example independently, with the stated probability times the "
+    "number of parts",
 }
 
 

@@ -14,7 +14,7 @@ import click
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, POSITIVE, Number, Whole
 from privctl.cli.options import TEXT_COLUMN, common, data_option, force, given, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
-from privctl.domain.events import EVENTS, Batches
+from privctl.domain.events import EVENTS, SAMPLED_BATCHES, Batches
 from privctl.domain.guarantee import PrivacyUnit
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--epochs", type=AMOUNT, help="Passes over the data.")
 @click.option(
     "--batches",
-    type=click.Choice([str(b) for b in Batches]),
+    type=click.Choice([str(b) for b in SAMPLED_BATCHES]),
     default=str(Batches.POISSON),
     show_default=True,
     help="How batches are drawn; most bounds are proved for poisson only.",
@@ -56,8 +56,8 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
 @click.option(
     "--mechanism",
     type=click.Choice(list(_MECHANISMS)),
-    default="gaussian",
     metavar="NAME",
+    default="gaussian",
     show_default=True,
     help=f"What touches the data: {', '.join(_MECHANISMS)}.",
 )

@@ -28,12 +28,17 @@ class Batches(StrEnum):
     ``BALLS_AND_BINS`` goes through the data in passes of 1 / ``sample_rate`` steps, a whole number; the first step
     begins a pass. In each pass every example takes part in exactly one step, chosen uniformly for it alone, so the
     sizes of batches vary. The last pass may be cut short.
+
+    ``CYCLIC_POISSON`` divides the examples into parts, each example by a draw of its own that does not look at the
+    data, and steps take the parts in turn: step t takes every example of part t mod parts with one probability,
+    independently. ``BandedGaussian`` alone has such batches.
     """
 
     POISSON = "poisson"
     SHUFFLED = "shuffled"
     FIXED_SIZE = "fixed-size"
     BALLS_AND_BINS = "balls-and-bins"
+    CYCLIC_POISSON = "cyclic-poisson"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

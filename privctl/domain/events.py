@@ -12,6 +12,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from privctl.domain.banded import BandedGaussian
 from privctl.domain.checks import at_least, count, positive, probability
 from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplaceNoise, ManyWayResponse
 from privctl.domain.event import Batches, Event, EventOption
@@ -21,6 +22,8 @@ from privctl.domain.stated_events import BestOfRuns, EpsilonDeltaDp, ZeroConcent
 
 __all__ = [
     "EVENTS",
+    "SAMPLED_BATCHES",
+    "BandedGaussian",
     "Batches",
     "BestOfRuns",
     "DiscreteGaussianNoise",
@@ -38,6 +41,10 @@ __all__ = [
     "SignBits",
     "ZeroConcentratedDp",
 ]  # fmt: skip
+
+
+#: The batches that steps with noise of their own may have.
+SAMPLED_BATCHES = tuple(kind for kind in Batches if kind is not Batches.CYCLIC_POISSON)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,8 @@ class SampledGaussian(Event):
         positive("noise_multiplier", self.noise_multiplier)
         probability("sample_rate", self.sample_rate)
         count("steps", self.steps)
+        if self.batches not in SAMPLED_BATCHES:
+            raise ValueError(f"batches is {self.batches}, which goes with banded-gaussian only")
         if self.batches is Batches.BALLS_AND_BINS and self.sample_rate != 1 / self.steps_per_pass:
             raise ValueError(
                 f"sample_rate is {self.sample_rate:g}; with balls-and-bins batches it must be 1 over a whole number of "
@@ -308,6 +317,7 @@ EVENTS: dict[str, type[Event]] = {
     kind.tag: kind
     for kind in (
         SampledGaussian,
+        BandedGaussian,
         LaplaceNoise,
         DiscreteLaplaceNoise,
         DiscreteGaussianNoise,

@@ -52,6 +52,8 @@ CHANCE = Range(high=1, open_low=True)
 #: How many of something there are; beyond a million million, arithmetic on it is no longer exact.
 COUNT = Range(low=1, high=1e12)
 COUNT_OR_ZERO = Range(high=1e12)
+#: Steps over which noise is correlated; each takes as much memory as the gradients do twice.
+BANDS = Range(low=1, high=1024)
 #: The seed of repeatable draws.
 SEED = Range(high=2**63, open_high=True)
 #: The same, for a generator that takes 32 bits.

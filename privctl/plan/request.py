@@ -27,6 +27,7 @@ _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
 #: Options that a mechanism uses beside its event's own, delta and the options about output.
 _ACCEPTED = {
     "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
+    "banded": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ferret": {"epsilon"} | _RATE,
     "secret": {"noise_multiplier", "priors"} | (_RATE - {"sample_rate"}),
     "ledger": {"ledger", "priors", "no_peers"},
@@ -109,7 +110,9 @@ def _kind(mechanism: str) -> type[Event] | None:
 def _planner(options: Mapping[str, Any], note: Notify) -> _Planner:
     if options["ledger"]:
         return _plan_of_ledger(options)
-    planned = {"gaussian": _plan_of_gaussian, "ferret": _plan_of_signs, "secret": _plan_of_secret}
+    planned = {
+        "gaussian": _plan_of_gaussian, "banded": _plan_of_banded, "ferret": _plan_of_signs, "secret": _plan_of_secret,
+    }  # fmt: skip
     return planned.get(options["mechanism"], _plan_of_event)(options, note)
 
 
@@ -145,6 +148,15 @@ def _plan_of_gaussian(options: Mapping[str, Any], note: Notify) -> _Planner:
         priors=options["priors"],
         note=lambda title: note(f"{title} ...") if title.startswith("Opacus") else None,
     )
+
+
+def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
+    from privctl.plan.banded import BandedRequest, plan_banded
+
+    target, noise = _one_of(options, "epsilon", "noise_multiplier")
+    rate, steps = _rate_and_steps(options, note)
+    asked = BandedRequest(sample_rate=rate, steps=steps, bands=options["bands"], target=target, noise_multiplier=noise)
+    return partial(plan_banded, asked, _delta(options), priors=tuple(options["priors"]))
 
 
 def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:

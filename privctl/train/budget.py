@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from privctl.accounting.banded import banded_coefficients, require_bands
 from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, exact_target
 from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
-from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.events import BandedGaussian, Batches, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
@@ -46,9 +47,10 @@ def recipe_for(
     private = request.method.noised
     delta = (request.budget.delta or default_delta(examples)) if request.method.guaranteed else None
     try:
+        coefficients = _coefficients(request.method.bands(request), rate, steps)
         noise = 0.0
         if private and delta is not None:
-            noise = _noise(request, examples, rate, steps, delta, plan, trained)
+            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients)
         return TrainingSettings(
             method=request.method_name,
             steps=steps,
@@ -69,9 +71,18 @@ def recipe_for(
             clipping_passes=2 if request.clipping_passes is ClippingPasses.TWO else 1,
             bf16=in_bfloat16(request),
             batches=batches,
+            coefficients=coefficients,
         ), delta
     except ValueError as error:
-        raise CommandError(flagged(str(error), TrainingSettings.__dataclass_fields__)) from None
+        raise CommandError(flagged(str(error), {"bands", *TrainingSettings.__dataclass_fields__})) from None
+
+
+def _coefficients(bands: int, rate: float, steps: int) -> tuple[float, ...] | None:
+    """Those of correlated noise; None for noise of each step's own. Raises ValueError for too many bands."""
+    if bands == 1:
+        return None
+    require_bands(bands, rate, steps)
+    return banded_coefficients(bands, steps)
 
 
 def _tokens_at_once(request: RetrainRequest) -> int:
@@ -90,7 +101,14 @@ def ledger_of(
     its privacy loss.
     """
     rate = recipe.sample_rate if plan is None else plan.largest_probability
+    if recipe.coefficients is not None:
+        return _banded(recipe.noise_multiplier, rate, spent, recipe.coefficients)
     return _gaussians(recipe.noise_multiplier, rate, spent, measured, recipe.batches)
+
+
+def _banded(noise: float, rate: float, steps: int, coefficients: tuple[float, ...]) -> Ledger:
+    event = BandedGaussian(noise_multiplier=noise, coefficients=coefficients, sample_rate=rate, steps=steps)
+    return Ledger(events=(event,))
 
 
 def _gaussians(
@@ -132,6 +150,7 @@ def _noise(
     delta: float,
     plan: Protection | None,
     trained: int,
+    coefficients: tuple[float, ...] | None = None,
 ) -> float:
     budget = request.budget
     if plan is not None:
@@ -143,6 +162,8 @@ def _noise(
     measured = request.method.side_releases(request, examples, steps, rate)
     if measured is None:
         within = _within(budget.epsilon, delta, steps * trained)
+        if coefficients is not None:
+            return noise_multiplier_for(*within, lambda noise: _banded(noise, rate, steps, coefficients))
         batches = request.method.batches(request)
         return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps, batches=batches))
     within = _within(budget.epsilon, delta, steps * trained + measured.releases * _MOST_LAYERS if trained else 0)

@@ -24,6 +24,7 @@ from privctl.parallel import Workers, own_device
 from privctl.train.adapters import adapted
 from privctl.train.budget import ledger_of, recipe_for
 from privctl.train.contribution.training_job import clipping_of, gradient_stages, run_contribution_test
+from privctl.train.correlated_noise import correlated
 from privctl.train.gradient_noise import noise_for
 from privctl.train.half_precision import hold_base
 from privctl.train.loop import Trainer
@@ -263,7 +264,7 @@ def _measured(
         recipe=replace(job.recipe, steps=_WARM + _ON_RECORDS + _ON_NONE, learning_rate=1e-30, warmup_steps=0),
         clipping=clipping_of(job) if job.request.method.clips else None,
         batches=FixedBatches(records, _WARM),
-        noise=noise_for(device) if job.request.method.noised else None,
+        noise=correlated(noise_for(device), job.recipe.coefficients) if job.request.method.noised else None,
         workers=Workers(),
         device=device,
         precision=precision_of(rehearsed, network, device),

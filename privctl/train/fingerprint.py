@@ -22,7 +22,10 @@ _MAY_CHANGE = {
     "micro_examples", "micro_tokens", "clipping_passes", "fsdp",
 }  # fmt: skip
 #: What follows from the options and the data, in words.
-_DERIVED = {"sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta"}
+_DERIVED = {
+    "sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta",
+    "coefficients": "the coefficients",
+}  # fmt: skip
 #: What is looked at last, so that the cause is named: the steps may be asked for, or follow from epochs and batches.
 _LAST = ("steps", *_DERIVED)
 #: Digests of the weights that the run began with, which runs of earlier versions do not state.

@@ -26,6 +26,7 @@ from privctl.train.contribution.training_job import (
     run_quantized_test,
     too_rough,
 )
+from privctl.train.correlated_noise import correlated
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise, noise_for
 from privctl.train.half_precision import widen
@@ -39,7 +40,7 @@ from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
 from privctl.train.run_folder import RunFolder
-from privctl.train.sampling import BallsAndBins, BatchSource, Passes, PoissonBatches, WeightedBatches
+from privctl.train.sampling import BallsAndBins, BatchSource, CyclicPoisson, Passes, PoissonBatches, WeightedBatches
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.session import (
     Session,
@@ -116,7 +117,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     seed_dropout_secretly(network)
     canaries = workers.in_main(lambda: hooks.canaries(job, network))
     folder, start = open_folder(job, workers, hooks.files)
-    noise = noise_for(device) if request.method.noised else None
+    noise = correlated(noise_for(device), recipe.coefficients) if request.method.noised else None
     trainer = Trainer(
         network=network,
         task=job.task,
@@ -213,6 +214,10 @@ def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> Ba
         # A resumed run must not choose again for the pass that it stopped in: nobody may take part twice.
         key = None if folder is None or not workers.is_main else folder.batch_key()
         return BallsAndBins(len(job.task), job.recipe.steps_per_epoch, shared_source(workers, key))
+    if job.recipe.batches is Batches.CYCLIC_POISSON:
+        # The same with the parts, so that nobody takes part again too soon.
+        key = None if folder is None or not workers.is_main else folder.batch_key()
+        return CyclicPoisson(len(job.task), job.recipe.bands, job.recipe.sample_rate, shared_source(workers, key))
     if job.request.method.noised:
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)

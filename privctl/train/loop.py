@@ -27,6 +27,7 @@ from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
 from privctl.train.clipping.shards import begin_anew
+from privctl.train.correlated_noise import kept_noise, restore_noise
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
@@ -124,16 +125,15 @@ class Trainer:
             self.precision.restore(start.tensors, start.side_releases_begun)
             if self.canaries is not None:
                 self.canaries.restore(start.tensors)
+            restore_noise(self.noise if self.workers.is_main else None, start.tensors)
             if start.tensors:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
-        last_save = self.clock()
+        last_save, jointly = self.clock(), self.workers.jointly
         with full_precision(self.device), self._gradients() as engine:
             while (position := self._position(updates, steps_begun)) < self.recipe.steps:
-                self.precision.begin(
-                    updates, position, lambda n: self.workers.jointly(partial(self._mark, n, side=True))
-                )
-                self.workers.jointly(partial(self._mark, steps_begun + 1))
+                self.precision.begin(updates, position, lambda n: jointly(partial(self._mark, n, side=True)))
+                jointly(partial(self._mark, steps_begun + 1))
                 earlier = len(tally.losses)
                 examples = self._step(engine, optimizer, updates, steps_begun, tally)
                 self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[earlier:])
@@ -354,7 +354,7 @@ class Trainer:
         def write() -> None:
             if self.folder is not None:
                 more = {} if self.canaries is None else self.canaries.tensors()
-                own = tally.tensors() | dict(self.precision.tensors())
+                own = tally.tensors() | dict(self.precision.tensors()) | kept_noise(self.noise)
                 self.folder.save(replace(state, tensors=tensors | own | more))
 
         # Shards are gathered while they are written.

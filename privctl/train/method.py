@@ -131,10 +131,11 @@ class Method:
     which guarantees are void if names were collected from the examples; empty if none are. ``warning`` is the first
     warning of its report.
 
-    ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says. Otherwise they are
-    passes in a public order; then ``whole_passes``, if not empty, says what is accounted in whole passes, and no run
-    may end within one. ``run`` trains and saves, ``plan`` says what a run would do without training, ``replay`` repeats
-    a recorded run without data, ``files`` are suffixes of files beside the output.
+    ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
+    noise is correlated (``bands``). Otherwise they are passes in a public order; then ``whole_passes``, if not empty,
+    says what is accounted in whole passes, and no run may end within one. ``run`` trains and saves, ``plan`` says
+    what a run would do without training, ``replay`` repeats a recorded run without data, ``files`` are suffixes of
+    files beside the output.
     """
 
     name: str
@@ -154,6 +155,7 @@ class Method:
     whole_passes: str = ""
     sampled: Callable[[RetrainRequest], bool]
     batches: Callable[[RetrainRequest], Batches] = lambda _: Batches.POISSON
+    bands: Callable[[RetrainRequest], int] = lambda _: 1
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     run: Callable[[TrainingJob, Session], PrivacyReport | None]

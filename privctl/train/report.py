@@ -40,6 +40,8 @@ PRIVATE_OWNER = (
     "no guarantee covers this report itself: it holds the exact number of examples, and the data's digest tells "
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
+#: Settings that a report states only where they say something.
+_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients")
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -295,11 +297,13 @@ def secret_noise(noise: GradientNoise | None) -> Iterator[Assumption]:
 def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> dict[str, Any]:
     """The settings that all methods share, and how far the run came."""
     request, recipe = job.request, job.recipe
-    settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in ("batches", "clipping_passes")}
+    settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in _UNLESS_USUAL}
     if "passes" in request.method.takes:
         settings["clipping_passes"] = recipe.clipping_passes
     if recipe.batches is not Batches.POISSON:
         settings["batches"] = recipe.batches
+    if recipe.coefficients is not None:
+        settings["coefficients"] = list(recipe.coefficients)
     return {
         **{name: str(value) if isinstance(value, str) else value for name, value in settings.items()},
         "task": str(request.task),

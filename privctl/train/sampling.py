@@ -1,4 +1,4 @@
-"""Selects the examples of each step: Poisson batches, one random step a pass, and shuffled passes."""
+"""Selects the examples of each step: Poisson batches, parts in turn, one random step a pass, shuffled passes."""
 
 from __future__ import annotations
 
@@ -92,14 +92,60 @@ class BallsAndBins:
 
     def batch(self, step: int) -> NDArray[np.int64]:
         """See ``BatchSource``; rising."""
-        drawn, half, bins = [], np.uint64(32), np.uint64(self.bins)
+        drawn = []
         for block, start in enumerate(range(0, self.size, _BLOCK)):
             words = self.source.words(step // self.bins, block, min(_BLOCK, self.size - start))
-            # The integer part of word / 2^64 * bins, in halves of 32 bits.
-            low = (words & np.uint64(2**32 - 1)) * bins >> half
-            chosen = ((words >> half) * bins + low) >> half
-            drawn.append(np.flatnonzero(chosen == np.uint64(step % self.bins)) + start)
+            drawn.append(np.flatnonzero(_below(words, self.bins) == np.uint64(step % self.bins)) + start)
         return np.concatenate(drawn).astype(np.int64)
+
+
+class CyclicPoisson:
+    """Each of ``size`` examples has one of ``parts`` and takes part in the steps that are its part's turn, by coins.
+
+    Step t is the turn of part t mod ``parts``, whose examples take part with probability min(1, ``rate`` * ``parts``)
+    each, so that ``rate`` is the chance of an example whose part is not known. Parts are drawn once, for each example
+    by itself, and coins afresh in every step, all from the source's key: a run that goes on needs the same key, or an
+    example might take part again too soon. Probabilities are rounded down as those of ``PoissonBatches``. It keeps two
+    bytes an example. Raises ValueError for a size or number of parts below 1, 2^16 parts, or a rate outside [0, 1].
+    """
+
+    def __init__(self, size: int, parts: int, rate: float, source: NoiseSource) -> None:
+        at_least("size", size, 1)
+        at_least("parts", parts, 1)
+        probability("rate", rate)
+        if parts >= 2**16:
+            raise ValueError(f"parts is {parts}; it must be below 2^16")
+        self._source, self._parts, self._rate = source, parts, min(1.0, rate * parts)
+        drawn = [
+            _below(source.words(0, block, min(_BLOCK, size - start)), parts).astype(np.uint16)
+            for block, start in enumerate(range(0, size, _BLOCK))
+        ]
+        self._part = np.concatenate(drawn)
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.CYCLIC_POISSON
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``; rising."""
+        turn = np.flatnonzero(self._part == step % self._parts)
+        if self._rate == 1:
+            return turn.astype(np.int64)
+        threshold = np.uint64(int(self._rate * 2.0**64))
+        # The first stream of the key drew the parts.
+        coins = [
+            self._source.words(step + 1, block, min(_BLOCK, len(turn) - start)) < threshold
+            for block, start in enumerate(range(0, len(turn), _BLOCK))
+        ]
+        return turn[np.concatenate(coins)].astype(np.int64) if coins else turn.astype(np.int64)
+
+
+def _below(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:
+    """The integer part of word / 2^64 * ``bound``, which is below 2^32, in halves of 32 bits."""
+    half, times = np.uint64(32), np.uint64(bound)
+    low = (words & np.uint64(2**32 - 1)) * times >> half
+    return ((words >> half) * times + low) >> half
 
 
 class WeightedBatches:

@@ -18,10 +18,10 @@ class TrainingSettings:
 
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
-    is noise standard deviation / ``clip_norm``, 0 where there is none. ``micro_tokens`` and ``micro_examples`` bound
-    what goes through the network at once, and ``clipping_passes`` are the backward passes that clip it; they change
-    nothing but memory, time and rounding. Raises ValueError for settings
-    out of range.
+    is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
+    (``BandedGaussian``), and are None where each step has noise of its own. ``micro_tokens`` and ``micro_examples``
+    bound what goes through the network at once, and ``clipping_passes`` are the backward passes that clip it; they
+    change nothing but memory, time and rounding. Raises ValueError for settings out of range.
     """
 
     method: str
@@ -43,6 +43,7 @@ class TrainingSettings:
     clipping_passes: int = 1
     bf16: bool = False
     batches: Batches = Batches.POISSON
+    coefficients: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):
@@ -56,6 +57,11 @@ class TrainingSettings:
         probability("sample_rate", self.sample_rate)
         if (self.noise_multiplier > 0) != method_named(self.method).noised:
             raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
+
+    @property
+    def bands(self) -> int:
+        """Over how many steps noise is correlated; 1 where it is not."""
+        return 1 if self.coefficients is None else len(self.coefficients)
 
     @property
     def may_pass_twice(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from privctl.accounting.ledger import epsilon_floor
 from privctl.accounting.methods import METHODS, TIGHT, AccountingMethod, adjacency_for, least_noise, methods_for
-from privctl.domain.events import Batches, Ledger, SampledGaussian
+from privctl.domain.events import SAMPLED_BATCHES, Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 
 #: The rows that are theorems, and for which batches.
@@ -48,7 +48,7 @@ def test_what_is_no_bound_says_why(name: str) -> None:
 
 
 def test_what_can_be_proved_for_other_batches() -> None:
-    for batches in Batches:
+    for batches in SAMPLED_BATCHES:
         table = methods_for(batches)
         assert set(METHODS) <= set(table)
         # Every kind of batch has one row that is tight and sound.

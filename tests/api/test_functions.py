@@ -72,7 +72,18 @@ def test_the_arguments_are_the_options(name: str) -> None:
     options = {p.name: p for p in command(*COMMANDS[name]).params if p.name not in OF_TERMINALS}
     if name == "audit_scores":
         del options["seed"]  # hidden, and without effect
-    own = {"scale", "decay", "sensitivity", "bit_epsilon", "bits", "groups", "fire_probability", "records", "posterior"}
+    own = {
+        "bands",
+        "scale",
+        "decay",
+        "sensitivity",
+        "bit_epsilon",
+        "bits",
+        "groups",
+        "fire_probability",
+        "records",
+        "posterior",
+    }
     of_mechanism = own if name == "account" else set()
     named = {each for each, p in function.items() if p.kind is not p.VAR_KEYWORD} - OF_FUNCTIONS
     if name == "account":

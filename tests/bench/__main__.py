@@ -10,6 +10,7 @@ BENCHES = {
     "account": ("tests.bench.account", "epsilon and calibration, against dp-accounting and Opacus"),
     "audit": ("tests.bench.audit", "scoring and extraction, against one text at a time and generate()"),
     "audit-bounds": ("tests.bench.audit_bounds", "lower bounds on epsilon from one run, by every theorem"),
+    "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),
     "clipping-passes": ("tests.bench.clipping_passes", "micro-batches clipped in one backward pass, against two"),
     "contribution": ("tests.bench.contribution", "architectures of transformers under the self-test of contributions"),
     "device": ("tests.bench.device", "what a private step asks of a GPU, counted on a processor"),

@@ -9,6 +9,8 @@ import pytest
 
 from privctl.cli import run
 from privctl.domain.events import (
+    SAMPLED_BATCHES,
+    BandedGaussian,
     Batches,
     BestOfRuns,
     DiscreteGaussianNoise,
@@ -26,12 +28,13 @@ from privctl.domain.events import (
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.reports.codec import encode_value
 
-_QUICK = [batches for batches in Batches if batches is not Batches.BALLS_AND_BINS]
+_QUICK = [batches for batches in SAMPLED_BATCHES if batches is not Batches.BALLS_AND_BINS]
 ZERO_CONCENTRATED = ZeroConcentratedDp(rho=0.01, steps=5)
 BEST_OF_RUNS = BestOfRuns(noise_multiplier=3, mean_runs=5, sample_rate=0.1, run_steps=5)
 IN_BINS = SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=Batches.BALLS_AND_BINS)
 KINDS: list[Event] = [
     *(SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=batches) for batches in _QUICK),
+    BandedGaussian(noise_multiplier=2, coefficients=(0.8, 0.6), sample_rate=0.1, steps=21),
     LaplaceNoise(scale=3, sample_rate=0.1, steps=5),
     RandomizedResponse(epsilon=0.3, bits=2, sample_rate=0.1, steps=5),
     DiscreteLaplaceNoise(decay=0.3, sensitivity=2, sample_rate=0.1, steps=5),

@@ -12,7 +12,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 from privctl.train.run_folder import RunFolder
-from privctl.train.sampling import BallsAndBins, Passes, PoissonBatches
+from privctl.train.sampling import BallsAndBins, CyclicPoisson, Passes, PoissonBatches
 
 
 def sizes(rate: float, steps: int, size: int = 2000) -> np.ndarray:
@@ -107,6 +107,44 @@ def test_bins_far_apart_and_none() -> None:
     for bins in (0, 2**32):
         with pytest.raises(ValueError, match="bins"):
             BallsAndBins(5, bins, NoiseSource())
+
+
+def test_parts_take_turns_and_their_examples_coins() -> None:
+    source = CyclicPoisson(600, 4, 0.1, NoiseSource(7))
+    assert source.kind is Batches.CYCLIC_POISSON
+    drawn = np.zeros((2000, 600), dtype=bool)
+    for step in range(2000):
+        drawn[step, source.batch(step)] = True
+    turns = np.stack([drawn[turn::4].any(0) for turn in range(4)])
+    assert (turns.sum(0) == 1).all()  # each takes part in steps of one part only, so at most every 4
+    sizes_of_parts = turns.sum(1)
+    assert np.abs(sizes_of_parts - 150).max() < 5 * math.sqrt(600 * 3 / 16)
+    assert sizes_of_parts.std() > 0  # each example draws for itself
+    own = np.stack([drawn[turn::4][:, turns[turn]].sum() for turn in range(4)])
+    expected = 500 * sizes_of_parts * 0.4
+    assert (np.abs(own - expected) < 5 * np.sqrt(expected * 0.6)).all()
+    # Coins of one turn know nothing of those of the next.
+    first = drawn[0::4][:, turns[0]]
+    assert abs((first[1:] & first[:-1]).mean() - 0.16) < 5 * math.sqrt(0.16 * 0.84 / first[1:].size) * 2
+
+
+def test_taking_part_every_three_steps_would_be_noticed() -> None:
+    """What is drawn with a part too few: some example comes back after 3 steps, where 4 are promised."""
+    source = CyclicPoisson(600, 3, 0.1, NoiseSource(7))
+    drawn = [set(source.batch(step).tolist()) for step in range(60)]
+    assert any(drawn[step] & drawn[step + 3] for step in range(57))
+
+
+def test_parts_are_the_same_under_one_key_and_whole_where_the_rate_says_so() -> None:
+    first = CyclicPoisson(100, 4, 0.25, NoiseSource(8))
+    again = CyclicPoisson(100, 4, 0.25, NoiseSource(8))
+    seen = np.concatenate([first.batch(0), first.batch(1), again.batch(2), again.batch(3)])
+    assert sorted(seen.tolist()) == list(range(100))
+    assert first.batch(4).tolist() == first.batch(0).tolist()
+    assert CyclicPoisson(3, 60_000, 1e-5, NoiseSource(1)).batch(59_999).tolist() in ([], [0], [1], [2])
+    for parts, rate in ((0, 0.1), (2**16, 0.1), (4, 1.5)):
+        with pytest.raises(ValueError, match=r"parts|rate"):
+            CyclicPoisson(5, parts, rate, NoiseSource())
 
 
 def test_a_resumed_run_goes_on_with_the_same_order(tmp_path: Path) -> None:

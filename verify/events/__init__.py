@@ -7,6 +7,7 @@ from typing import Any
 
 from privctl.domain.errors import InputError
 from privctl.domain.events import (
+    BandedGaussian,
     BestOfRuns,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
@@ -23,6 +24,7 @@ from privctl.domain.events import (
 )
 from verify.events import (
     approximate_dp,
+    banded_gaussian,
     best_of_runs,
     discrete_gaussian,
     discrete_laplace,
@@ -40,6 +42,7 @@ from verify.events.row import EventVerification, PlannedAs
 #: Kind of event -> how it is verified; all kinds that compose.
 ROWS: dict[type[Event], EventVerification[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
+    BandedGaussian: banded_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
     DiscreteGaussianNoise: discrete_gaussian.ROW,

@@ -92,7 +92,7 @@ class EventVerification(Generic[Kind]):
     drawn: Callable[[Kind], Batches | None]
     cells: Callable[[Kind, bool], CellMaker]
     unit: PrivacyUnit = PrivacyUnit.EXAMPLE
-    parts: Callable[[Kind], list[tuple[Kind, int]] | None] = _none
+    parts: Callable[[Kind], Sequence[tuple[Event, int]] | None] = _none
     joined: Callable[[Sequence[Kind]], Kind] | None = None
     squared_shift: Callable[[Kind], float | None] = _none
     met: Callable[[Kind], bool] = _yes

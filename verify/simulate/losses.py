@@ -40,7 +40,11 @@ def gaussian(mu: float) -> Draw:
 
 def ledger_losses(ledger: Ledger) -> Draw | None:
     """The sum over all steps; None where an event is not simulated here (records in turn, batches of fixed size)."""
-    parts = [(row_of(event).draw(event), event.steps) for event in ledger.events]
+    parts = [
+        (row_of(part).draw(part), times)
+        for event in ledger.events
+        for part, times in row_of(event).parts(event) or [(event, event.steps)]
+    ]
     if any(step is None for step, _ in parts):
         return None
 

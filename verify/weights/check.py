@@ -19,7 +19,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.reader import SafetensorsFile
 from verify.methods import expected_of
 from verify.weights.law import law_of
-from verify.weights.moves import adam_reach, coefficients, kept, reach, signal
+from verify.weights.moves import adam_reach, kept, noise_coefficients, reach, signal
 from verify.weights.presence import Presence
 from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
@@ -246,7 +246,7 @@ def _noised(settings: TrainingFacts) -> _Bounds:
     if settings.adaptive:
         entry = adam_reach(settings)
     else:
-        root = math.sqrt(float(np.dot(coefficients(settings), coefficients(settings))))
+        root = float(np.linalg.norm(noise_coefficients(settings)))
         stddev, grid = settings.noise_stddev, settings.grid
         stddevs = root * stddev, root * math.hypot(stddev, grid / math.sqrt(12))
         # 2^60 weights are more than there are.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +46,7 @@ def law_of(settings: TrainingFacts, level: float) -> NoiseLaw:
 
     Raises UncheckableError where there are too many steps to draw from.
     """
-    draws = min(_DRAWS, _WORK // settings.updates)
+    draws = min(_DRAWS, _WORK // settings.updates // len(settings.correlation))
     if draws < _FEWEST:
         raise UncheckableError(f"{settings.updates} updates are too many to draw from what noise alone would do")
     coins = np.random.default_rng(17)  # not private: it decides nothing but which error below ``level`` is made
@@ -71,12 +72,17 @@ def _moves(settings: TrainingFacts, draws: int, coins: np.random.Generator) -> F
     stddev, grid = settings.noise_stddev, settings.grid
     total, weights = np.zeros(draws), coefficients(settings)
     mean, square = np.zeros(draws), np.zeros(draws)
+    own, earlier = settings.correlation[0], settings.correlation[1:]
+    past: deque[Floats] = deque(maxlen=len(earlier))
     rates = settings.rates * kept(settings)[:-1]
     for step in range(settings.updates):
         noise = coins.standard_normal(draws)
         noise *= stddev / grid
+        for share, before in zip(earlier, past, strict=False):
+            noise -= share / grid * before
         np.rint(noise, out=noise)
-        noise *= grid
+        noise *= grid / own
+        past.appendleft(noise)
         if not settings.adaptive:
             total += weights[step] * noise
             continue

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.linalg import solve_banded
 from scipy.optimize import brentq
 
 from verify.checkpoint_noise.values import Floats
@@ -35,6 +36,20 @@ def coefficients(settings: TrainingFacts) -> Floats:
         for step in range(len(found) - 2, -1, -1):
             found[step] += settings.momentum * found[step + 1]
     return found
+
+
+def noise_coefficients(settings: TrainingFacts) -> Floats:
+    """By how much the weights end lower for a unit of each step's fresh noise: C^-T a, for gradient descent.
+
+    Correlated noise w has C w = z, with z fresh and C lower triangular, banded and Toeplitz.
+    """
+    found, column = coefficients(settings), settings.correlation[: settings.updates]
+    if len(column) == 1:
+        return np.asarray(found / column[0])
+    bands = np.zeros((len(column), len(found)))
+    for age, value in enumerate(column):
+        bands[len(column) - 1 - age, age:] = value
+    return np.asarray(solve_banded((0, len(column) - 1), bands, found))
 
 
 def adam_reach(settings: TrainingFacts) -> float:
@@ -78,9 +93,12 @@ def signal(settings: TrainingFacts, level: float) -> float:
 
     A batch of K examples adds at most K C / B where the noise has sigma C / B, so R^2 = sum K_t^2 / sigma^2. A run
     clips by 2^-10 below C and leaves that for rounding; C bounds both. It holds but with probability ``level``.
+    Where noise is correlated, a release moves by the batches of several steps, each times a coefficient, which adds
+    the factor of the coefficients' sum (Young's inequality).
     """
     once, total = _batches(settings, level)
-    return math.sqrt(min(once * total, settings.updates * once * once)) / settings.noise_multiplier
+    added = math.sqrt(min(once * total, settings.updates * once * once)) / settings.noise_multiplier
+    return added * math.fsum(map(abs, settings.correlation))
 
 
 def reach(settings: TrainingFacts, level: float) -> float:
@@ -101,4 +119,6 @@ def _batches(settings: TrainingFacts, level: float) -> tuple[float, float]:
     """The most examples in any batch, and in all together, but with probability ``level``."""
     steps, rate = settings.updates, settings.sample_rate
     once = most_drawn(settings.examples, rate, level / 2 / steps)
+    if len(settings.correlation) > 1:  # which steps an example may take part in is not independent from step to step
+        return once, once * steps
     return once, most_drawn(settings.examples * steps, rate, level / 2)

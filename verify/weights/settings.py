@@ -34,8 +34,9 @@ class TrainingFacts:
     """How one training moved its weights.
 
     ``updates`` were made of the ``planned`` steps by which the learning rate goes. ``noise_multiplier`` is 0 where no
-    noise was added. ``batch_size`` is the expected one, which divides a batch's sum of gradients. ``clip_norm`` is None
-    where gradients were not clipped.
+    noise was added; ``correlation`` is what each release holds of the noise of the steps before, from its own on, in
+    the basis in which it is fresh: (1,) for noise of each step's own. ``batch_size`` is the expected one, which divides
+    a batch's sum of gradients. ``clip_norm`` is None where gradients were not clipped.
     """
 
     method: str
@@ -53,6 +54,7 @@ class TrainingFacts:
     beta1: float
     beta2: float
     weight_decay: float
+    correlation: tuple[float, ...] = (1.0,)
 
     @property
     def rates(self) -> Floats:
@@ -118,12 +120,27 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         beta1=_fraction(parameters.beta1, "beta1"),
         beta2=_fraction(parameters.beta2, "beta2"),
         weight_decay=_number(parameters.weight_decay, "weight_decay"),
+        correlation=_correlation(parameters),
     )
     if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
         raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
     if found.examples < 1:
         raise UncheckableError(f"the report says {found.examples} examples")
     return found
+
+
+def _correlation(parameters: StatedTraining) -> tuple[float, ...]:
+    """The coefficients of noise that is correlated over steps, where the method has such."""
+    stated = getattr(parameters, "coefficients", None)
+    if stated is None:
+        return (1.0,)
+    if not stated or stated[0] <= 0 or not all(abs(value) <= _LARGEST for value in stated):
+        raise UncheckableError("the noise's coefficients are not those of a matrix that has an inverse")
+    if parameters.updates != parameters.steps_begun:
+        raise UncheckableError(
+            "steps were begun and lost, with the noise that later steps would have cancelled: its law is not known here"
+        )
+    return tuple(stated)
 
 
 def facts_of(report: PrivacyReport) -> StatedTraining:

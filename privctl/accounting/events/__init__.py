@@ -6,6 +6,7 @@ from typing import Any
 
 from privctl.accounting.events import (
     approximate_dp,
+    banded_gaussian,
     best_of_runs,
     discrete_gaussian,
     discrete_laplace,
@@ -19,6 +20,7 @@ from privctl.accounting.events import (
 )
 from privctl.accounting.events.row import EventAccounting
 from privctl.domain.events import (
+    BandedGaussian,
     BestOfRuns,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
@@ -36,6 +38,7 @@ from privctl.domain.events import (
 #: Kind of event -> what the accountant knows of it; all kinds that compose.
 ROWS: dict[type[Event], EventAccounting[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
+    BandedGaussian: banded_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
     DiscreteGaussianNoise: discrete_gaussian.ROW,

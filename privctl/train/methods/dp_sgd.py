@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
-from privctl.domain.ranges import Range
+from privctl.domain.ranges import BANDS, Range
 from privctl.train.method import Method, MethodSettings, option
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ TUNING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgdSettings(MethodSettings):
-    """``batches``: how they are drawn.
+    """``batches``: how they are drawn. ``bands``: over how many steps noise is correlated; None for 1.
 
     ``gradient_canaries``: so many gradients of the clip norm are mixed in by coins, to audit the training itself.
     """
@@ -34,6 +34,12 @@ class DpSgdSettings(MethodSettings):
         "How batches are drawn: each record with its own coin in every step, or in one random step of each pass.",
         choices=(str(Batches.POISSON), str(Batches.BALLS_AND_BINS)),
     )
+    bands: int | None = option(
+        None,
+        "Correlate the noise of so many steps, so that it cancels in part where they add up; parts of the data take "
+        "turns, one a step. `privctl account --mechanism banded` finds the best number.  [default: 1]",
+        within=BANDS,
+    )
     gradient_canaries: int | None = option(
         None,
         "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release.",
@@ -41,12 +47,18 @@ class DpSgdSettings(MethodSettings):
     )
 
 
+def _bands(request: RetrainRequest) -> int:
+    return request.settings_as(DpSgdSettings).bands or 1
+
+
 def _batches(request: RetrainRequest) -> Batches:
-    return request.settings_as(DpSgdSettings).batches
+    return Batches.CYCLIC_POISSON if _bands(request) > 1 else request.settings_as(DpSgdSettings).batches
 
 
 def _check(request: RetrainRequest) -> None:
-    if _batches(request) is not Batches.POISSON:
+    if _bands(request) > 1:
+        _check_banded(request)
+    elif _batches(request) is not Batches.POISSON:
         for flag, given in (
             ("--secrets", request.secrets is not None),
             ("--gradient-canaries", request.settings_as(DpSgdSettings).gradient_canaries is not None),
@@ -59,6 +71,19 @@ def _check(request: RetrainRequest) -> None:
         raise CommandError(
             "--gradient-canaries are drawn at one rate, and --secrets sets one for each record; remove one"
         )
+
+
+def _check_banded(request: RetrainRequest) -> None:
+    """Raises CommandError for what has not been worked out for correlated noise."""
+    settings = request.settings_as(DpSgdSettings)
+    for given, what in (
+        (request.secrets is not None, "--secrets draws each record at a rate of its own"),
+        (settings.gradient_canaries is not None, "--gradient-canaries are judged step by step"),
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches} takes no parts in turn"),
+        (request.fsdp, "--fsdp keeps no noise of earlier steps"),
+    ):
+        if given:
+            raise CommandError(f"--bands correlates the noise of steps, and {what}; remove one")
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
@@ -94,6 +119,10 @@ METHOD = Method(
     MODEL may be a LoRA adapter's directory as peft writes it; its base is frozen, and the output is an adapter. With
     --lora-rank new adapters are trained and merged into the weights, or written alone with --save-adapter.
 
+    With --bands, noise is correlated from step to step (matrix factorization), which leaves less of it in the weights
+    where batches are large or epochs few. The state of an unfinished run then holds the noise of so many steps, twice
+    the size of the gradients each.
+
     With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
     may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
     size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
@@ -104,6 +133,8 @@ METHOD = Method(
           --epochs 3 --batch-size 512 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
           --labels 0,1 --epsilon 8 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 2 \\
+          -o private/
       privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
           -o adapter/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
@@ -121,6 +152,7 @@ METHOD = Method(
     settings=DpSgdSettings,
     sampled=lambda _: True,
     batches=_batches,
+    bands=_bands,
     check=_check,
     run=_run,
 )

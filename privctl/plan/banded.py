@@ -1,0 +1,95 @@
+"""Correlated noise: its privacy, the number of bands that is best for a budget, and its error beside DP-SGD's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from privctl.accounting.banded import banded_coefficients, most_bands, prefix_error, require_bands
+from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.ledger import epsilon_bound
+from privctl.domain.events import BandedGaussian, Ledger
+from privctl.plan.accountants import BudgetPlan
+from privctl.plan.theorems import plan_ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandedRequest:
+    """Steps at a rate, by ``bands`` or the best number of them, for a target epsilon or with a given noise."""
+
+    sample_rate: float
+    steps: int
+    bands: int | None
+    target: float | None
+    noise_multiplier: float | None
+
+
+def plan_banded(asked: BandedRequest, delta: float, *, priors: tuple[float, ...] = ()) -> BudgetPlan:
+    """The plan, with remarks on the error of sums of steps. Raises ValueError for bands that do not fit rate and steps.
+
+    Without ``bands``, those of 1, 2, 4, ... are taken that have the least error at the same epsilon: the target, or
+    that of independent noise with the given multiplier.
+    """
+    most = most_bands(asked.sample_rate, asked.steps)
+    if asked.bands is not None:
+        require_bands(asked.bands, asked.sample_rate, asked.steps)
+    epsilon = asked.target
+    if asked.bands is None and asked.noise_multiplier is not None:
+        raise ValueError("bands is missing; give it with --noise-multiplier, or give --epsilon to have it chosen")
+    if asked.bands is not None and asked.noise_multiplier is not None:
+        event = _event(asked, asked.bands, asked.noise_multiplier)
+        epsilon = epsilon_bound(Ledger(events=(event,)), delta)
+    assert epsilon is not None
+    counts = [asked.bands] if asked.bands is not None else [2**k for k in range(most.bit_length())]
+    tried = {count: _least_noise(asked, count, epsilon, delta) for count in {1, *counts}}
+    best = min(counts, key=lambda count: tried[count].error)
+    chosen = tried[best]
+    if asked.noise_multiplier is not None and asked.bands is not None:
+        chosen = _Tried.of(_event(asked, asked.bands, asked.noise_multiplier))
+    plan = plan_ledger([chosen.event], delta, priors=priors, remarks=tuple(_remarks(chosen, tried)))
+    if asked.target is None:
+        return plan
+    return replace(plan, solved="noise multiplier", target=asked.target, solution=chosen.event.noise_multiplier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    event: BandedGaussian
+    error: float
+
+    @classmethod
+    def of(cls, event: BandedGaussian) -> _Tried:
+        return cls(event=event, error=event.noise_multiplier * prefix_error(event.coefficients, event.steps))
+
+
+def _event(asked: BandedRequest, bands: int, noise: float) -> BandedGaussian:
+    return BandedGaussian(
+        noise_multiplier=noise,
+        coefficients=banded_coefficients(bands, asked.steps),
+        sample_rate=asked.sample_rate,
+        steps=asked.steps,
+    )
+
+
+def _least_noise(asked: BandedRequest, bands: int, epsilon: float, delta: float) -> _Tried:
+    noise = noise_multiplier_for(epsilon, delta, lambda noise: Ledger(events=(_event(asked, bands, noise),)))
+    return _Tried.of(_event(asked, bands, noise))
+
+
+def _remarks(chosen: _Tried, tried: dict[int, _Tried]) -> Iterator[str]:
+    alone = tried[1]
+    if chosen.event.bands == 1:
+        yield f"with 1 band noise is independent: this is DP-SGD, with {_of_error(alone)}"
+    else:
+        yield (
+            f"{chosen.event.bands} bands: {_of_error(chosen)}; independent noise (DP-SGD) of the same epsilon has "
+            f"noise multiplier {alone.event.noise_multiplier:.6g} and an error of {alone.error:.4g}, "
+            f"{alone.error / chosen.error:.3g} times as much"
+        )
+    others = [f"{each.error:.4g} with {count}" for count, each in sorted(tried.items())]
+    if len(others) > 2:
+        yield f"error by bands: {', '.join(others)}"
+
+
+def _of_error(tried: _Tried) -> str:
+    return f"a root mean square error of {tried.error:.4g} clip norms in sums of the first k steps, over all k"

@@ -1,0 +1,226 @@
+"""``retrain dp-sgd --bands``: trained, verified, forged, interrupted and resumed, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from privctl.accounting.banded import banded_coefficients
+from privctl.cli import run
+from privctl.domain.errors import RunInterruptedError
+from privctl.domain.events import BandedGaussian, Ledger
+from privctl.domain.progress import unseen
+from privctl.domain.verdict import Outcome
+from privctl.reports.files import read_report
+from privctl.train.correlated_noise import CorrelatedNoise
+from privctl.train.methods.dp_sgd import DpSgdSettings
+from privctl.train.prepare import prepare
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.run import run_training
+from privctl.train.sampling import CyclicPoisson
+from privctl.train.session import Session
+from tests.models.tasks.small import architecture, words
+from verify.run import read, verify
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+RECORDS, STEPS, BANDS = 30, 7, 3
+OPTIONS = ["--noise-multiplier", "1", "--batch-size", "6", "--steps", str(STEPS), "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("banded")
+    architecture(place / "start", "gpt2")
+    words().tokenizer.save_pretrained(place / "start")
+    lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(RECORDS)]
+    (place / "train.jsonl").write_text("\n".join(lines))
+    return place
+
+
+def call(start: Path, output: Path, *more: str) -> list[str]:
+    data = str(start / "train.jsonl")
+    return ["retrain", "dp-sgd", str(start / "start"), "--data", data, "-o", str(output), "-q", *OPTIONS, *more]
+
+
+@pytest.fixture(scope="module")
+def trained(start: Path) -> Path:
+    assert run(call(start, start / "out", "--bands", str(BANDS))) == 0
+    return start / "out.report.json"
+
+
+def test_a_run_states_its_noise_and_is_verified(trained: Path) -> None:
+    report = read_report(trained)
+    coefficients = banded_coefficients(BANDS, STEPS)
+    event = BandedGaussian(noise_multiplier=1, coefficients=coefficients, sample_rate=0.2, steps=STEPS)
+    assert report.mechanism == Ledger(events=(event,))
+    assert tuple(report.parameters["coefficients"]) == coefficients
+    assert report.parameters["batches"] == "cyclic-poisson"
+    assert run(["verify", str(trained), "-q"]) == 0
+    assert not trained.with_name("out.run").exists()
+
+
+def _longer(values: list[float]) -> list[float]:
+    return [1.1 * value for value in values]
+
+
+def _with_coefficients(change: Callable[[list[float]], list[float]], *places: str) -> Callable[[Any], None]:
+    def edit(report: Any) -> None:
+        for place in places:
+            holder = report["parameters"] if place == "parameters" else report["mechanism"]["events"][0]
+            holder["coefficients"] = change(holder["coefficients"])
+
+    return edit
+
+
+def _half_the_noise(report: Any) -> None:
+    for holder in (report["parameters"], report["mechanism"]["events"][0]):
+        holder["noise_multiplier"] /= 2
+    for guarantee in report["guarantees"]:
+        guarantee["noise_multiplier"] /= 2
+
+
+def _fewer_steps(report: Any) -> None:
+    report["mechanism"]["events"][0]["steps"] = STEPS - 1
+
+
+def _unlike(report: Any) -> None:
+    report["mechanism"]["events"] = [
+        {"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.2, "steps": STEPS, "batches": "poisson"}
+    ]
+
+
+FORGERIES: dict[str, Callable[[Any], None]] = {
+    "columns of norm 1.1": _with_coefficients(_longer, "parameters", "ledger"),
+    "columns of norm 1.1 in the ledger alone": _with_coefficients(_longer, "ledger"),
+    "half of the noise": _half_the_noise,
+    "taking part a step too early": _with_coefficients(lambda values: values[:-1], "ledger"),
+    "a step less": _fewer_steps,
+    "noise of each step's own": _unlike,
+    "no coefficients": lambda report: report["parameters"].pop("coefficients"),
+    "other batches": lambda report: report["parameters"].update(batches="poisson"),
+}
+
+
+#: Those that are tried in the quick suite.
+_QUICK = ("columns of norm 1.1", "half of the noise", "taking part a step too early")
+
+
+@pytest.mark.forged("each is a lie about the noise or about who takes part when")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in FORGERIES]
+)
+def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(trained.read_text())
+    FORGERIES[name](report)
+    forged = trained.with_name("forged.report.json")
+    forged.write_text(json.dumps(report))
+    assert run(["verify", str(forged)]) == 1
+    assert "REFUTED" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_with_its_parts_and_its_noise(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[int, list[int]] = {}
+    real = CyclicPoisson.batch
+
+    def watched(self: CyclicPoisson, step: int) -> np.ndarray:
+        drawn[step] = real(self, step).tolist()
+        return real(self, step)
+
+    remembered: dict[int, int] = {}
+    release = CorrelatedNoise.release
+
+    def noted(self: CorrelatedNoise, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
+        remembered[step] = sum(noise is not None for noise in self._history)
+        release(self, tensors, stddev, step)
+
+    monkeypatch.setattr(CyclicPoisson, "batch", watched)
+    monkeypatch.setattr(CorrelatedNoise, "release", noted)
+    request = RetrainRequest(
+        method_name="dp-sgd",
+        settings=DpSgdSettings(bands=BANDS),
+        model=ModelRequest(path=start / "start"),
+        data=DataRequest(train=start / "train.jsonl"),
+        budget=BudgetRequest(noise_multiplier=1.0),
+        output=tmp_path / "out",
+        batch_size=6,
+        steps=STEPS,
+        device="cpu",
+    )
+    with pytest.raises(RunInterruptedError):
+        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    assert set(drawn) == {0}
+    assert run(call(start, tmp_path / "out", "--resume")) == 2  # begun with correlated noise
+    assert run(call(start, tmp_path / "out", "--resume", "--bands", str(BANDS))) == 0
+    assert sorted(drawn) == list(range(STEPS))
+    assert remembered == {step: min(step, BANDS - 1) for step in range(STEPS)}
+    parts = [set().union(*(drawn[step] for step in range(turn, STEPS, BANDS))) for turn in range(BANDS)]
+    assert sum(map(len, parts)) == len(set().union(*parts))
+    assert not (tmp_path / "out.run").exists()
+    assert run(["verify", str(tmp_path / "out.report.json"), "-q"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.forged("another law of the noise than the run's")
+def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_path: Path) -> None:
+    more = ["--optimizer", "sgd", "--noise-multiplier", "20", "--steps", "20", "--bands", "5"]
+    assert run(call(start, tmp_path / "out", *more)) == 0
+    path = tmp_path / "out.report.json"
+    found = {"as it was": _of_weights(path)}
+    report = json.loads(path.read_text())
+    forged = tmp_path / "forged.report.json"
+    for name, change in (
+        ("noise of each step's own", {"coefficients": [1.0]}),
+        ("twice the noise", {"noise_multiplier": 40.0}),
+        ("half the noise", {"noise_multiplier": 10.0}),
+    ):
+        forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
+        found[name] = _of_weights(forged)
+    assert found.pop("as it was") is Outcome.CONSISTENT
+    assert set(found.values()) == {Outcome.REFUTED}
+
+
+def _of_weights(path: Path) -> Outcome:
+    (verdict,) = (each for each in verify(path, read(path)).verdicts if each.subject == "weights")
+    return verdict.outcome
+
+
+@pytest.mark.slow
+def test_one_band_is_dp_sgd(start: Path, tmp_path: Path) -> None:
+    assert run(call(start, tmp_path / "one", "--bands", "1")) == 0
+    assert run(call(start, tmp_path / "none")) == 0
+    one, none = (read_report(tmp_path / f"{name}.report.json") for name in ("one", "none"))
+    assert one.mechanism == none.mechanism
+    assert one.guarantees == none.guarantees
+    assert one.parameters.keys() == none.parameters.keys()
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (["--gradient-canaries", "20"], "--gradient-canaries are judged step by step"),
+        (["--batches", "balls-and-bins"], "--batches balls-and-bins takes no parts in turn"),
+        (["--fsdp"], "--fsdp keeps no noise of earlier steps"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], what: str
+) -> None:
+    assert run(call(start, tmp_path / "out", "--bands", "3", *more)) == 2
+    assert what in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_too_many_bands_are_refused(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(call(start, tmp_path / "out", "--bands", "6")) == 2
+    assert "--bands is 6; at a sampling rate of 0.2 and 7 steps it must be 5 at most" in capsys.readouterr().err
