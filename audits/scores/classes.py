@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,7 +134,7 @@ class TextClassifierSubject:
             # causal classifiers look for the last token that is not padding
             model.network.config.pad_token_id = self.scorer.pad
         self._frame = frame_of(model.tokenizer)
-        self._labels = {} if self.scorer.problem is HeadKind.NUMBER else _labels(model)
+        self._labels = {} if self.scorer.problem is HeadKind.NUMBER else label_numbers(model)
         self.max_length: int | None = framed_limit(model, self._frame, max_length)
 
     def rows(self, records: Sequence[Record]) -> Rows:
@@ -153,9 +152,9 @@ class TextClassifierSubject:
             return np.array([float(record.label or "nan")]).view(np.int64)
         if self.scorer.problem is HeadKind.SEVERAL:
             names = json.loads(record.label or "[]")
-            held = {_number(self._labels, replace(record, label=name), self.model) for name in names}
+            held = {number_of(self._labels, name, record.line, self.model) for name in names}
             return np.isin(np.arange(self.scorer.behind), list(held)).astype(np.int64)
-        return np.array([_number(self._labels, record, self.model)])
+        return np.array([number_of(self._labels, record.label, record.line, self.model)])
 
     def describe(self) -> dict[str, Any]:
         """See ``Subject``."""
@@ -217,7 +216,7 @@ class ImageSubject:
         self.scorer = ImageScorer(model)
         self.facts = self.scorer.facts
         self.resize = resize
-        self._labels = _labels(model)
+        self._labels = label_numbers(model)
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``Subject``; raises InputError for images of another size than the model's."""
@@ -230,7 +229,7 @@ class ImageSubject:
                     f"image {record.line} is {size[0]}x{size[1]} pixels and {self.model.path} takes "
                     f"{self.facts.size[0]}x{self.facts.size[1]}; give --resize"
                 )
-            rows.append(pack(_number(self._labels, record, self.model), record.pixels))
+            rows.append(pack(number_of(self._labels, record.label, record.line, self.model), record.pixels))
         return Rows(rows=rows, truncated=np.zeros(len(rows), dtype=np.bool_))
 
     def describe(self) -> dict[str, Any]:
@@ -266,7 +265,7 @@ def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[i
         yield batch
 
 
-def _labels(model: LanguageModel) -> dict[str, int]:
+def label_numbers(model: LanguageModel) -> dict[str, int]:
     """The number of each label, by its name, and by itself where that is not the name of another."""
     names = class_names(model.network.config)
     if len(names) < 2:
@@ -274,12 +273,13 @@ def _labels(model: LanguageModel) -> dict[str, int]:
     return {str(i): i for i in names} | {name: i for i, name in names.items()}
 
 
-def _number(labels: dict[str, int], record: Record, model: LanguageModel) -> int:
+def number_of(labels: dict[str, int], name: str | None, line: int, model: LanguageModel) -> int:
+    """The number of the label ``name`` of the record on ``line``; raises InputError for one that is not known."""
     try:
-        return labels[record.label or ""]
+        return labels[name or ""]
     except KeyError:
         known_names = ", ".join(sorted(name for name in labels if not name.isdecimal())[:4])
         raise InputError(
-            f"the record on line {record.line} has the label {record.label!r}, which {model.path} does not know (its "
-            f"config.json names {known_names}); give the labels the model was trained with"
+            f"the record on line {line} has the label {name!r}, which {model.path} does not know (its config.json "
+            f"names {known_names}); give the labels the model was trained with"
         ) from None

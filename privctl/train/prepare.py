@@ -202,7 +202,7 @@ def _check_task(request: RetrainRequest) -> None:
         "--unit": images and data.unit is not None,
         "--long": images and data.long is not None,
         "--max-length": images and data.max_length is not None,
-        "--text-column": images and data.columns.text is not None,
+        "--text-column": (images or request.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
         "--label-column": request.task not in LABELLED and data.columns.label is not None,
         "--vocabulary": images and request.model.vocabulary is not None,
         "--response-only": not causal and data.response_only,

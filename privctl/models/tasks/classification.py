@@ -16,7 +16,7 @@ from privctl.data.columns import HeadKind
 from privctl.data.images import ImageSet
 from privctl.data.pixels import ImageFacts
 from privctl.models.choices import TaskName
-from privctl.models.images import image_logits
+from privctl.models.images import image_logits, logits_in
 from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, evaluation_mode, group_by_length, moved
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.tasks.language import pad_batch
@@ -71,6 +71,14 @@ def _measures(problem: HeadKind, parts: Sequence[Tensor]) -> dict[str, float]:
     return {**found, "examples": float(len(loss))}
 
 
+def text_logits(network: nn.Module, batch: Mapping[str, Tensor], **more: Tensor) -> Tensor:
+    """What the head of ``network`` gives for the ``input_ids`` of ``batch``, and for ``more`` inputs by their names."""
+    # A cache is of no use here, and some hybrid networks fail at it.
+    taken = inspect.signature(getattr(network, "forward", network)).parameters
+    given = {"use_cache": False} if "use_cache" in taken else {}
+    return logits_in(network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **more, **given))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextClassification(CorpusTask):
     """Predicting a text's label, several labels, or a number, as ``problem`` says.
@@ -95,30 +103,19 @@ class TextClassification(CorpusTask):
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
-        return _losses(self.problem, self._logits(network, batch), batch["labels"])
+        return _losses(self.problem, text_logits(network, batch), batch["labels"])
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
         """See ``Task``: ``loss`` in nats, and accuracy, micro F1 or squared error, over all ``examples``."""
 
         def outcomes(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
-            return _outcomes(self.problem, self._logits(network, batch), batch["labels"])
+            return _outcomes(self.problem, text_logits(network, batch), batch["labels"])
 
         everything = range(len(self.corpus.examples))
         groups = list(group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
         with evaluation_mode(network):
             return _measures(self.problem, workers.spread(groups, outcomes, _WIDTHS[self.problem]))
-
-    @staticmethod
-    def _logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        # A cache is of no use here, and some hybrid networks fail at it.
-        given = (
-            {"use_cache": False}
-            if "use_cache" in inspect.signature(getattr(network, "forward", network)).parameters
-            else {}
-        )
-        logits: Tensor = network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **given).logits
-        return logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
