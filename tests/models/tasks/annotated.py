@@ -39,7 +39,7 @@ _PROBLEMS = {TaskName.TOKEN_CLASSIFICATION: HeadKind.TOKENS, TaskName.QUESTION_A
 def save_tokenizer(folder: Path) -> Path:
     """A tokenizer as BERT's, of single letters and a few words."""
     vocabulary = {piece: i for i, piece in enumerate((*SPECIAL, *PIECES))}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106 -- a token of a tokenizer
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers import pipeline
 
 from privctl.data.annotated import annotated
@@ -149,7 +148,7 @@ def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:
             answer = model.network.eval()(**encoding)
         start, end = answer.start_logits[0].double().tolist(), answer.end_logits[0].double().tolist()
         inside = [i for i, sequence in enumerate(encoding.sequence_ids(0)) if sequence == 1]
-        best = max(((start[s] + end[e], s, e) for s in inside for e in inside if s <= e < s + 30))
+        best = max((start[s] + end[e], s, e) for s in inside for e in inside if s <= e < s + 30)
         said = "" if start[0] + end[0] > best[0] else each["context"][spans[best[1]][0] : spans[best[2]][1]]
         answers = each["answers"]["text"] if "answers" in each else [each["answer"]]
         one, two = squad_measures(said, answers)
