@@ -147,6 +147,7 @@ def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) 
     reads; ``columns`` names other fields. Raises InputError, naming the line, for what is not such a record.
     """
     if isinstance(subject, ImageSubject):
+        columns = replace(columns or Columns(), problem=subject.scorer.problem)
         images = read_images(path, channels=subject.facts.channels, resize=subject.resize, columns=columns)
         pairs = zip(images.labels, images.pixels, strict=True)
         return [Record(i, "", label, pixels) for i, (label, pixels) in enumerate(pairs, start=1)]

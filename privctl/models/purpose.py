@@ -47,7 +47,7 @@ def task_named(path: Path) -> TaskName | None:
 def checked_problem(path: Path, config: Any, task: TaskName) -> HeadKind:
     """What the head of a model of ``config`` predicts, a classifier's by its ``problem_type``; of other tasks ``ONE``.
 
-    Raises InputError for a number of outputs that does not fit, and for images with several labels or a number.
+    Raises InputError for a number of outputs that does not fit.
     """
     if task in _HEADS:
         return _HEADS[task]
@@ -55,11 +55,6 @@ def checked_problem(path: Path, config: Any, task: TaskName) -> HeadKind:
     if task not in (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION) or stated is None:
         return HeadKind.ONE
     problem = HeadKind(stated)
-    if task is TaskName.IMAGE_CLASSIFICATION and problem is not HeadKind.ONE:
-        raise InputError(
-            f'{path} has "problem_type": "{problem}" in its config.json, which is supported for texts alone; images '
-            "have one label each"
-        )
     if problem is HeadKind.NUMBER and config.num_labels != 1:
         raise InputError(
             f'{path} has "problem_type": "regression" and {config.num_labels} outputs in its config.json; regression '

@@ -35,7 +35,7 @@ def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = ()
     source = np.random.default_rng(_SEED)
     labels = source.integers(max(1, classes), size=len(lengths)).tolist()
     if isinstance(task, ImageClassification):
-        return _images(task, len(lengths), plain, labels, source)
+        return _images(task, len(lengths), plain, _labels(task.problem, labels, max(1, classes)), source)
     if not isinstance(task, CorpusTask):
         raise TypeError(f"{type(task).__name__} is neither on texts nor on images")
     text = _pair if isinstance(task, SequenceToSequence) else _text
@@ -106,7 +106,7 @@ def _ordinary(facts: TextFacts) -> np.ndarray:
 
 
 def _images(
-    task: ImageClassification, count: int, plain: Collection[int], labels: list[int], source: np.random.Generator
+    task: ImageClassification, count: int, plain: Collection[int], labels: Any, source: np.random.Generator
 ) -> Task:
     """Of the size and type of the task's own. The brightest is far brighter where numbers are not limited to bytes."""
     originals = task.images.pixels

@@ -177,7 +177,7 @@ def _images(request: ShadowRequest) -> _Read:
         training.data.train,
         channels=_channels(training.model.path),
         resize=training.data.resize,
-        columns=training.data.columns,
+        columns=replace(training.data.columns, problem=problem_of(training.model.path, training.task)),
     )
     pairs = zip(images.labels, images.pixels, strict=True)
     records = [Record(i, "", label, image) for i, (label, image) in enumerate(pairs, start=1)]
