@@ -35,6 +35,35 @@ _PATIENCE = timedelta(hours=12)
 #: Errors that one process hands to the others, which end as it does.
 _SHARED_ERRORS = (CommandError, InputError, FileSystemError, RunInterruptedError)
 _DONE, _FAILED = b"=", b"!"
+#: What gloo and NCCL say where another process has gone.
+_LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "NCCL communicator was aborted")
+
+
+class MemoryElsewhereError(MemoryError):
+    """Another process ran out of memory in work that all do jointly."""
+
+
+class _FailedElsewhere(BaseException):
+    """Another process failed in work that all do jointly. No handler of a model's errors may take it for one."""
+
+
+def take_part(answer: bool = False) -> bool:
+    """Whether any process answers yes; to be called before each exchange in work that processes do ``jointly``.
+
+    So none begins an exchange that another, which failed, would not join: then that work ends here. It is one exchange
+    of two bytes between processors, which waits for no GPU. Space for what follows is to be allocated before.
+    """
+    failed, any_yes = _voted(failed=False, answer=answer)
+    if failed:
+        raise _FailedElsewhere
+    return any_yes
+
+
+def _voted(*, failed: bool, answer: bool = False) -> tuple[bool, bool]:
+    votes = torch.tensor([failed, answer], dtype=torch.uint8)
+    dist.all_reduce(votes, dist.ReduceOp.MAX)
+    one, other = votes.tolist()
+    return bool(one), bool(other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +129,14 @@ class Workers:
 
         Each process computes its share. All must ask for the same, and get what one process alone would.
         """
-        own = [compute(item) for item in items[self.rank :: self.size]]
-        if self.lockstep and len(own) * self.size < len(items):
-            compute(items[0])  # a pass more, as others make one
+
+        def compute_share() -> list[Tensor]:
+            rows = [compute(item) for item in items[self.rank :: self.size]]
+            if self.lockstep and len(rows) * self.size < len(items):
+                compute(items[0])  # a pass more, as others make one
+            return rows
+
+        own = self.jointly(compute_share)
         if self.size == 1:
             return own
         counts = self.gather(torch.tensor([len(rows) for rows in own], dtype=torch.int64)).tolist()
@@ -151,6 +185,39 @@ class Workers:
         self.once(made)
         return found[0] if found else None
 
+    def in_turn(self, make: Callable[[], object]) -> None:
+        """Call ``make`` in one process after the other; where it raises, every process raises that error."""
+
+        def made() -> bytes:
+            make()
+            return b""
+
+        for rank in range(self.size):
+            self._made_by(rank, made)
+
+    def jointly(self, work: Callable[[], Item]) -> Item:
+        """What ``work`` gives in this process. Where it raises in any, all end it, and raise that error or their own.
+
+        All must call this, not inside of itself. Before every exchange in ``work`` comes a ``take_part``. For want of
+        memory in another process this raises MemoryElsewhereError.
+        """
+        if self.size == 1:
+            return work()
+        answer, fault = b"", None
+        try:
+            found = work()
+            if not _voted(failed=False)[0]:
+                return found
+        except _FailedElsewhere:
+            pass
+        except BaseException as error:  # the others must not wait for an exchange that will not come
+            _voted(failed=True)
+            answer, fault = _error_bytes(error), error
+        said = self._gather_bytes(answer)
+        if fault is not None:
+            raise fault
+        raise _error_of(next(each for each in said if each))
+
     def _made_by(self, maker: int, make: Callable[[], bytes]) -> bytes:
         answer, fault = b"", None
         if maker == self.rank:
@@ -171,6 +238,10 @@ class Workers:
         """The rank of the first process on this machine: torchrun counts them on, from machine to machine."""
         local = os.environ.get("LOCAL_RANK", "")
         return self.rank - int(local) if local.isdecimal() and int(local) <= self.rank else self.rank
+
+    def each(self, said: bytes) -> list[bytes]:
+        """What each process says; all must say something, if only nothing."""
+        return [said] if self.size == 1 else self._gather_bytes(said)
 
     def _gather_bytes(self, said: bytes) -> list[bytes]:
         sizes = self.gather(torch.tensor([len(said)])).tolist()
@@ -208,15 +279,30 @@ class Workers:
             dist.barrier()
 
 
+def short_of_memory(error: BaseException) -> bool:
+    """Whether torch or Python could not get the memory it asked for, on whatever device."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
 def _error_bytes(error: BaseException) -> bytes:
+    kind: type[BaseException] = PrivctlError
+    sentence = "another process of this run failed; its message says why"
     if isinstance(error, PrivctlError):
-        kind = next((each for each in _SHARED_ERRORS if isinstance(error, each)), PrivctlError)
-        return json.dumps([kind.__name__, str(error)]).encode()
-    return json.dumps([PrivctlError.__name__, "another process of this run failed; its message says why"]).encode()
+        kind, sentence = next((each for each in _SHARED_ERRORS if isinstance(error, each)), PrivctlError), str(error)
+    elif short_of_memory(error):
+        kind, sentence = MemoryElsewhereError, "another process of this run ran out of memory"
+    elif isinstance(error, OSError):
+        kind = FileSystemError
+        sentence = f"the operating system refused: {error.strerror or error}; files written earlier are intact"
+    return json.dumps([kind.__name__, sentence]).encode()
 
 
-def _error_of(said: bytes) -> PrivctlError:
+def _error_of(said: bytes) -> Exception:
     name, sentence = json.loads(said)
+    if name == MemoryElsewhereError.__name__:
+        return MemoryElsewhereError(sentence)
     return next((each for each in _SHARED_ERRORS if each.__name__ == name), PrivctlError)(sentence)
 
 
@@ -252,5 +338,12 @@ def start_workers(device: torch.device, *, together: bool = True) -> Iterator[Wo
         yield workers
         if together:
             workers.barrier()  # a process that leaves early takes down what the others still talk to
+    except RuntimeError as error:
+        if not any(words in str(error) for words in _LOST):
+            raise
+        raise PrivctlError(
+            "another process of this run ended in the midst of it, so this one ends too; see what it wrote, and "
+            "continue with --resume where the run had begun"
+        ) from None
     finally:
         dist.destroy_process_group()

@@ -40,7 +40,7 @@ from privctl.models.purpose import checked_problem, task_named
 from privctl.models.unfilled import without_parameters
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
-from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, open_checkpoint
+from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
 
 CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
 #: Tasks on records that have a label or a target.
@@ -60,6 +60,8 @@ class TrainingModel:
     not use, ``frozen_norms`` layers of batch normalisation that keep their running statistics; ``converted`` says
     "batch-norm" where these were moved into scales and shifts. ``decoder_start`` is the id with which the decoder of a
     sequence-to-sequence model begins, None where that is the target's last. ``problem`` is what a classifier predicts.
+    ``files`` are those that the weights were read from, or yet are to be. ``by_main`` names a tensor for which the main
+    process alone reads the weights of a model in shards.
     """
 
     path: Path
@@ -78,6 +80,8 @@ class TrainingModel:
     vocabulary_from_private_data: bool = False
     decoder_start: int | None = None
     problem: HeadKind = HeadKind.ONE
+    files: tuple[SafetensorsFile, ...] = ()
+    by_main: str | None = None
 
     @property
     def companion(self) -> Any:
@@ -130,6 +134,7 @@ def load_for_training(
         if problem is HeadKind.NUMBER and labels is not None:
             raise CommandError("--labels names classes, and the model predicts a number; remove it")
         _adapt_config(config, task, labels, vocabulary)
+        files: tuple[SafetensorsFile, ...] = ()
         if unfilled:
             with without_parameters():
                 network, misfits = _random_network(path, config, KINDS[task]), TensorMismatch()
@@ -138,6 +143,7 @@ def load_for_training(
         else:
             with open_checkpoint(path) as checkpoint:
                 network, misfits = read_network(checkpoint, folder, config, torch.float32, KINDS[task])
+            files = checkpoint.files
             _check_misfits(path, task, network, misfits)
             _check_numbers(path, network)
     if adapter is not None:
@@ -166,6 +172,7 @@ def load_for_training(
         converted=convert,
         vocabulary_from_private_data=vocabulary is not None and vocabulary.from_private_data,
         decoder_start=decoder_start(path, network) if task is TaskName.SEQ2SEQ_LM else None,
+        files=files,
     )
 
 

@@ -97,15 +97,16 @@ def _add_in_turn(
     workers: Workers,
 ) -> None:
     """Store each process's models, one process after the other, for the report beside them lists all."""
-    if workers.size > 1:
-        trained = list(trained)  # before anyone's turn, so that they train at the same time
-    for rank in range(workers.size):
-        if rank == workers.rank:
-            if workers.size > 1:
-                shadow_folder.refresh()
-            for index, model, network in trained:
-                shadow_folder.add(index, model, network, device)
-        workers.barrier()
+    # Before anyone's turn, so that they train at the same time.
+    own = trained if workers.size == 1 else workers.jointly(lambda: list(trained))
+
+    def add() -> None:
+        if workers.size > 1:
+            shadow_folder.refresh()
+        for index, model, network in own:
+            shadow_folder.add(index, model, network, device)
+
+    workers.in_turn(add)
 
 
 def _finished_models(folder: Path, settings: dict[str, Any]) -> set[int]:

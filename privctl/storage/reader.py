@@ -39,6 +39,7 @@ class SafetensorsFile:
             raise unreadable(path, error) from None
         try:
             self.size = os.fstat(self._fd).st_size
+            self.version = version_of(self._fd)
             self.header = self._read_header()
         except OSError as error:
             os.close(self._fd)
@@ -77,6 +78,18 @@ class SafetensorsFile:
         self.read_into(self.header.data_start + tensor.begin + start, memoryview(out))
         return out
 
+    def require_unchanged(self) -> None:
+        """Raise InputError where the file at the path is not as it was opened: another one, or written to since."""
+        try:
+            now = version_of(self.path)
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        if now != self.version:
+            raise InputError(
+                f"{self.path} was changed since it was opened, so its digest would not be that of the weights that "
+                "were read; put the file back, and let nothing write to it meanwhile"
+            )
+
     def close(self) -> None:
         """Release the descriptor; safe to call twice."""
         if self._fd >= 0:
@@ -88,6 +101,12 @@ class SafetensorsFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def version_of(file: Path | int) -> tuple[int, int, int]:
+    """What tells a file from another one and from itself after a write: its number, size and time of change [ns]."""
+    found = os.stat(file)
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)

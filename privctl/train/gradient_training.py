@@ -28,7 +28,7 @@ from privctl.train.contribution.training_job import (
 )
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise, noise_for
-from privctl.train.half_precision import hold_base, widen
+from privctl.train.half_precision import widen
 from privctl.train.live import steps_ledger
 from privctl.train.loop import FinishedRun, Trainer
 from privctl.train.observed import observed
@@ -93,19 +93,24 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     request, recipe, workers = job.request, job.recipe, in_step(job.request, session.workers)
     if announcement := hooks.announce(job):
         session.notify(announcement)
+    if job.model.by_main is not None:
+        session.notify(
+            f"the main process reads the whole model and hands out shares of it: {job.model.by_main!r} is not the same "
+            "tensor in its files and in the network"
+        )
     secrets = _checked_secrets(job, workers, session.progress)
     device = own_device(choose_device(request.device))
     network = adapted_once_tried(job, workers, device)
-    network, spare = placed(network, job, workers, device)
-    held = hold_base(network) if recipe.bf16 and hooks.holds_base and not request.fsdp else []
+    network, spare = placed(network, job, workers, device, hold=recipe.bf16 and hooks.holds_base)
     network = prepared(network, job)
     for warning in _too_noisy(job, network):
         session.notify(warning)
     # Before the folder is made, because these tests may refuse the run.
     if request.method.clips:
-        job = run_contribution_test(job, network, device, gradient_stages(job, network, device), session.notify)
+        stages = gradient_stages(job, network, device)
+        job = run_contribution_test(job, network, device, stages, session.notify, workers)
     precision = hooks.precision(job, network, device)
-    job = run_quantized_test(job, network, device, precision, session.notify)
+    job = run_quantized_test(job, network, device, precision, session.notify, workers)
     for warning in too_rough(job):
         session.notify(warning)
     seed_dropout_secretly(network)
@@ -145,7 +150,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         def save() -> PrivacyReport:
             with mention_saved_state(folder):
                 if not request.model.adapter_only:
-                    widen(held)
+                    widen(network)
                 return _save(job, network, finished, noise, secrets, hooks)
 
         report = workers.in_main(save)

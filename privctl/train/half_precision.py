@@ -6,7 +6,7 @@ Trained weights, the optimizer's moments, per-example norms, clipped sums and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -47,19 +47,19 @@ class _Product(torch.autograd.Function):
 _PRODUCT: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _Product.apply
 
 
-def hold_base(network: nn.Module) -> list[nn.Parameter]:
+def hold_base(network: nn.Module, exact: Collection[str] | None = None) -> list[nn.Parameter]:
     """Keep frozen weights of linear layers in bfloat16 where all their numbers are bfloat16 already; returns these.
 
-    That is so in a base whose file stores bfloat16. Autocast multiplies by the same numbers without a cast a pass;
-    elsewhere the layers compute in the precision of their inputs. No number changes. Weights that another module uses
-    as well, as an embedding, stay.
+    That is so in a base whose file stores bfloat16. Where the numbers are elsewhere, ``exact`` names such parameters.
+    Autocast multiplies by the same numbers without a cast a pass; elsewhere the layers compute in the precision of
+    their inputs. No number changes. Weights that another module uses as well, as an embedding, stay.
     """
     users: dict[int, int] = {}
     for module in network.modules():
         for parameter in module.parameters(recurse=False):
             users[id(parameter)] = users.get(id(parameter), 0) + 1
     held = []
-    for layer in network.modules():
+    for path, layer in network.named_modules():
         if type(layer) not in (nn.Linear, Conv1D):
             continue
         weight, bias = layer.weight, layer.bias
@@ -68,7 +68,7 @@ def hold_base(network: nn.Module) -> list[nn.Parameter]:
         if not frozen or users[id(weight)] > 1 or weight.dtype != torch.float32:
             continue
         half = weight.detach().bfloat16()
-        if torch.equal(half.float(), weight.detach()):
+        if torch.equal(half.float(), weight.detach()) if exact is None else f"{path}.weight" in exact:
             weight.data = half
             layer.forward = partial(_forward, layer, layer.forward)
             held.append(weight)
@@ -83,7 +83,8 @@ def _forward(layer: Any, plain: Any, inputs: Tensor) -> Tensor:
     return _PRODUCT(inputs, weight, layer.bias)
 
 
-def widen(held: list[nn.Parameter]) -> None:
+def widen(network: nn.Module) -> None:
     """Back to float32, with the numbers that ``hold_base`` was given."""
-    for weight in held:
-        weight.data = weight.data.float()
+    for weight in network.parameters():
+        if weight.dtype == torch.bfloat16:
+            weight.data = weight.data.float()

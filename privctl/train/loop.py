@@ -21,11 +21,12 @@ from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Advance, Notify
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
-from privctl.parallel import Workers
+from privctl.parallel import Workers, take_part
 from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
+from privctl.train.clipping.shards import begin_anew
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
@@ -129,9 +130,10 @@ class Trainer:
         last_save = self.clock()
         with full_precision(self.device), self._gradients() as engine:
             while (position := self._position(updates, steps_begun)) < self.recipe.steps:
-                self.precision.begin(updates, position, self._mark_side_releases)
-                if self.folder is not None and self.workers.is_main:
-                    self.folder.mark(steps_begun + 1)
+                self.precision.begin(
+                    updates, position, lambda n: self.workers.jointly(partial(self._mark, n, side=True))
+                )
+                self.workers.jointly(partial(self._mark, steps_begun + 1))
                 earlier = len(tally.losses)
                 examples = self._step(engine, optimizer, updates, steps_begun, tally)
                 self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[earlier:])
@@ -169,9 +171,9 @@ class Trainer:
             side_releases_begun=self.precision.side_releases_begun,
         )
 
-    def _mark_side_releases(self, begun: int) -> None:
+    def _mark(self, begun: int, *, side: bool = False) -> None:
         if self.folder is not None and self.workers.is_main:
-            self.folder.mark_side_releases(begun)
+            (self.folder.mark_side_releases if side else self.folder.mark)(begun)
 
     def _position(self, updates: int, steps_begun: int) -> int:
         """Position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
@@ -201,7 +203,9 @@ class Trainer:
         # Secret draws are never repeated; a public order continues where it stopped.
         position = self._position(updates, steps_begun)
         chosen = self.workers.share(self.batches.batch(position)).tolist()
-        seen = self._accumulate_all(engine, chosen, position, tally)
+        accumulate = partial(self._accumulate_all, engine, chosen, position, tally)
+        # In lockstep they begin and end each pass jointly.
+        seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
         self._held.combine(None if self.noise is None else self._releasing(self.noise, steps_begun))
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(updates)
@@ -235,6 +239,7 @@ class Trainer:
 
         def restart() -> None:
             tally.rewind(mark)
+            begin_anew(self.network)
             self._held.forget()
 
         def add(micro: list[int]) -> list[list[int]]:
@@ -273,11 +278,12 @@ class Trainer:
             if self.noise is None:  # in lockstep: the others are in this step too
                 tally.losses.append(torch.tensor([math.nan], device=self.device))
                 return []
-            if len(examples) == 1:
+            if result and len(examples) == 1:
                 tally.zeroed += 1
                 return []
             # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
-            # decides the fate of another, each suspect row is run again alone, and only then counted as zero.
+            # decides the fate of another, each suspect row is run again alone, and only then counted as zero. Without
+            # suspects, it was another process's rows that were not finite.
             sound = [example for row, example in enumerate(examples) if row not in result]
             return [group for group in (sound, *([examples[row]] for row in sorted(result))) if group]
         with self.precision.on(examples):
@@ -292,8 +298,10 @@ class Trainer:
         if engine is None:
             torch.autograd.backward(self._losses(inputs).sum() * 0.0)
             return
+        losses = partial(self._losses, inputs)
         with suppress(NotFiniteError):
-            engine.accumulate(partial(self._losses, inputs), weight=0.0)
+            if self._suspects(engine, losses, 1) is None:
+                engine.accumulate(losses, weight=0.0)
 
     def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
@@ -304,14 +312,31 @@ class Trainer:
     ) -> ClippedBatch | frozenset[int]:
         """Add a batch's clipped gradients. Return rows that are not finite, with nothing added; without noise raise."""
         try:
-            if self.precision.rounds:
-                engine.verify(losses)
+            suspects = self._suspects(engine, losses, len(examples))
+            if suspects is not None:
+                return suspects
             with self.precision.on(examples):
                 return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks)
         except NotFiniteError as fault:
             if self.noise is None and not self.workers.lockstep:
                 raise
             return frozenset(fault.rows)
+
+    def _suspects(self, engine: PerExample, losses: Callable[[], Tensor], rows: int) -> frozenset[int] | None:
+        """Verify what random rounding would hide, first; returns rows that are not finite in any process's batch.
+
+        None where there are none; outside of lockstep this raises NotFiniteError instead.
+        """
+        if not self.precision.rounds:
+            return None
+        found: frozenset[int] = frozenset()
+        try:
+            engine.verify(losses, rows)
+        except NotFiniteError as fault:
+            if not self.workers.lockstep:
+                raise
+            found = frozenset(fault.rows)
+        return found if self.workers.lockstep and take_part(bool(found)) else None
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
         """One epoch's finite measures. Raises InputError for weights that are not finite."""
@@ -332,15 +357,9 @@ class Trainer:
                 own = tally.tensors() | dict(self.precision.tensors())
                 self.folder.save(replace(state, tensors=tensors | own | more))
 
-        if not self.workers.lockstep:
-            self.workers.in_main(write)
-            return
-        # Shards are gathered while they are written, so that no process can be told of an error meanwhile.
-        if self.folder is not None and self.workers.is_main:
-            write()
-        else:
-            gather_shards(tensors)
-        self.workers.barrier()  # torchrun kills the other processes as soon as one exits
+        # Shards are gathered while they are written.
+        main = not self.workers.lockstep or (self.folder is not None and self.workers.is_main)
+        self.workers.jointly(write if main else partial(gather_shards, tensors))
 
     def _interruption(self, step: int) -> str:
         sentence = f"interrupted after step {step} of {self.recipe.steps}"

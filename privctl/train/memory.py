@@ -33,13 +33,6 @@ def peak_memory(device: torch.device) -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def short_of_memory(error: BaseException) -> bool:
-    """Whether torch or Python could not get the memory it asked for, on whatever device."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
-
-
 def release_unused(device: torch.device) -> None:
     """Give memory that nothing holds back to ``device``, so that the next attempt finds it in one piece."""
     if device.type == "cuda":

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import torch
 
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask
-from privctl.parallel import ALONE, Workers
-from privctl.train.memory import release_unused, short_of_memory
+from privctl.parallel import ALONE, MemoryElsewhereError, Workers, short_of_memory
+from privctl.train.memory import release_unused
 from privctl.train.settings import TrainingSettings
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,8 +47,8 @@ class MicroBatches:
 
         What it returns is computed next, in the groups that it gives. Of workers in lockstep, those that have nothing
         left compute [] until none has. Where memory runs out, ``restart`` forgets what the step computed so far, and
-        the same units are gone through again, less at a time: nothing is drawn twice. Raises InputError where a single
-        example is too much, and in lockstep, as the others wait in the midst of a pass.
+        the same units are gone through again, less at a time: nothing is drawn twice. In lockstep, all do so where it
+        runs out in one. Raises InputError where a single example is too much.
         """
         while True:
             seen: list[int] = []
@@ -73,32 +71,28 @@ class MicroBatches:
     ) -> Sequence[list[int]] | None:
         """What must be computed again of ``micro``; None where memory ran out, and less is allowed from now on."""
         try:
+            if self.workers.lockstep:
+                return self.workers.jointly(lambda: compute(micro) or ())
             return compute(micro) or ()
         except (RuntimeError, MemoryError) as error:
             if not short_of_memory(error):
                 raise
-            if self.workers.lockstep:
-                raise stopped(self.device, self.may_pass_twice) from None
-            self._lower(micro)
-            return None
+            here = not isinstance(error, MemoryElsewhereError)
+        self._lower(micro if here else None)
+        return None
 
-    def _lower(self, micro: Sequence[int]) -> None:
-        if len(micro) == 1:
-            raise too_large(self.device, self.may_pass_twice) from None
-        if isinstance(self.task, CorpusTask):
-            self.tokens = len(micro) // 2 * max(map(self.task.length, micro))
-        else:
-            self.examples = len(micro) // 2
-        self.notify(_lowered(self.device, self.examples, self.tokens if isinstance(self.task, CorpusTask) else None))
-
-
-def stopped(device: torch.device, may_pass_twice: bool) -> InputError:
-    """The others wait in the midst of a pass that this process cannot finish."""
-    return InputError(
-        f"the memory of {device} ran out in a pass that all processes make together; halve --micro-examples and "
-        f"--micro-tokens{', or give --clipping-passes 2' if may_pass_twice else ''}, and continue with --resume if the "
-        "run had begun"
-    )
+    def _lower(self, micro: Sequence[int] | None) -> None:
+        """Allow half of ``micro``, which was too much; None where it was too much for another process alone."""
+        lengths = self.task.length if isinstance(self.task, CorpusTask) else None
+        most = self.examples if lengths is None else self.tokens
+        if micro is not None:
+            most = len(micro) // 2 * (1 if lengths is None else max(map(lengths, micro), default=0))
+        if self.workers.lockstep:
+            most = int(self.workers.gather(torch.tensor([most])).min())
+        if not most:
+            raise too_large(self.device, self.may_pass_twice)
+        self.examples, self.tokens = (most, self.tokens) if lengths is None else (self.examples, most)
+        self.notify(_lowered(self.device, self.examples, None if lengths is None else self.tokens))
 
 
 def halved(recipe: TrainingSettings, length: int | None, device: torch.device, notify: Notify) -> TrainingSettings:

@@ -34,6 +34,7 @@ from privctl.models.loading import (
     trained_outputs,
 )
 from privctl.models.purpose import problem_of
+from privctl.models.stored import leave_stored
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, text_task
 from privctl.models.unfilled import layout_of
@@ -155,7 +156,10 @@ def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
 def _loaded(
     request: RetrainRequest, workers: Workers, labels: tuple[str, ...], vocabulary: Vocabulary | None
 ) -> TrainingModel:
-    """The model; with ``--fsdp`` the main process alone reads the weights, which ``shard`` then hands out."""
+    """The model; with ``--fsdp`` its weights may yet be in files, of which ``shard`` has each process read its rows.
+
+    Where they are not in the files as the network has them, the main process alone reads them, and hands them out.
+    """
     asked = request.model
     load = partial(
         load_for_training,
@@ -173,6 +177,9 @@ def _loaded(
     # Statistics that become scales and shifts are numbers that only a loaded network has.
     if not request.fsdp or workers.size == 1 or asked.convert is not None:
         return load()
+    made, elsewhere = _left_in_files(load(unfilled=True), workers)
+    if made is not None:
+        return made
     found: list[TrainingModel] = []
 
     def layout() -> bytes:
@@ -181,10 +188,28 @@ def _loaded(
 
     expected = workers.once(layout)
     if workers.is_main:
-        return found[0]
+        return replace(found[0], by_main=elsewhere)
     unfilled = load(unfilled=True)
     # A loader may tie, or untie, by what the file holds: then the file must be read here as well.
     return unfilled if layout_of(unfilled.network) == expected else load()
+
+
+def _left_in_files(model: TrainingModel, workers: Workers) -> tuple[TrainingModel | None, str | None]:
+    """The unfilled ``model`` with the places of its weights in files, of which each process will read its rows.
+
+    None, with the name of the tensor that prevents it, where a file's tensors are not the network's, or where processes
+    do not see the same files.
+    """
+    if model.initial_weights == "random":
+        return None, None
+    checkpoint = open_checkpoint(model.path)
+    elsewhere = leave_stored(model.network, checkpoint)
+    seen = json.dumps([elsewhere, [file.version for file in checkpoint.files]]).encode()
+    if not workers.any_of(seen != workers.once(lambda: seen))[0] and elsewhere is None:
+        return replace(model, files=checkpoint.files), None
+    for file in checkpoint.files:
+        file.close()
+    return None, elsewhere
 
 
 def _check_places(request: RetrainRequest) -> None:

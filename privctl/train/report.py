@@ -67,12 +67,15 @@ def report_for(
     outputs: tuple[Artifact, ...],
     secrets: CheckedSecrets | None = None,
 ) -> PrivacyReport:
-    """The report, to be written at ``place``, of a run with these ``outputs``; ``secrets`` are those of its plan."""
+    """The report, to be written at ``place``, of a run with these ``outputs``; ``secrets`` are those of its plan.
+
+    Raises InputError where a file was changed since its weights were read.
+    """
     data, plan = job.request.data, job.plan
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
     if plan is not None:
         inputs["plan"] = plan.path
-    return PrivacyReport(
+    report = PrivacyReport(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
@@ -98,6 +101,9 @@ def report_for(
         omissions=withheld.omissions(job.request),
         parents=tuple(_parents(job, place)),
     )
+    for weights in job.model.files:  # only now: their digests are in it
+        weights.require_unchanged()
+    return report
 
 
 def owner_of(job: TrainingJob) -> str:

@@ -24,7 +24,7 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.train.fingerprint import difference
 from privctl.train.release_log import ReleaseLog
-from privctl.train.tensors import read_tensors, write_tensors
+from privctl.train.tensors import mapped_tensors, write_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +96,7 @@ class RunFolder:
         except (KeyError, TypeError, ValueError):
             raise InputError(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
         steps, side = folder._steps_begun.read(heads[0]), folder._side_releases_begun.read(heads[1])
-        tensors = read_tensors(path / name)
+        tensors = mapped_tensors(path / name)
         return folder, SavedState(
             updates=updates,
             steps_begun=max(steps_begun, steps),

@@ -13,11 +13,13 @@ from torch import nn
 
 from privctl.domain.errors import InputError
 from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
+from privctl.models.stored import as_empty, as_if_filled, is_stored
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.storage.atomic import write_bytes
-from privctl.train.adapters import adapted
+from privctl.train.adapters import adapted, merged
 from privctl.train.fingerprint import fingerprint_of
+from privctl.train.half_precision import widen
 from privctl.train.memory import checkpointed
 from privctl.train.prepare import TrainingJob
 from privctl.train.released_adapter import released_adapter
@@ -52,22 +54,36 @@ class Session:
 def adapted_once_tried(job: TrainingJob, workers: Workers, device: torch.device | None = None) -> nn.Module:
     """The network to train, after what will be released of it was written and read again: adapters alone, or all.
 
-    No run begins whose result cannot be released. Raises as ``rehearse`` and ``adapted``.
+    No run begins whose result cannot be released. A network whose weights are yet in files is tried out once it is
+    read. Raises as ``rehearse`` and ``adapted``.
     """
     request, plain = job.request, job.model.network
+    if is_stored(plain):
+        as_if_filled(plain)
+        network = adapted(plain, request.model, request.seed)
+        as_empty(network)
+        return network
     if request.model.adapter_only:
         network = adapted(plain, request.model, request.seed, device)
-        _try_out(job, workers, network)
+        try_out(job, workers, network)
         return network
-    _try_out(job, workers, plain)
+    try_out(job, workers, plain)
     return adapted(plain, request.model, request.seed)
 
 
-def _try_out(job: TrainingJob, workers: Workers, network: nn.Module) -> None:
+def try_out(job: TrainingJob, workers: Workers, network: nn.Module, *, release: bool = False) -> None:
+    """Write what will be released of the main process's ``network`` and read it again, unless the run is resumed.
+
+    Adapters that will be merged are, where ``release`` asks for it. Raises as ``rehearse``, in all processes.
+    """
+
     def write_and_read() -> None:
-        adapter = released_adapter(network, job.model, job.request.model)
+        if release and not job.request.model.adapter_only:
+            widen(network)
         witness = witness_of(job.model, network)
-        rehearse(network, job.model.companion, job.request.output, witness, adapter)
+        adapter = released_adapter(network, job.model, job.request.model)
+        released = merged(network, job.request.model) if release else network
+        rehearse(released, job.model.companion, job.request.output, witness, adapter)
 
     if not job.request.resume:
         workers.in_main(write_and_read)

@@ -7,19 +7,27 @@ its forward or backward pass begins and let go of when it ends, so that a proces
 from __future__ import annotations
 
 import copy
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.loading import TrainingModel
+from privctl.models.stored import Stored, is_stored, stored_as, stored_of
 from privctl.parallel import Workers
-from privctl.train.clipping.shards import is_shard, own_part, part_of, whole
+from privctl.storage.reader import SafetensorsFile
+from privctl.train.clipping.shards import GatheredShares, SumInShares, first_row, is_shard, own_part, part_of, whole
+from privctl.train.half_precision import hold_base
 from privctl.train.prepare import TrainingJob
 from privctl.train.request import RetrainRequest
+from privctl.train.session import try_out
+from privctl.train.tensors import mapped
 
 
 def in_step(request: RetrainRequest, workers: Workers) -> Workers:
@@ -35,19 +43,52 @@ def in_step(request: RetrainRequest, workers: Workers) -> Workers:
             "or remove it"
         )
     if request.model.base_bits is not None:
-        raise CommandError("--fsdp does not share a base in 4 bits; remove --base-bits or --fsdp")
+        raise CommandError(
+            "--fsdp does not share a base in 4 bits, whose codes are no rows of a weight; remove --base-bits (a base "
+            "that its file stores in bfloat16 is kept in that) or --fsdp"
+        )
     return replace(workers, lockstep=True)
 
 
 def placed(
-    network: nn.Module, job: TrainingJob, workers: Workers, device: torch.device
+    network: nn.Module, job: TrainingJob, workers: Workers, device: torch.device, *, hold: bool
 ) -> tuple[nn.Module, Hollow | None]:
-    """The network on its device, in shards where that is asked for; and then what ``gathered`` fills."""
+    """The network on its device, in shards where that is asked for; and then what ``gathered`` fills.
+
+    With ``hold`` frozen weights are kept in bfloat16 as ``hold_base`` says. A model that is read in shards is tried out
+    now, as ``adapted_once_tried`` does with others.
+    """
     if not job.request.fsdp:
-        return network.to(device), None
-    spare = hollow(network, job.model)
+        network = network.to(device)
+        if hold:
+            hold_base(network)
+        return network, None
+    if hold:
+        _hold_in_step(network, workers)
+    unread, spare = is_stored(network), hollow(network, job.model)
+    rehearsed = hollow(network, job.model) if unread else None
     shard(network, workers, device)
+    if rehearsed is not None:
+        for file in job.model.files:
+            file.close()
+        full, tried = gathered(network, job, rehearsed, workers)
+        try_out(tried, workers, full, release=True)
     return network, spare
+
+
+def _hold_in_step(network: nn.Module, workers: Workers) -> None:
+    """``hold_base`` in all processes, as the files or the numbers in the main process say."""
+    if is_stored(network):
+        hold_base(network, stored_as(network, torch.bfloat16))
+        return
+
+    def held() -> bytes:
+        weights = {id(weight) for weight in hold_base(network)}
+        return json.dumps([name for name, p in network.named_parameters() if id(p) in weights]).encode()
+
+    names = json.loads(workers.once(held))
+    if not workers.is_main:
+        hold_base(network, names)
 
 
 def gathered(
@@ -56,7 +97,7 @@ def gathered(
     """The trained network and its job, whole again in the main process; every process must call this."""
     if spare is None:
         return network, job
-    full, model = spare.filled(network, workers)
+    full, model = workers.jointly(lambda: spare.filled(network, workers, job.request.output.parent))
     return full, replace(job, model=model)
 
 
@@ -97,8 +138,9 @@ def _uses(module: nn.Module) -> dict[int, int]:
 def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
     """Leave each process its share of the main process's ``network``, on ``device``; one block at a time is moved.
 
-    Every process must call this; parameters of the others may lie on the meta device. Raises InputError for a network
-    that cannot be shared.
+    Every process must call this; parameters of the others may lie on the meta device. Of those whose numbers are yet in
+    a file each process reads its rows. Raises InputError for a network that cannot be shared, in all processes for
+    numbers that are not finite, and where a file was changed since it was opened.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -107,12 +149,20 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
         if not parameter.dim():
             raise InputError(f"parameter {name!r} is a single number, which --fsdp cannot share; remove --fsdp")
     mesh = init_device_mesh(device.type, (workers.size,))
+    broken: dict[str, bool] = {}
+    files = {p.file.path: p.file for p in map(stored_of, network.parameters()) if p is not None}
     for module in (*blocks_of(network), network):
         # Main's numbers are handed out although others may have them: shares are then of one network in any case.
-        numbers = {name: p.detach() for name, p in module.named_parameters() if not is_shard(p)}
+        numbers: dict[str, Tensor | Stored] = {
+            name: stored_of(p) or p.detach() for name, p in module.named_parameters() if not is_shard(p)
+        }
         # The outermost too: torch would keep it gathered after an evaluation, and miss the next update.
         fully_shard(module, mesh=mesh, reshard_after_forward=True)
-        _fill(module, numbers, workers, device)
+        if numbers:
+            module.set_custom_all_gather(GatheredShares())  # type: ignore[operator]
+            module.set_custom_reduce_scatter(SumInShares())  # type: ignore[operator]
+        broken |= _fill(module, numbers, workers, device)
+    _require_sound(broken, files.values(), workers)
     with torch.no_grad():
         for _, buffer in network.named_buffers():
             full = buffer.cpu()
@@ -120,15 +170,43 @@ def shard(network: nn.Module, workers: Workers, device: torch.device) -> None:
             buffer.copy_(full)
 
 
-def _fill(module: nn.Module, numbers: dict[str, torch.Tensor], workers: Workers, device: torch.device) -> None:
-    """Hand out the main process's ``numbers`` of the module's parameters, one at a time."""
+def _fill(
+    module: nn.Module, numbers: dict[str, Tensor | Stored], workers: Workers, device: torch.device
+) -> dict[str, bool]:
+    """Read this process's rows of the module's parameters, or hand out the main process's ``numbers``, one at a time.
+
+    Returns by the tensor's name whether rows that were read are not finite.
+    """
     module._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device))  # type: ignore[no-untyped-call]
-    places = dict(module.named_parameters())
+    places, broken = dict(module.named_parameters()), {}
     for name in list(numbers):
         full, place = numbers.pop(name), places[name]
         if not is_shard(place):
             raise InputError(f"parameter {name!r} cannot be shared; remove --fsdp")
-        workers.hand_out(partial(part_of, full, place), own_part(place))
+        own = own_part(place)
+        if isinstance(full, Stored):
+            rows = full.rows(first_row(place), len(own))
+            broken[full.info.name] = not bool(torch.isfinite(rows).all())
+            own.copy_(rows)
+        else:
+            workers.hand_out(partial(part_of, full, place), own)
+    return broken
+
+
+def _require_sound(broken: Mapping[str, bool], files: Iterable[SafetensorsFile], workers: Workers) -> None:
+    """Raise InputError in all processes for numbers that are not finite in one, and for a file that was changed."""
+    for name, found in zip(broken, workers.any_of(*broken.values()) if broken else (), strict=True):
+        if found:
+            raise InputError(f"{name!r} holds NaN or infinity, which cannot be trained; give other weights")
+    for file in files:
+        try:
+            fault = b""
+            file.require_unchanged()
+        except PrivctlError as error:
+            fault = str(error).encode()
+        said = workers.each(fault)
+        if any(said):
+            raise InputError(next(filter(None, said)).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +216,16 @@ class Hollow:
     network: nn.Module
     model: TrainingModel
 
-    def filled(self, shared: nn.Module, workers: Workers) -> tuple[nn.Module, TrainingModel]:
+    def filled(self, shared: nn.Module, workers: Workers, folder: Path) -> tuple[nn.Module, TrainingModel]:
         """The whole network on the CPU and its model, in the main process; the others must call this too.
 
-        One parameter at a time is gathered from ``shared``.
+        One parameter at a time is gathered from ``shared``, and put in a file in ``folder`` that is its memory.
         """
         places = _places(self.network)
         for name, tensor in shared.named_parameters():
             gathered = whole(tensor)
             if workers.is_main:
-                parameter = nn.Parameter(gathered.detach().cpu(), requires_grad=tensor.requires_grad)
+                parameter = nn.Parameter(mapped(gathered.detach(), folder), requires_grad=tensor.requires_grad)
                 for module, local in places[name]:
                     module._parameters[local] = parameter
         buffers = dict(shared.named_buffers())

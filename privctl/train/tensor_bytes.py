@@ -6,31 +6,46 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from privctl.train.clipping.shards import own_part
 
 
 class TensorBytes(TorchDispatchMode):
     """Between ``start`` and ``stop``, what tensors that are made ``held``, and the ``most`` that they held at once.
 
-    Tensors from before are not counted, and a tensor that shares another's memory once.
+    Tensors from before are not counted, and a tensor that shares another's memory once. Memory that is let go of, or
+    taken again, while its tensor lives is followed: FSDP keeps the tensors that it gathers parameters into, and empties
+    them by ``UntypedStorage.resize_``, which no dispatch sees. Of a tensor in shards this process's part is counted.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.held = self.most = 0
-        self._known: set[int] = set()
+        self._known: dict[int, int] = {}
         self._running = False
+        self._resize: Any = torch.UntypedStorage.resize_
 
     def start(self) -> None:
         """Begin."""
         self.__enter__()  # type: ignore[no-untyped-call]
         self._running = True
+        self._resize = torch.UntypedStorage.resize_
+
+        def resize(storage: torch.UntypedStorage, size: int) -> Any:
+            result = self._resize(storage, size)
+            self._look(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
 
     def stop(self) -> None:
         """End, unless it has ended."""
         if self._running:
             self._running = False
+            torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def forget_most(self) -> None:
@@ -46,28 +61,36 @@ class TensorBytes(TorchDispatchMode):
         """Count the tensors in the ``result`` of an operation, but not those that share memory with one ``given``."""
         shared: set[int] | None = None
         for made in _tensors(result):
+            if made.device.type == "meta":
+                continue  # has a size, and no memory
             storage = made.untyped_storage()
-            place, size = storage._cdata, storage.nbytes()
-            if place in self._known:
-                continue
-            if shared is None:
-                shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
-            if place in shared:
-                continue
-            self._known.add(place)
-            self.held += size
-            self.most = max(self.most, self.held)
-            weakref.finalize(storage, self._drop, place, size)
+            place = storage._cdata
+            if place not in self._known:
+                if shared is None:
+                    shared = {tensor.untyped_storage()._cdata for tensor in _tensors(given)}
+                if place in shared:
+                    continue
+                self._known[place] = 0
+                weakref.finalize(storage, self._drop, place)
+            self._look(storage)
 
-    def _drop(self, place: int, size: int) -> None:
-        self._known.discard(place)
-        self.held -= size
+    def _look(self, storage: torch.UntypedStorage) -> None:
+        """Count what a known ``storage`` holds now."""
+        place = storage._cdata
+        if place in self._known:
+            size = storage.nbytes()
+            self.held += size - self._known[place]
+            self._known[place] = size
+            self.most = max(self.most, self.held)
+
+    def _drop(self, place: int) -> None:
+        self.held -= self._known.pop(place, 0)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
     """The tensors among arguments or results of an operation, which nest them in nothing but these containers."""
     if isinstance(values, Tensor):
-        yield values
+        yield own_part(values)
     elif isinstance(values, list | tuple):
         for each in values:
             yield from _tensors(each)
@@ -76,5 +99,5 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def bytes_of(network: nn.Module) -> int:
-    """The bytes of the network's parameters and buffers, each once."""
-    return sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
+    """The bytes of the network's parameters and buffers that this process holds, each once."""
+    return sum(own_part(tensor).nbytes for tensor in (*network.parameters(), *network.buffers()))

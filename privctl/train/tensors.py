@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.storage.atomic import PendingFile
+from privctl.storage.atomic import PendingFile, writing
 from privctl.storage.header import TensorInfo, serialize_header
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.clipping.shards import is_shard, whole
@@ -80,6 +83,49 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             dtype = _TORCH[info.dtype]
             tensors[info.name] = (torch.empty(0, dtype=dtype) if raw is None else raw.view(dtype)).reshape(info.shape)
         return tensors
+
+
+def mapped_tensors(path: Path) -> dict[str, Tensor]:
+    """As ``read_tensors``, but the tensors' memory is the file's, of which only what is looked at is read.
+
+    What is written to them stays in this process.
+    """
+    with SafetensorsFile(path) as file, open(path, "rb") as stream:
+        if not file.tensors or file.tensors[-1].end == 0:
+            return read_tensors(path)
+        space = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+        tensors = {}
+        for info in file.tensors:
+            dtype, start = _TORCH[info.dtype], file.header.data_start + info.begin
+            count = info.size // dtype.itemsize
+            if not count:
+                tensors[info.name] = torch.empty(info.shape, dtype=dtype)
+            elif start % dtype.itemsize:
+                raw = torch.frombuffer(space, dtype=torch.uint8, count=info.size, offset=start)
+                tensors[info.name] = raw.clone().view(dtype).reshape(info.shape)
+            else:
+                flat = torch.frombuffer(space, dtype=dtype, count=count, offset=start)
+                tensors[info.name] = flat.reshape(info.shape)
+        return tensors
+
+
+def mapped(tensor: Tensor, folder: Path) -> Tensor:
+    """A copy of ``tensor`` in a file of its own in ``folder``, readable by its owner only, that has no name any more.
+
+    The system writes and reads its pages as it sees fit, and frees them with the tensor, or with the process, however
+    that ends. Raises FileSystemError where the file does not fit.
+    """
+    if not tensor.numel():
+        return tensor.detach().cpu().clone()
+    with writing(folder):
+        descriptor, name = tempfile.mkstemp(prefix=".privctl-", dir=folder)
+        try:
+            os.posix_fallocate(descriptor, 0, tensor.nbytes)  # a full disk shows now, and not as a signal later
+            made = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+        finally:
+            os.close(descriptor)
+            os.unlink(name)
+    return made.view(tensor.shape).copy_(tensor)
 
 
 def named_tensors(network: nn.Module) -> dict[str, Tensor]:

@@ -7,8 +7,15 @@ operations and a GPU's data sheet, and measured nowhere.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
+import json
+import os
+import socket
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.bench.common import count_what_is_held, forget_peak, forked, publish, save, status_mib
@@ -42,19 +49,18 @@ def main(options: argparse.Namespace) -> None:
 
     data: Result = {
         "positions": options.positions, "cards": CARDS, "rank": RANK, "checks": checked, "trainings": [],
+        "shard_checks": shard_checks(),
         "costs": {"flops": FLOPS, "bytes_per_s": BYTES, "reached": REACHED, "models": costs(options.positions)},
     }  # fmt: skip
     asked = options.examples or MICRO
     for name in options.size or SIZES:
         for (way, bits), recomputed in itertools.product(WAYS.items(), (False, True)):
-            if bits == 32 and not recomputed:
-                continue  # in shards alone, where memory is short
             found = needs(SIZES[name], bits, examples=asked, positions=options.positions, recomputed=recomputed)
             for examples, one in zip(asked, found, strict=True):
                 data["trainings"].append({
                     "size": name, "way": way, "checkpointed": recomputed, "examples": examples,
                     "weights": one.weights, "trained": one.trained, "micro_batch": one.micro, "one_card": one.total,
-                    "each_of_cards": one.shared(CARDS) if bits in (None, 32) else None,
+                    "each_of_cards": one.shared(CARDS) if bits in (None, 16) else None,
                 })  # fmt: skip
             save("memory", data, options.output)
             print(name, way, recomputed, file=sys.stderr, flush=True)
@@ -127,6 +133,57 @@ def _counted(size: Llama, bits: int | None, recomputed: bool, examples: int, pos
         micro = max(step_peaks(network, examples, positions, bf16=False).values())
         gradients = sum(4 * p.numel() for p in network.parameters() if p.requires_grad)
     return {"all": bytes_of(network) + gradients + micro, "micro": micro}
+
+
+def in_shards() -> dict[str, tuple[Llama, int | None, bool, int, int]]:
+    """Models that are trained in shards, as ``small``."""
+    from tests.bench.memory_counted import Llama
+
+    return {
+        "8.4 million numbers, all trained, checkpointed": (
+            Llama(256, 688, 8, 8, 4, 8000, tied=True), None, True, 2, 128,
+        ),
+        "29 million numbers, all trained, checkpointed": (Llama(512, 1376, 8, 8, 8, 4000), None, True, 1, 64),
+        "29 million numbers, LoRA": (Llama(512, 1376, 8, 8, 8, 4000), 32, False, 1, 128),
+    }  # fmt: skip
+
+
+def shard_checks() -> list[Result]:
+    """The bytes that 2 and 4 processes with ``--fsdp`` hold at most of tensors, and what is computed for them."""
+    from tests.bench.memory_counted import fake, made, need_of, step_peaks
+
+    found = []
+    for name, (size, bits, recomputed, examples, positions) in in_shards().items():
+        with fake(gpu=False):
+            network = made(size, size.layers, bits, recomputed=recomputed)
+            need = need_of(network, step_peaks(network, examples, positions, bf16=False))
+        asked = {
+            "size": dataclasses.asdict(size), "bits": bits, "recomputed": recomputed, "examples": examples,
+            "positions": positions,
+        }  # fmt: skip
+        for processes in (2, 4):
+            each = _together(processes, json.dumps(asked))
+            held = max(one["shards"] + one["most"] for one in each)
+            found.append({
+                "model": name, "processes": processes, "held_mib": held / 2**20,
+                "computed_mib": need.shared(processes) / 2**20, "error": need.shared(processes) / held - 1,
+            })  # fmt: skip
+    return found
+
+
+def _together(processes: int, numbers: str) -> list[dict[str, int]]:
+    """What each of several processes of ``memory_shards`` writes."""
+    with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        shared = {**os.environ, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        call = [sys.executable, "-m", "tests.bench.memory_shards", f"{folder}/held", numbers]
+        running = [subprocess.Popen(call, env={**shared, "RANK": str(rank)}) for rank in range(processes)]
+        codes = [each.wait() for each in running]
+        if any(codes):
+            raise RuntimeError("a process in shards failed; its message is above")
+        return [json.loads(Path(f"{folder}/held-{rank}").read_text()) for rank in range(processes)]
 
 
 def costs(positions: int) -> dict[str, Result]:

@@ -58,7 +58,7 @@ SIZES = {
     "70B": Llama(8192, 28_672, 80, 64, 8, 32_000),
 }
 #: Way to train -> bits of a frozen base; None trains all numbers, as float32.
-WAYS: dict[str, int | None] = {"all": None, "LoRA, float32 base": 32, "LoRA, bf16 base": 16, "LoRA, 4-bit base": 4}
+WAYS: dict[str, int | None] = {"all": None, "LoRA, bf16 base": 16, "LoRA, 4-bit base": 4}
 
 
 class Counted(TensorBytes):
@@ -250,16 +250,24 @@ def step_peaks(network: nn.Module, examples: int, positions: int, *, bf16: bool,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """Bytes of a training: of weights, of gradients and moments, and of what a micro-batch takes at its peak.
+    """Bytes of a training: of weights, of gradients and moments, and of what a micro-batch takes in each part of it.
 
-    ``trained`` numbers; ``gathered`` is what a process with shards holds whole for a while: the parameters outside
-    the blocks, those of two blocks with the buffer that one is gathered in, and the largest gradient with its buffer.
+    ``trained`` numbers; ``parts`` as ``step_peaks`` gives them. A process with shards holds the parameters ``outside``
+    the blocks whole for a while; while layers compute also those of two ``block``s and the buffer that one is gathered
+    in, one less at the head; and then the ``largest`` gradient with its buffer.
     """
 
     weights: int
     trained: int
-    micro: int
-    gathered: int
+    parts: dict[str, int]
+    outside: int
+    block: int
+    largest: int
+
+    @property
+    def micro(self) -> int:
+        """What a micro-batch takes at its peak."""
+        return max(self.parts.values())
 
     @property
     def total(self) -> int:
@@ -268,7 +276,9 @@ class Need:
 
     def shared(self, cards: int) -> int:
         """On each of several."""
-        return (self.weights + (_GRADIENT + _MOMENTS) * self.trained) // cards + self.gathered + self.micro
+        whole = {"begin": 0, "end": 0, "head": 2 * self.block, "clip": 2 * self.largest}
+        gathered = max(bytes_ + whole.get(part, 3 * self.block) for part, bytes_ in self.parts.items())
+        return (self.weights + (_GRADIENT + _MOMENTS) * self.trained) // cards + self.outside + gathered
 
 
 def needs(
@@ -289,9 +299,9 @@ def needs(
     return [extrapolated(pair, layers or size.layers) for pair in zip(*found, strict=True)]
 
 
-def extrapolated(found: Sequence[tuple[Need, dict[str, int]]], layers: int) -> Need:
-    """The need of a model of so many layers, from those of ``SHALLOW`` layers and their parts' peaks."""
-    (one, some), (other, more) = found
+def extrapolated(found: Sequence[Need], layers: int) -> Need:
+    """The need of a model of so many layers, from those of ``SHALLOW`` layers."""
+    one, other = found
 
     def at(first: int, second: int) -> int:
         return first + (second - first) * (layers - SHALLOW[0]) // (SHALLOW[1] - SHALLOW[0])
@@ -299,8 +309,10 @@ def extrapolated(found: Sequence[tuple[Need, dict[str, int]]], layers: int) -> N
     return Need(
         weights=at(one.weights, other.weights),
         trained=at(one.trained, other.trained),
-        micro=max(at(some[part], more[part]) for part in some),
-        gathered=at(one.gathered, other.gathered),
+        parts={part: at(one.parts[part], other.parts[part]) for part in one.parts},
+        outside=at(one.outside, other.outside),
+        block=one.block,
+        largest=one.largest,
     )
 
 
@@ -312,21 +324,24 @@ def shallow(
     positions: int,
     recomputed: bool,
     passes: int = 1,
-) -> Iterator[tuple[Need, dict[str, int]]]:
-    """What a model of so few layers takes, counted, and the peaks of a step's parts, by ``examples``."""
+) -> Iterator[Need]:
+    """What a model of so few layers takes, counted, by ``examples``."""
     with fake(gpu=True):
         network = made(size, layers, bits, recomputed=recomputed)
-        blocks = next(list(m) for m in network.modules() if isinstance(m, nn.ModuleList))
-        block = bytes_of(blocks[0])
-        trained = [p.numel() for p in network.parameters() if p.requires_grad]
         for count in examples:
-            peaks = step_peaks(network, count, positions, bf16=True, passes=passes)
-            yield (
-                Need(
-                    weights=bytes_of(network),
-                    trained=sum(trained),
-                    micro=max(peaks.values()),
-                    gathered=bytes_of(network) - len(blocks) * block + 3 * block + 2 * _GRADIENT * max(trained),
-                ),
-                peaks,
-            )
+            yield need_of(network, step_peaks(network, count, positions, bf16=True, passes=passes))
+
+
+def need_of(network: nn.Module, parts: dict[str, int]) -> Need:
+    """What training the ``network`` takes, given the peaks of a step's parts."""
+    blocks = next(list(m) for m in network.modules() if isinstance(m, nn.ModuleList))
+    block = bytes_of(blocks[0])
+    trained = [p.numel() for p in network.parameters() if p.requires_grad]
+    return Need(
+        weights=bytes_of(network),
+        trained=sum(trained),
+        parts=parts,
+        outside=bytes_of(network) - len(blocks) * block,
+        block=block,
+        largest=_GRADIENT * max(trained),
+    )

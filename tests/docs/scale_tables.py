@@ -31,6 +31,7 @@ def parts() -> dict[str, str]:
         "memory shards": _in_shards(found),
         "clipping passes": _passes(results("clipping-passes")["counted"]),
         "memory checks": _checks(found),
+        "memory shard checks": _shard_checks(found),
         "costs": _costs(found),
         "experts": _experts(),
     }
@@ -42,8 +43,7 @@ def _shown(amount: int) -> str:
 
 
 def _one_card(found: dict[str, Any]) -> str:
-    kept = [one for one in found["trainings"] if one["way"] != "LoRA, float32 base"]
-    return _memory(kept, "one_card")
+    return _memory(found["trainings"], "one_card")
 
 
 def _in_shards(found: dict[str, Any]) -> str:
@@ -89,6 +89,15 @@ def _checks(found: dict[str, Any]) -> str:
         for name, one in found["checks"].items()
     ]
     return as_table(["model", "measured peak, MiB", "counted, MiB", "error"], rows)
+
+
+def _shard_checks(found: dict[str, Any]) -> str:
+    rows = [
+        [one["model"], str(one["processes"]), f"{one['held_mib']:.0f}", f"{one['computed_mib']:.0f}",
+         f"{100 * one['error']:+.1f} %"]
+        for one in found["shard_checks"]
+    ]  # fmt: skip
+    return as_table(["model", "processes", "most held in one, MiB", "computed, MiB", "error"], rows)
 
 
 def _costs(found: dict[str, Any]) -> str:

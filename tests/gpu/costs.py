@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from privctl.parallel import short_of_memory
 from privctl.train.half_precision import hold_base
-from privctl.train.memory import checkpointed, short_of_memory
+from privctl.train.memory import checkpointed
 from tests.gpu.networks import POSITIONS, SIZES, TOY, Step, llama, peak_gib, plain, private, seconds, with_adapters
 from tests.launches import Launches
 

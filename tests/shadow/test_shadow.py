@@ -203,6 +203,31 @@ def test_processes_share_the_models(processes: int, made: Path, tmp_path: Path, 
         assert one == pytest.approx(other, abs=2e-4)
 
 
+#: The command, of which the second process cannot write its models' scores.
+FULL = """
+import errno, os, sys
+from privctl.cli import run
+from privctl.shadow.folder import ShadowFolder
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+if os.environ["RANK"] == "1":
+    ShadowFolder.add = full
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_write_ends_all(made: Path, tmp_path: Path, forked: Forked) -> None:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "worker.py").write_text(FULL)
+    arguments = call(tmp_path, tmp_path / "b", "--vectorize", "1")
+    for each in forked.together(2, arguments, script=str(tmp_path / "worker.py")):
+        assert each.code == 4, each.errors[-2000:]
+        assert "the operating system refused: No space left on device" in each.errors.splitlines()[-1]
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose ``shadows`` and the data beside them must not be changed."""

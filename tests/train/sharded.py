@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -16,83 +20,29 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import CommandError, FileSystemError, InputError, PrivctlError, RunInterruptedError
-from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import TaskName
-from privctl.models.encoding import TextOptions
 from privctl.models.loading import load_for_training
-from privctl.models.tasks.build import text_task
 from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers, start_workers
-from privctl.train import session
+from privctl.storage.atomic import PendingFile
+from privctl.storage.reader import SafetensorsFile
+from privctl.train import prepare, session
+from privctl.train.clipping import engine, sinks, sums
 from privctl.train.clipping.factors import Clipping
-from privctl.train.clipping.shards import is_shard, own_part, whole
+from privctl.train.clipping.shards import own_part, whole
 from privctl.train.gradient_noise import noise_for
 from privctl.train.loop import FinishedRun, Trainer
 from privctl.train.memory import checkpointed
+from privctl.train.methods.dpquant.quantization import Quantization
+from privctl.train.precision import FullPrecision, Precision
+from privctl.train.release_log import ReleaseLog
 from privctl.train.run_folder import RunFolder
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
 from privctl.train.sharding import shard
-from tests.models.tasks.small import RECORDS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-CPU = torch.device("cpu")
-#: None at all, one (which leaves other processes without any), and all; the one of ``BROKEN`` among them.
-STEPS: tuple[tuple[int, ...], ...] = ((), (1,), tuple(range(10)), (), (3, 9, 4))
-BROKEN = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """The batches of ``STEPS``."""
-
-    kind: Batches = Batches.POISSON
-
-    def batch(self, step: int) -> NDArray[np.int64]:
-        return np.array(STEPS[step], dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broken(CausalLanguage):
-    """A language task of which one text has no finite loss."""
-
-    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        bad = torch.tensor(self.corpus.examples[BROKEN].ids)
-        ids = batch["input_ids"][:, : len(bad)]
-        hit = (ids == bad).all(1) if ids.shape[1] == len(bad) else torch.zeros(len(ids), dtype=torch.bool)
-        found = CausalLanguage.losses(self, network, batch)
-        return found * torch.where(hit, float("inf"), 1.0)  # whose gradient is that of the others in other rows
-
-
-class KnownNoise:
-    """The same deviates for an entry, whoever holds it: full noise of one standard deviation, once."""
-
-    description, cryptographic = "known", False
-
-    def __init__(self, network: nn.Module) -> None:
-        self._parameters = list(network.parameters())
-
-    def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        drawn = torch.Generator().manual_seed(step)
-        for tensor, parameter in zip(tensors, self._parameters, strict=True):
-            noise = torch.randn(parameter.shape, generator=drawn) * stddev
-            if is_shard(parameter):
-                shared: Any = parameter
-                rank, rows = shared.device_mesh.get_local_rank(), -(-len(noise) // shared.device_mesh.size())
-                noise = noise[rank * rows : (rank + 1) * rows]
-            tensor += noise
-
-
-def start(
-    model: Path, task: type[CausalLanguage] = CausalLanguage, workers: Workers | None = None
-) -> tuple[Any, CausalLanguage]:
-    unfilled = workers is not None and workers.lockstep and not workers.is_main
-    loaded = load_for_training(model, TaskName.CAUSAL_LM, seed=1, unfilled=unfilled)
-    made: Any = text_task(loaded, [replace(r, text=r.text[i:]) for i in (0, 1) for r in RECORDS], TextOptions())
-    return loaded.network, task(corpus=made.corpus, facts=made.facts)
+from privctl.train.tensor_bytes import TensorBytes
+from tests.train.sharded_parts import CPU, STEPS, Broken, Given, KnownNoise, quantization, start
 
 
 def trained(
@@ -105,27 +55,36 @@ def trained(
     saved: Any = None,
     stop: int = 0,
     broken: bool = False,
+    plant: Callable[[nn.Module], object] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
+    keep: Callable[[Quantization], object] = lambda _: None,
     passes: int = 1,
     recomputed: bool = False,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
-    """The weights after ``STEPS``, whole, and how the run ended."""
-    network, task = start(model, Broken if broken or method == "dp-sgd" else CausalLanguage, workers)
+    """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it."""
+    network, task = start(model, Broken if broken or method in ("dp-sgd", "dpquant") else CausalLanguage, workers)
+    plant(network)
     if workers.lockstep:
         shard(network, workers, CPU)
     if recomputed:
         checkpointed(network)
-    private, sound = method == "dp-sgd", CausalLanguage(corpus=task.corpus, facts=task.facts)
+    private, sound = method in ("dp-sgd", "dpquant"), CausalLanguage(corpus=task.corpus, facts=task.facts)
     recipe = TrainingSettings(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
         optimizer=optimizer, momentum=0.5 if optimizer is Optimizer.MOMENTUM else 0.0,
         noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3, clipping_passes=passes,
     )  # fmt: skip
+    bits: Precision = FullPrecision()
+    if method == "dpquant":
+        bits = quantization(network, task, workers)
+        keep(bits)
     made = Trainer(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
         batches=Given(), noise=KnownNoise(network) if private else None, workers=workers, device=CPU, folder=folder,
+        precision=bits,
         evaluate=lambda trained: sound.evaluate(trained, CPU, workers),
-        first_look=lambda trained: sound.evaluate(trained, CPU, workers),
+        first_look=lambda trained: sound.evaluate(trained, CPU, workers), notify=notify,
     )  # fmt: skip
     steps: list[int] = []
     made.advance = lambda _: steps.append(1)
@@ -136,6 +95,27 @@ def trained(
         except RunInterruptedError:
             assert stop
     return {name: whole(p.detach()).clone() for name, p in network.named_parameters()}, finished
+
+
+def same_quantized_weights(model: Path, together: Workers, _: Path) -> None:
+    """DPQuant in shards measures the same, quantizes the same layers alike, and ends with the same weights."""
+    seen: list[Quantization] = []
+    many, shared = trained(model, together, "dpquant", optimizer=Optimizer.MOMENTUM, keep=seen.append)
+    if not together.is_main:
+        return
+    one, alone = trained(model, Workers(), "dpquant", optimizer=Optimizer.MOMENTUM, keep=seen.append)
+    require_close(one, many)
+    assert alone is not None
+    assert shared is not None
+    assert alone.side_releases_begun == shared.side_releases_begun == 2
+    assert alone.released == shared.released
+    for mine, theirs in zip(seen[1].epochs, seen[0].epochs, strict=True):
+        assert mine.quantized == theirs.quantized
+        assert mine.quantized
+        assert np.allclose(mine.scores, theirs.scores, atol=1e-6)
+    assert any(any(each.scores) for each in seen[0].epochs)
+    full, _ended = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
+    assert max(float((one[name] - full[name]).abs().max()) for name in one) > 1e-3
 
 
 def require_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
@@ -208,6 +188,47 @@ def own_shares(model: Path, together: Workers, _: Path) -> None:
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
 
 
+def own_rows(model: Path, together: Workers, place: Path) -> None:
+    """Each process reads its rows of a checkpoint, and no more; they are those that one process loads."""
+    names = {"f32": torch.float32, "bf16": torch.bfloat16}
+    if together.is_main:
+        for name, kind in names.items():
+            network, folder = start(model)[0], place / name
+            network.to(kind).save_pretrained(folder)
+            for file in model.iterdir():
+                if file.name != "config.json":
+                    shutil.copy(file, folder)
+    together.barrier()
+    for name in names:
+        load = partial(load_for_training, place / name, TaskName.CAUSAL_LM)
+        left, elsewhere = prepare._left_in_files(load(unfilled=True), together)
+        assert left is not None
+        assert elsewhere is None
+        expected = load().network.state_dict()
+        plain = SafetensorsFile.read
+        with mock.patch.object(SafetensorsFile, "read", autospec=True, side_effect=plain) as reads:
+            counted = TensorBytes()
+            counted.start()
+            shard(left.network, together, CPU)
+            counted.stop()
+        size = sum(p.numel() for p in left.network.parameters())
+        took = sum(call.args[3] for call in reads.call_args_list)
+        assert abs(took * together.size - size * names[name].itemsize) < 0.05 * took * together.size
+        assert counted.most < 4 * size * (1 / together.size + 0.5)  # a share, and copies of no more than a block
+        assert all(torch.equal(whole(each), expected[key]) for key, each in left.network.state_dict().items())
+    left, _ = prepare._left_in_files(load(unfilled=True), together)
+    assert left is not None
+    if together.is_main:
+        os.utime(place / name / "model.safetensors")
+    together.barrier()
+    try:
+        shard(left.network, together, CPU)
+    except InputError as error:
+        assert "was changed since it was opened" in str(error)
+    else:
+        raise AssertionError("a file that was written to went unnoticed")
+
+
 def all_end_together(model: Path, together: Workers, _: Path) -> None:
     """A text without a finite loss, which one process alone has, ends a run without noise in all of them."""
     for method in ("plain", "clipped"):
@@ -231,7 +252,7 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
 
     options = SimpleNamespace(adapter_only=True, seed=1)
     request = SimpleNamespace(model=options, seed=1, resume=False, output=place / "out")
-    job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=None, companion=None))
+    job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=nn.Identity(), companion=None))
     begun = run_folder(request.output)
     if together.is_main:
         begun.mkdir()
@@ -251,16 +272,97 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
                 raise AssertionError(f"nobody said that {sentence}")
 
 
+def full_backward(layer: nn.Module) -> None:
+    """``layer`` has no memory for the gradients of more than one example."""
+
+    def hold(_module: nn.Module, _arguments: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        if hidden.requires_grad and len(hidden) > 1:
+            hidden.register_hook(run_out)
+
+    layer.register_forward_hook(hold)
+
+
+def full_forward(layer: nn.Module) -> None:
+    """``layer`` has no memory for more than one example in training."""
+    layer.register_forward_hook(
+        lambda _module, arguments, _output: run_out() if len(arguments[0]) > 1 and torch.is_grad_enabled() else None
+    )
+
+
+def run_out(*_: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+
+def memory_of_one_runs_out(model: Path, together: Workers, _: Path) -> None:
+    """Where the memory of one process runs out in a pass, all repeat the step with less, and end as if it had not."""
+    for method in ("plain", "dp-sgd"):
+        expected, one = trained(model, together, method, optimizer=Optimizer.MOMENTUM)
+        assert one is not None
+        for plant in (full_forward, full_backward):
+
+            def plant_in_one(network: nn.Module, plant: Callable[[nn.Module], None] = plant) -> None:
+                if together.rank == together.size - 1:
+                    plant(network.get_submodule("model.layers.1"))
+
+            said: list[str] = []
+            found, ended = trained(
+                model, together, method, optimizer=Optimizer.MOMENTUM, plant=plant_in_one, notify=said.append
+            )
+            require_close(found, expected)
+            assert ended is not None
+            assert (ended.updates, ended.steps_begun) == (one.updates, one.steps_begun)
+            assert said, "the memory never ran out"
+            assert all("ran out; from now on at most" in each for each in said)
+
+
+def memory_runs_out_while_adding(model: Path, together: Workers, _: Path) -> None:
+    """The same where a process has the gradient and no room for its sum."""
+    expected, _one = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM)
+    add, failed = sums.add, []
+
+    def full(parameter: Any, terms: Any, factors: Tensor) -> None:
+        if together.rank == 0 and len(factors) > 1 and parameter.dim() == 1:  # not the first
+            failed.append(1)
+            run_out()
+        add(parameter, terms, factors)
+
+    with mock.patch.object(engine, "add", full), mock.patch.object(sinks, "add", full):
+        found, _ended = trained(model, together, "dp-sgd", optimizer=Optimizer.MOMENTUM)
+    require_close(found, expected)
+    assert bool(failed) is together.is_main
+
+
+def one_record_is_too_much_for_one(model: Path, together: Workers, _: Path) -> None:
+    """A process that has no memory for one record ends the run in all, which say the same."""
+
+    def plant(network: nn.Module) -> None:
+        if together.rank == 1:
+            network.get_submodule("model.layers.0").register_forward_hook(
+                lambda *_: run_out() if torch.is_grad_enabled() else None
+            )
+
+    try:
+        trained(model, together, "dp-sgd", plant=plant)
+    except InputError as error:
+        assert "does not hold one record" in str(error)
+    else:
+        raise AssertionError("nobody said that memory ran out")
+
+
 def no_room_ends_all(model: Path, together: Workers, place: Path) -> None:
-    """Where the main process cannot save its state, all end in the same sentence."""
-    folder = RunFolder.begin(place / "full", {}) if together.is_main else None
-    with mock.patch.object(RunFolder, "save", side_effect=FileSystemError("no room for the state")):
-        try:
-            trained(model, replace(together, lockstep=False), "plain", folder=folder)
-        except FileSystemError as error:
-            assert str(error) == "no room for the state"
-        else:
-            raise AssertionError("nobody said that there is no room")
+    """Where the main process cannot write a run's state, or its log, all end in the same sentence."""
+    for lockstep in (False, True):
+        for part, name in ((RunFolder, "save"), (RunFolder, "mark"), (ReleaseLog, "mark"), (PendingFile, "write_at")):
+            folder = RunFolder.begin(place / f"{name}-{part.__name__}-{lockstep}", {}) if together.is_main else None
+            with mock.patch.object(part, name, side_effect=OSError(errno.ENOSPC, "No space left on device")):
+                try:
+                    trained(model, replace(together, lockstep=lockstep), "plain", folder=folder)
+                except (OSError, FileSystemError) as error:
+                    assert "No space left on device" in str(error)
+                    assert together.is_main or isinstance(error, FileSystemError)
+                else:
+                    raise AssertionError("nobody said that there is no room")
 
 
 def _nothing(*_: Any) -> None:
@@ -272,11 +374,16 @@ CHECKS = {
     for check in (
         all_end_together,
         same_weights,
+        same_quantized_weights,
         same_weights_in_two_passes,
         another_number_of_processes,
         own_shares,
+        own_rows,
         all_refuse_together,
         no_room_ends_all,
+        memory_of_one_runs_out,
+        memory_runs_out_while_adding,
+        one_record_is_too_much_for_one,
     )
 }
 

@@ -112,7 +112,7 @@ def test_a_held_base_changes_no_number(make: Any, one_thread: None) -> None:
         assert torch.equal(found[name], gradient)
     for name, gradient in gradients(model, bf16=False).items():
         torch.testing.assert_close(gradient, expected[False][name], rtol=1e-5, atol=1e-7)
-    widen(held)
+    widen(model)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 

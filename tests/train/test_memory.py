@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
+from privctl.parallel import short_of_memory
 from privctl.randomness import NoiseSource
 from privctl.train.clipping import linear
 from privctl.train.loop import Trainer
-from privctl.train.memory import short_of_memory
 from privctl.train.sampling import PoissonBatches
 from tests.train.test_loop import Points, recipe, trainer, weight
 

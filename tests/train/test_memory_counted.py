@@ -20,7 +20,7 @@ SMALL = Llama(64, 160, 6, 4, 2, 300, tied=True)
 
 def _equal(bits: int | None, *, recomputed: bool, examples: int = 4) -> None:
     (found,) = needs(SMALL, bits, examples=[examples], positions=32, recomputed=recomputed)
-    ((counted, _),) = shallow(SMALL, bits, SMALL.layers, [examples], 32, recomputed)
+    (counted,) = shallow(SMALL, bits, SMALL.layers, [examples], 32, recomputed)
     assert found == counted
 
 

@@ -25,8 +25,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("processes", "checks"),
     [
-        (2, ["own_shares", "same_weights", "all_end_together", "all_refuse_together"]),
-        pytest.param(2, ["same_weights_in_two_passes", "another_number_of_processes"], marks=pytest.mark.slow),
+        (
+            2,
+            [
+                "own_shares",
+                "own_rows",
+                "same_weights",
+                "all_end_together",
+                "all_refuse_together",
+                "one_record_is_too_much_for_one",
+            ],
+        ),
+        pytest.param(
+            2,
+            ["same_weights_in_two_passes", "another_number_of_processes", "no_room_ends_all", "memory_of_one_runs_out"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(2, ["memory_runs_out_while_adding"], marks=pytest.mark.slow),
         pytest.param(4, list(sharded.CHECKS), marks=pytest.mark.slow),
     ],
 )

@@ -40,3 +40,19 @@ def test_a_step_of_training_holds_weights_gradients_and_what_is_kept() -> None:
     assert counted.held == 40_000
     # The output, and up to three tensors of its size on the way back through the square; nothing of the weight's.
     assert 2 * 400_000 <= counted.most < 5 * 400_000
+
+
+def test_memory_that_is_let_go_of_and_taken_again_while_its_tensor_lives() -> None:
+    """As FSDP does with the tensors that it gathers parameters into."""
+    counted = TensorBytes()
+    counted.start()
+    gathered = torch.zeros(100)
+    gathered.untyped_storage().resize_(0)
+    other = torch.zeros(10)
+    torch.empty(1000, device="meta")
+    assert (counted.held, counted.most) == (40, 400)
+    gathered.untyped_storage().resize_(400)
+    assert (counted.held, counted.most) == (440, 440)
+    counted.stop()
+    del gathered
+    assert counted.held == other.nbytes

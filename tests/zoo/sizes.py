@@ -82,6 +82,7 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
                      "in_channels": KEPT, "out_channels": KEPT},
     "esm": {"vocab_size": SIZE, "mask_token_id": 4},
     "falcon_h1": {"mamba_d_ssm": 64},
+    "funnel": {"pad_token_id": KEPT},  # as youtu's
     "gemma3n_text": {"num_kv_shared_layers": 0, "laurel_rank": 8, "num_hidden_layers": 2, "intermediate_size": 48},
     "gemma4_text": {"global_head_dim": 16},
     "gemma4_unified_text": {"global_head_dim": 16},

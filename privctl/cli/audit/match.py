@@ -36,8 +36,9 @@ def match(
 
     Each member is paired with a non-member that looks as much like one, by features of the text alone; no model has a
     part in it. The pairs are written only if the records do not tell members from non-members any more, and if enough
-    was learned of their difference to match by it; otherwise the command says so and writes nothing. A split drawn
-    before training (`privctl audit split`) is better: it cannot be confounded.
+    was learned of their difference to match by it; otherwise the command says so and writes nothing. Sources that read
+    much alike may still differ in the pairs (docs/audits.md), so audit them with --reference. A split drawn before
+    training (`privctl audit split`) is better: it cannot be confounded.
 
     \b
     Example:

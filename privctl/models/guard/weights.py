@@ -13,7 +13,8 @@ from privctl.domain.errors import InputError
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import Checkpoint, SafetensorsFile
 
-_TORCH = {
+#: Formats of files.
+TORCH_TYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
     "I8": torch.int8,
@@ -47,7 +48,7 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
     loaded_addresses: set[int] = set()
     unmatched: list[tuple[SafetensorsFile, TensorInfo]] = []
     for file, info in checkpoint.tensors():
-        names = list(_names(info.name, prefix))
+        names = list(names_in_network(info.name, prefix))
         if info.name in unused or any(candidate in fresh for candidate in names):
             continue
         name = next((candidate for candidate in names if candidate in state), None)
@@ -70,14 +71,14 @@ def check_loaded(network: nn.Module, checkpoint: Checkpoint, unused: Collection[
     _check_rearranged(checkpoint, unmatched, learned)
 
 
-def _names(name: str, prefix: str) -> Iterator[str]:
+def names_in_network(name: str, prefix: str) -> Iterator[str]:
     """Under which names a tensor of a file may be in a network."""
     yield name
     yield f"{prefix}.{name}"
     yield name.removeprefix(f"{prefix}.")
     for old, new in _OLD:
         if name.endswith(old):
-            yield from _names(name.removesuffix(old) + new, prefix)
+            yield from names_in_network(name.removesuffix(old) + new, prefix)
 
 
 def _is_parameter(network: nn.Module, name: str) -> bool:
@@ -123,7 +124,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 def tensor_of(file: SafetensorsFile, info: TensorInfo) -> torch.Tensor:
     """A tensor of a file, in its own format; raises InputError for a format that is not run here."""
-    kind = _TORCH.get(info.dtype)
+    kind = TORCH_TYPES.get(info.dtype)
     if kind is None:
         raise InputError(f"{file.path}: the tensor {info.name!r} is {info.dtype}, which is not run here; convert it")
     raw = file.read(info)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
+from privctl.parallel import short_of_memory
 from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.embedding import bound_rows, bounded
 from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
@@ -31,7 +32,6 @@ from privctl.train.clipping.sinks import Added, Kept, Sink, Wanted
 from privctl.train.clipping.sums import add
 from privctl.train.clipping.taps import Recorder
 from privctl.train.clipping.terms import Squares
-from privctl.train.memory import short_of_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,13 +176,13 @@ class PerExample:
             self._latest = None
         return ClippedBatch(losses=passed.losses.detach(), norms=norms, shorter=shorter)
 
-    def verify(self, losses_of: Callable[[], Tensor]) -> None:
-        """Compare with autograd now, without adding gradients, if ``accumulate`` has not done so yet.
+    def verify(self, losses_of: Callable[[], Tensor], rows: int = 1) -> None:
+        """Compare with autograd now, without adding gradients, where ``accumulate`` would do so for so many ``rows``.
 
         This is for a network that draws random numbers in every backward pass, so that no two passes agree: verify it
         without these draws, on the first batch. Raises what ``accumulate`` does.
         """
-        if not self._checked:
+        if self._leaves.any_of(not self._checked or (self._checked_alone and rows > 1)):
             self._separated(losses_of)
             self._latest = None
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from privctl.parallel import short_of_memory
 from privctl.train.clipping.terms import chunks
 from privctl.train.clipping.use import Inseparable, ModuleCall, WithoutDraws, tensors_in, with_tensors
-from privctl.train.memory import short_of_memory
 
 #: What examples alone may differ by from the batch's gradient and still be the same thing, relative to a parameter's
 #: own gradients; for a parameter whose gradient is only rounding, a hundredth of it relative to those of all.

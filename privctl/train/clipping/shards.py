@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+from privctl.domain.errors import InputError
+from privctl.parallel import take_part
 from privctl.train.clipping.terms import GradientTerm
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ def whole(tensor: Tensor) -> Tensor:
     if not is_shard(tensor):
         return tensor
     shared: Any = tensor.detach()
+    take_part()
     gathered: Tensor = shared.full_tensor()
     return gathered
 
@@ -59,6 +62,15 @@ def part_of(tensor: Tensor, place: Tensor, rank: int | None = None) -> Tensor:
     return parts[rank] if rank < len(parts) else tensor[:0]
 
 
+def first_row(place: Tensor) -> int:
+    """The first of the rows that this process holds of ``place``, as ``part_of`` shares them out."""
+    if not is_shard(place):
+        return 0
+    shared: Any = place
+    size, rank = int(shared.device_mesh.size()), int(shared.device_mesh.get_local_rank())
+    return min(rank * -(-len(place) // size), len(place))
+
+
 def blank_like(parameter: Tensor, *, zeros: bool) -> Tensor:
     """A tensor of the whole parameter's shape, of zeros or of whatever the memory held."""
     if not is_shard(parameter):
@@ -72,15 +84,81 @@ def add_sum(parameter: nn.Parameter, whole: Tensor) -> None:
 
     Every process must call this, for the same parameters in the same order.
     """
-    from torch.distributed.tensor import DTensor, Partial
+    from torch.distributed.tensor import DTensor
 
     shared: Any = parameter
-    summed = DTensor.from_local(whole, shared.device_mesh, [Partial()], run_check=False)
-    shard = summed.redistribute(placements=shared.placements)
+    mesh, rows = shared.device_mesh, -(-len(whole) // shared.device_mesh.size())
+    if missing := rows * mesh.size() - len(whole):
+        whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
+    summed = whole.new_empty(rows, *whole.shape[1:])
+    SumInShares()(summed, whole.contiguous(), mesh.get_group(), dist.ReduceOp.SUM)
+    mine = summed[: len(own_part(parameter))]
     if parameter.grad is None:
-        parameter.grad = shard
+        parameter.grad = DTensor.from_local(
+            mine, mesh, shared.placements, run_check=False, shape=shared.shape, stride=shared.stride()
+        )
     else:
-        own_part(parameter.grad).add_(own_part(shard))
+        own_part(parameter.grad).add_(mine)
+
+
+class _Exchange:
+    """How a block's parameters and their gradients are exchanged: as torch does, after a ``take_part``."""
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Space for what is exchanged."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class GatheredShares(_Exchange):
+    """Every process's shares, in each of them; in place of what ``fully_shard`` gathers with."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        """Fill ``output_tensor``."""
+        take_part()
+        return _newest("all_gather_single", "all_gather_into_tensor")(
+            output_tensor, input_tensor, group=group, async_op=async_op
+        )
+
+
+class SumInShares(_Exchange):
+    """A share in each process of the sum over all; in place of what ``fully_shard`` sums with."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        """Fill ``output_tensor``."""
+        take_part()
+        return _newest("reduce_scatter_single", "reduce_scatter_tensor")(
+            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        )
+
+
+def _newest(*names: str) -> Any:
+    """The function of torch.distributed by the first of ``names`` that this torch has."""
+    return next(getattr(dist, name) for name in names if hasattr(dist, name))
+
+
+def begin_anew(network: nn.Module) -> None:
+    """Leave a shared network whose pass ended in an error, in whatever process, as it was before it, without gradients.
+
+    Every process must call this. Raises InputError where this torch cannot.
+    """
+    if not hasattr(network, "unshard"):
+        return
+    if not hasattr(network, "reset_iter_state"):
+        raise InputError(
+            f"memory ran out, and torch {torch.__version__} cannot repeat a pass of shared parameters; halve "
+            "--micro-examples and --micro-tokens, and continue with --resume if the run had begun, or take torch 2.13"
+        )
+    shared: Any = network
+    shared.reset_iter_state()
+    for module in network.modules():
+        if hasattr(module, "unshard"):
+            block: Any = module
+            block.unshard()  # whose gradients a pass may have begun to add up
+            for parameter in module.parameters():
+                parameter.grad = None
+            block.reshard()
+    for parameter in network.parameters():
+        parameter.grad = None
 
 
 class Leaves:
@@ -153,6 +231,7 @@ class Leaves:
         shared: Any = next(filter(is_shard, self._trainable.values()))
         holds = torch.tensor([name in self._held for name in self._trainable], dtype=torch.uint8)
         vote = holds.to(own_part(shared).device)
+        take_part()
         dist.all_reduce(vote, dist.ReduceOp.MAX, group=shared.device_mesh.get_group())
         with torch.no_grad():
             for name, held in zip(self._trainable, vote.tolist(), strict=True):
@@ -166,12 +245,7 @@ class Leaves:
 
     def any_of(self, answer: bool) -> bool:
         """Whether any process that shares the parameters answers yes, each of which must ask; else the own answer."""
-        if not self.shared:
-            return answer
-        shared: Any = next(filter(is_shard, self._trainable.values()))
-        vote = torch.tensor(int(answer), device=own_part(shared).device)
-        dist.all_reduce(vote, dist.ReduceOp.MAX, group=shared.device_mesh.get_group())
-        return bool(vote)
+        return take_part(answer) if self.shared else answer
 
     def remove(self) -> None:
         """Remove all hooks."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from privctl.parallel import short_of_memory
 from privctl.train.clipping.embedding import over_examples, own_frequency
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.products import full_precision
@@ -30,7 +31,6 @@ from privctl.train.clipping.use import (
     tensors_in,
     with_tensors,
 )
-from privctl.train.memory import short_of_memory
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle

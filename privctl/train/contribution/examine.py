@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.corpus import CorpusTask
+from privctl.parallel import short_of_memory
 from privctl.train.clipping.engine import NotFiniteError
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
@@ -22,7 +23,6 @@ from privctl.train.contribution.first_difference import first_differing_module
 from privctl.train.contribution.network_state import BufferSnapshot, fixed_seed, perturbed_constants, without_dropout
 from privctl.train.contribution.probes import COPIES, DIFFERENT, PLAIN, BatchArrangement, BatchLimits, Probes, probes
 from privctl.train.contribution.views import ClippedGradients, ComputationStage, Contribution, LossesOf
-from privctl.train.memory import short_of_memory
 
 #: The step number for draws on made-up records: beyond those of training steps and measurements.
 PLACE = 1 << 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
@@ -12,9 +13,11 @@ from privctl.domain.progress import Notify
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
+from privctl.parallel import ALONE, Workers, short_of_memory
 from privctl.train.choices import ClippingPasses
 from privctl.train.clipping.factors import Clipping, rounding_margin
 from privctl.train.clipping.promotion import promotion_sentence
+from privctl.train.clipping.shards import begin_anew
 from privctl.train.contribution import (
     BatchLimits,
     ClippedGradients,
@@ -26,8 +29,7 @@ from privctl.train.contribution import (
     examine,
 )
 from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
-from privctl.train.memory import short_of_memory
-from privctl.train.micro_batches import TooLargeError, halved, stopped
+from privctl.train.micro_batches import TooLargeError, halved
 from privctl.train.precision import Precision
 from privctl.train.prepare import TrainingJob
 
@@ -44,11 +46,17 @@ TEST_KEY = "contribution_test"
 
 
 def run_contribution_test(
-    job: TrainingJob, network: nn.Module, device: torch.device, stages: Sequence[ComputationStage], notify: Notify
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    stages: Sequence[ComputationStage],
+    notify: Notify,
+    workers: Workers = ALONE,
 ) -> TrainingJob:
     """The job with the test that it passed, and with all texts padded if it passes only then.
 
-    Where the largest micro-batch does not fit into memory, the job allows no more than what does.
+    Where the largest micro-batch does not fit into memory, the job allows no more than what does; of ``workers`` in
+    lockstep, into that of each.
 
     Raises DependentRecordsError where a record's contribution depends on other records, InputError for what cannot be
     trained.
@@ -56,11 +64,20 @@ def run_contribution_test(
     passes = job.request.clipping_passes
     if passes is not ClippingPasses.ONE and not job.request.model.checkpointing:
         notify(f"--clipping-passes {passes} saves memory only with --checkpointing, which is not given")
-    return _within_memory(job, device, notify, lambda smaller: _tested(smaller, network, device, stages, notify))
+
+    def test(smaller: TrainingJob) -> TrainingJob:
+        return _tested(smaller, network, device, stages, notify)
+
+    return _within_memory(job, network, device, notify, test, workers)
 
 
 def _within_memory(
-    job: TrainingJob, device: torch.device, notify: Notify, test: Callable[[TrainingJob], TrainingJob]
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    notify: Notify,
+    test: Callable[[TrainingJob], TrainingJob],
+    workers: Workers,
 ) -> TrainingJob:
     """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds.
 
@@ -70,12 +87,11 @@ def _within_memory(
     asked = job.recipe
     while True:
         try:
-            return test(job)
+            return workers.jointly(partial(test, job)) if workers.lockstep else test(job)
         except (RuntimeError, MemoryError) as error:
             if not short_of_memory(error):
                 raise
-            if job.request.fsdp:
-                raise stopped(device, job.recipe.may_pass_twice) from None
+        begin_anew(network)
         try:
             recipe = halved(job.recipe, limits_of(job).length, device, notify)
         except TooLargeError:
@@ -118,12 +134,21 @@ def _said(job: TrainingJob, notify: Notify) -> TrainingJob:
 
 
 def run_quantized_test(
-    job: TrainingJob, network: nn.Module, device: torch.device, precision: Precision, notify: Notify
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    precision: Precision,
+    notify: Notify,
+    workers: Workers = ALONE,
 ) -> TrainingJob:
     """Add the test of quantized layers to the job's test; raises, and cuts, as ``run_contribution_test`` does."""
     if not precision.rounds or job.contribution is None:
         return job
-    return _within_memory(job, device, notify, lambda smaller: _tested_quantized(smaller, network, device, precision))
+
+    def test(smaller: TrainingJob) -> TrainingJob:
+        return _tested_quantized(smaller, network, device, precision)
+
+    return _within_memory(job, network, device, notify, test, workers)
 
 
 def _tested_quantized(job: TrainingJob, network: nn.Module, device: torch.device, precision: Precision) -> TrainingJob:

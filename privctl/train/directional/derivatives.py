@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
+from privctl.parallel import short_of_memory
 from privctl.train.choices import DerivativeMethod
 from privctl.train.clipping import rules
 from privctl.train.directional import cost, reverse
@@ -15,7 +16,6 @@ from privctl.train.directional.difference import STEP, difference_by_example
 from privctl.train.directional.forward import forward_by_example
 from privctl.train.directional.passes import Losses, Randomness
 from privctl.train.directional.queries import DirectionalQuery, FiredGroup, MethodUnavailableError, queries_for
-from privctl.train.memory import short_of_memory
 
 
 class Derivatives:

@@ -21,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.train.clipping.rules import WHOLE
+from privctl.train.clipping.shards import is_shard
 from privctl.train.quantized import hardware
 from privctl.train.quantized.formats import NumberFormat
 from privctl.train.quantized.random_bits import RandomBits, Role, RoundingSite
@@ -133,8 +134,10 @@ class QuantizedLayers:
     _words: RandomBits | None = field(init=False, default=None)
     _pass: _Pass | None = field(init=False, default=None)
     _room: RoundingMemory = field(init=False, default_factory=RoundingMemory)
+    _shared: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self._shared = any(map(is_shard, self.network.parameters()))
         quantizable = list(_quantizable(self.network))
         self._layers = {
             name: _Layer(name=name, number=number, module=module, product=product)
@@ -236,12 +239,15 @@ class QuantizedLayers:
         return round_backward(output, partial(self._round_values, layer, passing, self.format.gradients, place))
 
     def _weight(self, layer: _Layer, passing: _Pass, weight: Tensor) -> Tensor:
-        if layer.weight is None:
+        found = layer.weight
+        if found is None:
             flat = weight.detach().reshape(1, 1, -1)
             place = RoundingSite(layer.number, 0, Role.WEIGHT)
             rounded = rounded_examples(self.format.weights, flat, passing.words, [0], place, self._room)
-            layer.weight = rounded.view(weight.shape)
-        return layer.weight.detach()  # autograd writes into what it is given
+            found = rounded.view(weight.shape)
+            # Of a network in shards this process has no room for all weights; each pass rounds them alike.
+            layer.weight = None if self._shared else found
+        return found.detach()  # autograd writes into what it is given
 
     def _round_values(
         self, layer: _Layer, passing: _Pass, quantizer: Quantizer, place: RoundingSite, values: Tensor

@@ -70,6 +70,7 @@ METHOD = Method(
     noised=True,
     private=True,
     guaranteed=True,
+    shards=True,
     sums_losses=True,
     warning=TUNING,
     sampled=lambda _: True,

@@ -21,6 +21,7 @@ from privctl.train.micro_batches import MicroBatches
 from privctl.train.public_seed import SEED_FILE, public_seed
 from privctl.train.sampling import PoissonBatches
 from privctl.train.session import Session, shared_source
+from privctl.train.sharding import in_step
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -110,7 +111,7 @@ def _sensitivity(
     session: Session,
 ) -> LayerSensitivity:
     """With coins and noise of its own, under keys that live as long as this process."""
-    recipe = job.recipe
+    recipe, workers = job.recipe, in_step(job.request, session.workers)
 
     def losses(batch: Mapping[str, Tensor]) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bf16):
@@ -133,8 +134,9 @@ def _sensitivity(
             tokens=recipe.micro_tokens,
             device=device,
             notify=session.notify,
+            workers=workers,
         ),
-        workers=session.workers,
+        workers=workers,
         device=device,
     )
 

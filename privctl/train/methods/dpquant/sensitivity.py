@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task, evaluation_mode
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
+from privctl.train.clipping.shards import begin_anew
 from privctl.train.methods.dpquant.draw import Floats
 from privctl.train.micro_batches import MicroBatches
 from privctl.train.quantized import QuantizedLayers
@@ -27,6 +29,8 @@ Losses = Callable[[Mapping[str, Tensor]], Tensor]
 
 #: Measurements' draws stand behind those of any training step.
 PLACES = 1 << 32
+#: Tokens of a made-up record that a process passes where only others have examples left.
+_SHORT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +65,17 @@ class LayerSensitivity:
         drawn = self.workers.share(self.batches.batch(number)).tolist()
 
         def add(examples: Sequence[int]) -> None:
-            total.add_(clipped(self.differences(examples, place), self.clip_norm).sum(0))
+            if examples:
+                total.add_(clipped(self.differences(examples, place), self.clip_norm).sum(0))
+            else:
+                self._accompany(place)
+
+        def restart() -> None:
+            total.zero_()
+            begin_anew(self.network)
 
         with evaluation_mode(self.network):
-            self.micro.each(drawn, place, add, restart=total.zero_)
+            self.micro.each(drawn, place, add, restart=restart)
         self.workers.reduce_to_main([total])
         if self.workers.is_main:
             self.noise.release(number, 0, total.numpy(), self.noise_multiplier * self.clip_norm)
@@ -79,6 +90,12 @@ class LayerSensitivity:
         batch, keys = self.task.batch(examples, self.device, place), self.task.keys(examples)
         plain = self._passed(frozenset(), batch, keys, place)
         return torch.stack([self._passed(frozenset({n}), batch, keys, place) - plain for n in self.names], dim=1)
+
+    def _accompany(self, place: int) -> None:
+        """Make as many passes as ``differences`` does, in which processes that hold shards take part."""
+        record = synthetic(self.task, [_SHORT], classes=1).batch([0], self.device, place)
+        for _ in range(len(self.names) + 1):
+            self.losses(record)
 
     def _passed(
         self, quantized: frozenset[str], batch: Mapping[str, Tensor], keys: Sequence[int], place: int

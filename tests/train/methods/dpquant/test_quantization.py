@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from privctl.domain.errors import InputError, RunInterruptedError
+from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
@@ -104,6 +107,12 @@ def test_measurements_come_every_other_epoch_and_are_all_counted() -> None:
     assert {len(each.quantized) for each in epochs} == {2}
     assert all(epochs[i].scores == epochs[i + 1].scores for i in (0, 2, 4))
     assert len({each.scores for each in epochs}) == 3
+
+
+def test_a_first_batch_of_one_record_is_not_the_last_that_is_verified() -> None:
+    """It shows little, so the next one is compared too: again without what rounding draws."""
+    batches = SimpleNamespace(kind=Batches.POISSON, batch=lambda step: np.arange(12 if step else 1))
+    assert made(LayerMode.ALL, batches=batches, recipe=recipe(steps=2)).run().updates == 2
 
 
 def test_scores_are_smoothed_and_the_first_are_taken_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:

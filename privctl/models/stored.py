@@ -1,0 +1,123 @@
+"""Networks whose parameters stay in the checkpoint's files, of which each process reads the rows that it will hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from privctl.models.guard.weights import TORCH_TYPES, names_in_network, tensor_of
+from privctl.storage.header import TensorInfo
+from privctl.storage.reader import Checkpoint, SafetensorsFile
+
+#: The attribute of a parameter without memory that says where its numbers are.
+_STORED = "privctl_stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The tensor of an open file that a parameter's numbers are."""
+
+    file: SafetensorsFile
+    info: TensorInfo
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format in the file."""
+        return TORCH_TYPES[self.info.dtype]
+
+    def rows(self, first: int, count: int) -> Tensor:
+        """So many rows from the ``first``, in the file's format; no other byte of the tensor is read."""
+        width = self.info.size // self.info.shape[0]
+        shape = (count, *self.info.shape[1:])
+        if not count:
+            return torch.empty(shape, dtype=self.dtype)
+        raw = self.file.read(self.info, first * width, count * width)
+        return torch.frombuffer(raw, dtype=self.dtype).reshape(shape)
+
+
+def stored_of(parameter: Tensor) -> Stored | None:
+    """Where the numbers of a ``parameter`` without memory are; None for one that has them."""
+    found: Stored | None = getattr(parameter, _STORED, None)
+    return found
+
+
+def leave_stored(network: nn.Module, checkpoint: Checkpoint) -> str | None:
+    """Note for each parameter of ``network``, all on the meta device, which tensor of the ``checkpoint`` it is.
+
+    Buffers of the checkpoint are read. Returns None; or, with nothing noted, the name of the first tensor that is not
+    in the other as it is: of another name, shape or number of tensors (experts that transformers joins), fresh, unused,
+    or stored twice although it is tied.
+    """
+    state = {**dict(network.named_parameters(remove_duplicate=False)), **_kept_buffers(network)}
+    prefix: str = getattr(network, "base_model_prefix", "")
+    found: dict[int, Stored] = {}
+    for file, info in checkpoint.tensors():
+        name = next((each for each in names_in_network(info.name, prefix) if each in state), None)
+        if name is None or tuple(state[name].shape) != info.shape or id(state[name]) in found:
+            return info.name
+        kind = TORCH_TYPES.get(info.dtype)
+        if kind is None or kind.is_floating_point != state[name].is_floating_point() or kind.itemsize < 2:
+            return info.name
+        if not info.size:
+            return info.name
+        found[id(state[name])] = Stored(file, info)
+    for name, tensor in state.items():
+        if id(tensor) not in found or (tensor.is_meta and not tensor.dim()):
+            return name
+    for tensor in state.values():
+        stored = found[id(tensor)]
+        if tensor.is_meta:
+            setattr(tensor, _STORED, stored)
+        else:
+            tensor.copy_(tensor_of(stored.file, stored.info))
+    return None
+
+
+def _kept_buffers(network: nn.Module) -> dict[str, Tensor]:
+    saved = network.state_dict(keep_vars=True)
+    return {name: buffer for name, buffer in network.named_buffers() if name in saved}
+
+
+def as_if_filled(network: nn.Module) -> None:
+    """Give the stored parameters of ``network`` a single number's memory on the CPU, which all their entries share.
+
+    Libraries that add to a network look where its parameters are.
+    """
+    _replace(network, lambda p: torch.zeros((), dtype=p.dtype).expand(p.shape))
+
+
+def as_empty(network: nn.Module) -> None:
+    """Put the stored parameters of ``network`` back on the meta device."""
+    _replace(network, lambda p: torch.empty_like(p, device="meta"))
+
+
+def _replace(network: nn.Module, made: Callable[[nn.Parameter], Tensor]) -> None:
+    new: dict[int, nn.Parameter] = {}
+    for module in network.modules():
+        for name, parameter in list(_stored(module)):
+            if id(parameter) not in new:
+                replaced = nn.Parameter(made(parameter), requires_grad=parameter.requires_grad)
+                setattr(replaced, _STORED, stored_of(parameter))
+                new[id(parameter)] = replaced
+            module._parameters[name] = new[id(parameter)]
+
+
+def _stored(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for name, parameter in module._parameters.items():
+        if parameter is not None and stored_of(parameter) is not None:
+            yield name, parameter
+
+
+def is_stored(network: nn.Module) -> bool:
+    """Whether parameters of ``network`` are in a file, to be read from there."""
+    return any(stored_of(parameter) is not None for parameter in network.parameters())
+
+
+def stored_as(network: Any, dtype: torch.dtype) -> frozenset[str]:
+    """The names of the parameters of ``network`` whose numbers a file holds in that format."""
+    places = ((name, stored_of(parameter)) for name, parameter in network.named_parameters())
+    return frozenset(name for name, stored in places if stored is not None and stored.dtype == dtype)
