@@ -24,7 +24,7 @@ from audits.scores.table import FIELDS
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.annotated import NO_LABEL, Row, question_rows, require_offsets, word_rows
+from privctl.models.annotated import NO_LABEL, AnnotatedRow, question_rows, require_offsets, word_rows
 from privctl.models.context import context_of
 from privctl.models.language import LanguageModel, pad_of, quiet_transformers
 from privctl.models.tasks.answers import reads_types, span_logits
@@ -179,7 +179,7 @@ def _limit(model: LanguageModel, max_length: int | None) -> int:
     return max_length or min(context or DEFAULT_LENGTH, DEFAULT_LENGTH)
 
 
-def _rows(model: LanguageModel, made: Sequence[Row], arrays: list[NDArray[np.int64]]) -> Rows:
+def _rows(model: LanguageModel, made: Sequence[AnnotatedRow], arrays: list[NDArray[np.int64]]) -> Rows:
     highest = max((int(row.ids.max(initial=0)) for row in made), default=0)
     if highest >= model.vocabulary:
         raise InputError(

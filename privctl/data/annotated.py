@@ -23,6 +23,7 @@ from privctl.data.columns import (
     string_of,
 )
 from privctl.domain.errors import InputError
+from privctl.domain.shown import counted
 
 _TASKS = {HeadKind.TOKENS: "token-classification", HeadKind.SPAN: "question-answering"}
 _ADVICE = {
@@ -73,7 +74,8 @@ def _words(data: Mapping[str, Any], where: str, columns: Columns) -> tuple[Passa
         raise InputError(f"{where} has no words in {key!r}; remove the record")
     if len(words) != len(labels):
         raise InputError(
-            f"{where} has {len(words)} words in {key!r} and {len(labels)} labels in {label_key!r}; give each word one"
+            f"{where} has {counted(len(words), 'word')} in {key!r} and {counted(len(labels), 'label')} in "
+            f"{label_key!r}; give each word one"
         )
     for place, word in enumerate(words, start=1):
         checked = string_of({key: word}, key, f"{where} word {place}", _ADVICE[HeadKind.TOKENS])
@@ -98,7 +100,10 @@ def _question(data: Mapping[str, Any], where: str) -> tuple[Passage, str]:
     else:
         texts, starts = [data[ANSWER]], [data[ANSWER_START]]
     if len(texts) != len(starts):
-        raise InputError(f"{where} has {len(texts)} answers and {len(starts)} places where they start; give each one")
+        raise InputError(
+            f"{where} has {counted(len(texts), 'answer')} and {counted(len(starts), 'place')} where they start; give "
+            "each answer one"
+        )
     answers = [_answer(text, start, context, where) for text, start in zip(texts, starts, strict=True)]
     return Passage(f"{question}\n{context}", len(question) + 1), json.dumps(answers, ensure_ascii=False)
 

@@ -57,7 +57,7 @@ class Stated(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AnnotatedRow:
     """The tokens of one record, ``length`` of them before it was cut.
 
     Of words, ``numbers`` (tokens,) has the number of its label where a word begins, else ``NO_LABEL``. Of a question it
@@ -133,12 +133,12 @@ def encode_questions(
 
 
 #: Rows of a few records.
-_Rows = Callable[[Any, Sequence[Any]], Iterator[Row]]
+_Rows = Callable[[Any, Sequence[Any]], Iterator[AnnotatedRow]]
 
 
 def word_rows(
     tokenizer: Any, records: Sequence[Stated], number: Callable[[str, Any], int], limit: int | None
-) -> Iterator[Row]:
+) -> Iterator[AnnotatedRow]:
     """The row of each record of words, cut to ``limit`` tokens; ``number`` gives that of a label."""
     settings = {"return_offsets_mapping": True, "return_special_tokens_mask": True}
     with quiet_transformers():
@@ -150,7 +150,7 @@ def word_rows(
             with quiet_transformers():
                 row = dict(tokenizer(record.text, truncation=True, max_length=limit, **settings))
         names = [number(name, record) for name in json.loads(record.label or "[]")]
-        yield Row(
+        yield AnnotatedRow(
             ids=np.asarray(row["input_ids"], np.int32), numbers=_first_tokens(record.text, row, names), length=length
         )
 
@@ -172,7 +172,7 @@ def _first_tokens(text: str, row: dict[str, Any], labels: Sequence[int]) -> NDAr
     return numbers
 
 
-def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) -> Iterator[Row]:
+def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) -> Iterator[AnnotatedRow]:
     """The row of each record of a question and its context, of which the end is cut to ``limit`` tokens in all."""
     first = getattr(tokenizer, "padding_side", "right") == "right"  # as transformers' examples order the two
     settings = {"return_offsets_mapping": True, "return_token_type_ids": True}
@@ -197,12 +197,12 @@ def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) 
 
 def _question_row(
     tokenizer: Any, encoding: Any, place: int, side: int, length: int, answers: Sequence[tuple[int, str]]
-) -> Row:
+) -> AnnotatedRow:
     ids = list(encoding["input_ids"][place])
     context = np.array([sequence == side for sequence in encoding.sequence_ids(place)], np.bool_)
     none = _none(tokenizer, ids)
     spans = [span for span, inside in zip(encoding["offset_mapping"][place], context, strict=True) if inside]
-    return Row(
+    return AnnotatedRow(
         ids=np.asarray(ids, np.int32),
         numbers=np.asarray(encoding["token_type_ids"][place], np.int32),
         length=length,
@@ -251,7 +251,7 @@ def require_offsets(tokenizer: Any) -> None:
 
 def _checked(
     records: Iterable[TextRecord], facts: TextFacts, options: TextOptions, rows: _Rows
-) -> Iterator[tuple[TextRecord, Row]]:
+) -> Iterator[tuple[TextRecord, AnnotatedRow]]:
     """Each record with its row."""
     for chunk in _chunks(records):
         for record, row in zip(chunk, rows(facts.tokenizer, chunk), strict=True):
@@ -284,6 +284,6 @@ def _chunks(records: Iterable[TextRecord]) -> Iterator[list[TextRecord]]:
         yield chunk
 
 
-def _example(row: Row, counted: NDArray[np.bool_], record: int) -> Encoded:
+def _example(row: AnnotatedRow, counted: NDArray[np.bool_], record: int) -> Encoded:
     key = content_key(row.ids.tobytes(), counted.tobytes(), row.numbers.tobytes())
     return Encoded(ids=row.ids, counted=counted, record=record, key=key, numbers=row.numbers)

@@ -75,7 +75,7 @@ def test_mistakes_of_users(tmp_path: Path) -> None:
     start, path = save(tmp_path / "m", TOKENS), tmp_path / "a.jsonl"
     for line, fault in (
         ({"tokens": ["Rome"], "ner_tags": ["B-TOWN"]}, r"a.jsonl line 1 has the label 'B-TOWN', which is not one of"),
-        ({"tokens": ["Rome"], "ner_tags": []}, "line 1 has 1 words in 'tokens' and 0 labels in 'ner_tags'"),
+        ({"tokens": ["Rome"], "ner_tags": []}, "line 1 has 1 word in 'tokens' and 0 labels in 'ner_tags'"),
         ({"text": "Rome", "label": "x"}, "line 1 lacks 'tokens'"),
     ):
         path.write_text(json.dumps(line) + "\n")

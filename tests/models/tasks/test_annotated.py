@@ -221,7 +221,7 @@ def test_a_question_without_room_for_its_context_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "has 2 words in 'tokens' and 1 labels in 'ner_tags'"),
+        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, "has 2 words in 'tokens' and 1 label in 'ner_tags'"),
         ({"tokens": [], "ner_tags": []}, "has no words in 'tokens'; remove the record"),
         ({"tokens": ["a", ""], "ner_tags": ["O", "O"]}, "word 2 has an empty 'tokens'"),
         ({"tokens": ["New York"], "ner_tags": ["O"]}, "word 1 has a space in it"),
@@ -245,7 +245,7 @@ def test_records_of_words_that_are_none(fields: dict[str, Any], fault: str) -> N
         ({"answer": "Rome", "answer_start": -1}, "does not start at character -1"),
         ({"answer": "", "answer_start": 0}, "answer has an empty 'text'"),
         ({"answer": "Rome", "answer_start": None}, "has null as 'answer_start'"),
-        ({"answers": {"text": ["Rome"], "answer_start": []}}, "has 1 answers and 0 places where they start"),
+        ({"answers": {"text": ["Rome"], "answer_start": []}}, "has 1 answer and 0 places where they start"),
         ({"answers": "Rome"}, "has a string as 'answers'"),
         ({}, "lacks 'answers', which the task question-answering needs"),
         ({"context": " ", "answers": {"text": [], "answer_start": []}}, "has an empty 'context'"),
