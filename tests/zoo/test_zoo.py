@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,17 +23,11 @@ def test_nothing_crashes(task: str) -> None:
     assert sum(each.outcome == RIGHT for each in found) > 20
 
 
-#: Pairs where a record's own gradient differs with the length it is padded to, which the comparison of the first step
-#: does not see: which keys this family's attention chooses depends on it.
-BY_LENGTH = {("token-classification", "axk2")}
-
-
-def trained() -> Iterator[Any]:
+def trained() -> Iterator[tuple[str, str]]:
     """The pairs that dp-sgd trains, by the table."""
     for task, kind, command, outcome, _ in json.loads((Path(__file__).parent / "outcomes.json").read_text()):
         if command == "dp-sgd" and outcome == RIGHT:
-            marks = pytest.mark.xfail(reason="depends on padding", strict=True) if (task, kind) in BY_LENGTH else ()
-            yield pytest.param(task, kind, marks=marks)
+            yield task, kind
 
 
 @pytest.mark.slow
