@@ -33,7 +33,7 @@ def private(start: Path, data: Path, output: Path, **settings: Any) -> Any:
     return privctl.retrain("dp-sgd", start, data=data, output=output, **{**budget, **settings})
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [TOKENS, pytest.param(ASKED, marks=pytest.mark.slow)])
 def test_a_private_training(tmp_path: Path, task: TaskName) -> None:
     start, data = save(tmp_path / "m", task), write(tmp_path / "a.jsonl", task, 3)
     told: list[str] = []
