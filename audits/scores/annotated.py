@@ -93,7 +93,7 @@ class AnswerScorer:
                 padded, _ = pad_rows([types[i] for i in batch], 0)
                 inputs["token_type_ids"] = torch.from_numpy(padded).to(self.model.device)
             with network_errors(self.model):
-                logits = span_logits(self.model.network, inputs)
+                logits = span_logits(self.model.network, {**inputs, "padded": inputs["attention_mask"] == 0})
             for place, i in enumerate(batch):
                 ends = torch.from_numpy(rows[i][:2]).to(logits.device)
                 scores = class_scores(logits[place, : len(ids[i])].T.contiguous(), ends)

@@ -155,5 +155,5 @@ def test_a_model_that_learned_its_records_by_heart_is_found_out(tmp_path: Path, 
     assert aucs["out"] > 0.8
     shadows = tmp_path / "shadows"
     code = run(["shadow", str(start), "--data", str(members), "--data", str(others), "--count", "4", "--steps", "2",
-                 "--batch-size", "8", "-o", str(shadows)])  # fmt: skip
+                "--vectorize", "4",  "--batch-size", "8", "-o", str(shadows)])  # fmt: skip
     assert code == 0

@@ -48,11 +48,11 @@ class QuestionAnswering(CorpusTask):
         return TaskName.QUESTION_ANSWERING
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """See ``Task``; ``positions`` (n, 2) int64 are the answers' first and last tokens."""
+        """See ``Task``; ``positions`` (n, 2) int64 are the answers' first and last tokens, ``padded`` (n, length) flags."""
         rows = self.rows(examples)
         inputs = pad_batch(rows, self.facts.pad, device, self.padding)
         positions = torch.from_numpy(np.stack([self.corpus.targets[row.record] for row in rows]).astype(np.int64))
-        made = {"positions": moved(positions, device)}
+        made = {"positions": moved(positions, device), "padded": inputs["attention_mask"] == 0}
         if self.typed:
             types = np.zeros(tuple(inputs["input_ids"].shape), np.int64)
             for i, row in enumerate(rows):
@@ -97,10 +97,10 @@ class QuestionAnswering(CorpusTask):
 
 
 def span_logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Logits (n, length, 2) float32 of the first and the last token of an answer, which no padding can be."""
+    """Logits (n, length, 2) float32 of the first and the last token of an answer, which no ``padded`` one can be."""
     more = {name: batch[name] for name in ("token_type_ids",) if name in batch}
     logits = text_logits(network, batch, **more).float()
-    return logits.masked_fill(batch["attention_mask"][:, :, None] == 0, torch.finfo(torch.float32).min)
+    return logits.masked_fill(batch["padded"][:, :, None], torch.finfo(torch.float32).min)
 
 
 def reads_types(network: Any, tokenizer: Any) -> bool:
