@@ -48,7 +48,7 @@ class QuestionAnswering(CorpusTask):
         return TaskName.QUESTION_ANSWERING
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """See ``Task``; ``positions`` (n, 2) int64 are the answers' first and last tokens, ``padded`` (n, length) flags."""
+        """See ``Task``; ``positions`` (n, 2) are the answers' first and last tokens, ``padded`` (n, length) flags."""
         rows = self.rows(examples)
         inputs = pad_batch(rows, self.facts.pad, device, self.padding)
         positions = torch.from_numpy(np.stack([self.corpus.targets[row.record] for row in rows]).astype(np.int64))
