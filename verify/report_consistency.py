@@ -28,7 +28,10 @@ _UNTOUCHED = frozenset({
 
 
 _IMAGES = "image-classification"
-_TASKS = ("causal-lm", "masked-lm", "seq2seq-lm", "text-classification", _IMAGES)
+_TASKS = (
+    "causal-lm", "masked-lm", "seq2seq-lm", "text-classification", "token-classification", "question-answering",
+    _IMAGES,
+)  # fmt: skip
 _CHOICES = {
     "optimizer": ("sgd", "momentum", "adam", "adamw"),
     "schedule": ("constant", "linear", "cosine"),

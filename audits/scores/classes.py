@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,16 +110,36 @@ class TextClassScorer:
                 labels = torch.from_numpy(np.stack([rows[i][-behind:] for i in batch])).to(model.device)
                 with network_errors(model):
                     logits = model.network(input_ids=ids, attention_mask=real).logits
-                values[:, batch] = self._scores(logits, labels).cpu().numpy()
+                if self.problem is HeadKind.NUMBER:
+                    labels = labels.view(torch.float64)
+                labels = labels[:, 0] if self.problem is HeadKind.ONE else labels
+                values[:, batch] = _scores(self.problem, logits, labels).cpu().numpy()
                 advance(len(batch))
         return values
 
-    def _scores(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        if self.problem is HeadKind.SEVERAL:
-            return flag_scores(logits, labels)
-        if self.problem is HeadKind.NUMBER:
-            return number_scores(logits, labels.view(torch.float64))
-        return class_scores(logits, labels[:, 0])
+
+def _scores(problem: HeadKind, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The scores of ``labels``: numbers (n,) of labels, flags (n, labels), or numbers (n, 1)."""
+    if problem is HeadKind.SEVERAL:
+        return flag_scores(logits, labels)
+    if problem is HeadKind.NUMBER:
+        return number_scores(logits, labels)
+    return class_scores(logits, labels)
+
+
+def _flags(record: Record, labels: dict[str, int], model: LanguageModel, outputs: int) -> NDArray[np.int64]:
+    """1 for each of the record's labels, else 0."""
+    held = {number_of(labels, name, record.line, model) for name in json.loads(record.label or "[]")}
+    return np.isin(np.arange(outputs), list(held)).astype(np.int64)
+
+
+def _described(problem: HeadKind) -> dict[str, str]:
+    """What a score is, where that is not a label's log-probability."""
+    scored = {
+        HeadKind.SEVERAL: {"scored": "the record's set of labels, each of them decided by itself"},
+        HeadKind.NUMBER: {"scored": "half the squared error of the number, negative"},
+    }
+    return scored.get(problem, {})
 
 
 class TextClassifierSubject:
@@ -135,7 +154,7 @@ class TextClassifierSubject:
             # causal classifiers look for the last token that is not padding
             model.network.config.pad_token_id = self.scorer.pad
         self._frame = frame_of(model.tokenizer)
-        self._labels = {} if self.scorer.problem is HeadKind.NUMBER else _labels(model)
+        self._labels = {} if self.scorer.problem is HeadKind.NUMBER else label_numbers(model)
         self.max_length: int | None = framed_limit(model, self._frame, max_length)
 
     def rows(self, records: Sequence[Record]) -> Rows:
@@ -152,33 +171,31 @@ class TextClassifierSubject:
         if self.scorer.problem is HeadKind.NUMBER:
             return np.array([float(record.label or "nan")]).view(np.int64)
         if self.scorer.problem is HeadKind.SEVERAL:
-            names = json.loads(record.label or "[]")
-            held = {_number(self._labels, replace(record, label=name), self.model) for name in names}
-            return np.isin(np.arange(self.scorer.behind), list(held)).astype(np.int64)
-        return np.array([_number(self._labels, record, self.model)])
+            return _flags(record, self._labels, self.model, self.scorer.behind)
+        return np.array([number_of(self._labels, record.label, record.line, self.model)])
 
     def describe(self) -> dict[str, Any]:
         """See ``Subject``."""
-        scored = {
-            HeadKind.SEVERAL: {"scored": "the record's set of labels, each of them decided by itself"},
-            HeadKind.NUMBER: {"scored": "half the squared error of the number, negative"},
-        }
         return {
             "task": self.task,
             "max_length": self.max_length,
             "truncation": "keeps the first max_length tokens, special ones counted",
-            **scored.get(self.scorer.problem, {}),
+            **_described(self.scorer.problem),
         }
 
 
 class ImageScorer:
-    """Rows are bytes: a head of int32 (label, floats or not, shape), then the pixels as they were read."""
+    """Rows are bytes: a head of int32 (label, floats or not, shape), the pixels as they were read, then targets.
+
+    Targets are float64: a flag for each label, or a number; a model of one label has none.
+    """
 
     causal = False
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        checked_problem(model.path, model.network.config, TaskName.IMAGE_CLASSIFICATION)
+        self.problem = checked_problem(model.path, model.network.config, TaskName.IMAGE_CLASSIFICATION)
+        self.behind = {HeadKind.ONE: 0, HeadKind.NUMBER: 1}.get(self.problem, model.network.config.num_labels)
         check_reads_pixels(model.path, model.network)
         self.facts = image_facts(model.folder, model.network.config)
 
@@ -196,12 +213,12 @@ class ImageScorer:
         values = np.empty((len(FIELDS), len(rows)), dtype=np.float32)
         with quiet_transformers(), enough_memory(model):
             for batch in _image_batches(rows, pixels):
-                heads, images = zip(*(unpack(rows[i]) for i in batch), strict=True)
+                heads, images, targets = zip(*(unpack(rows[i], self.behind) for i in batch), strict=True)
                 scaled = self.facts.scale(torch.from_numpy(np.stack(images)).to(model.device))
-                labels = torch.tensor(heads, device=model.device)
+                labels = torch.tensor(heads) if self.problem is HeadKind.ONE else torch.from_numpy(np.stack(targets))
                 with network_errors(model):
                     logits = image_logits(model.network, scaled.to(model.network.dtype))
-                values[:, batch] = class_scores(logits, labels).cpu().numpy()
+                values[:, batch] = _scores(self.problem, logits, labels.to(model.device)).cpu().numpy()
                 advance(len(batch))
         return values
 
@@ -217,7 +234,7 @@ class ImageSubject:
         self.scorer = ImageScorer(model)
         self.facts = self.scorer.facts
         self.resize = resize
-        self._labels = _labels(model)
+        self._labels = {} if self.scorer.problem is HeadKind.NUMBER else label_numbers(model)
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """See ``Subject``; raises InputError for images of another size than the model's."""
@@ -230,24 +247,35 @@ class ImageSubject:
                     f"image {record.line} is {size[0]}x{size[1]} pixels and {self.model.path} takes "
                     f"{self.facts.size[0]}x{self.facts.size[1]}; give --resize"
                 )
-            rows.append(pack(_number(self._labels, record, self.model), record.pixels))
+            rows.append(self._row(record, record.pixels))
         return Rows(rows=rows, truncated=np.zeros(len(rows), dtype=np.bool_))
 
     def describe(self) -> dict[str, Any]:
         """See ``Subject``."""
-        return {"task": self.task, "resize": None if self.resize is None else list(self.resize)}
+        size = None if self.resize is None else list(self.resize)
+        return {"task": self.task, "resize": size, **_described(self.scorer.problem)}
+
+    def _row(self, record: Record, pixels: NDArray[Any]) -> NDArray[np.uint8]:
+        if self.scorer.problem is HeadKind.ONE:
+            return pack(number_of(self._labels, record.label, record.line, self.model), pixels)
+        if self.scorer.problem is HeadKind.NUMBER:
+            return pack(0, pixels, [float(record.label or "nan")])
+        return pack(0, pixels, _flags(record, self._labels, self.model, self.scorer.behind))
 
 
-def pack(label: int, pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """An image [height, width, channels] uint8 or [channels, height, width] float32 as a row."""
+def pack(label: int, pixels: NDArray[Any], targets: Sequence[float] | NDArray[Any] = ()) -> NDArray[np.uint8]:
+    """An image [height, width, channels] uint8 or [channels, height, width] float32 as a row, ``targets`` behind it."""
     head = np.array([label, pixels.dtype != np.uint8, *pixels.shape], dtype="<i4")
-    return np.concatenate([head.view(np.uint8), np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)])
+    content = np.ascontiguousarray(pixels).reshape(-1).view(np.uint8)
+    return np.concatenate([head.view(np.uint8), content, np.asarray(targets, np.float64).view(np.uint8)])
 
 
-def unpack(row: NDArray[Any]) -> tuple[int, NDArray[Any]]:
-    """The inverse of ``packed``."""
+def unpack(row: NDArray[Any], behind: int = 0) -> tuple[int, NDArray[Any], NDArray[np.float64]]:
+    """The inverse of ``pack``, for a row with ``behind`` targets."""
     label, floats, *shape = row[: 4 * _HEAD].copy().view("<i4").tolist()
-    return label, row[4 * _HEAD :].copy().view(np.float32 if floats else np.uint8).reshape(shape)
+    end = len(row) - 8 * behind
+    pixels = row[4 * _HEAD : end].copy().view(np.float32 if floats else np.uint8).reshape(shape)
+    return label, pixels, row[end:].copy().view(np.float64)
 
 
 def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[int]]:
@@ -266,7 +294,7 @@ def _image_batches(rows: Sequence[NDArray[Any]], pixels: int) -> Iterator[list[i
         yield batch
 
 
-def _labels(model: LanguageModel) -> dict[str, int]:
+def label_numbers(model: LanguageModel) -> dict[str, int]:
     """The number of each label, by its name, and by itself where that is not the name of another."""
     names = class_names(model.network.config)
     if len(names) < 2:
@@ -274,12 +302,13 @@ def _labels(model: LanguageModel) -> dict[str, int]:
     return {str(i): i for i in names} | {name: i for i, name in names.items()}
 
 
-def _number(labels: dict[str, int], record: Record, model: LanguageModel) -> int:
+def number_of(labels: dict[str, int], name: str | None, line: int, model: LanguageModel) -> int:
+    """The number of the label ``name`` of the record on ``line``; raises InputError for one that is not known."""
     try:
-        return labels[record.label or ""]
+        return labels[name or ""]
     except KeyError:
         known_names = ", ".join(sorted(name for name in labels if not name.isdecimal())[:4])
         raise InputError(
-            f"the record on line {record.line} has the label {record.label!r}, which {model.path} does not know (its "
-            f"config.json names {known_names}); give the labels the model was trained with"
+            f"the record on line {line} has the label {name!r}, which {model.path} does not know (its config.json "
+            f"names {known_names}); give the labels the model was trained with"
         ) from None

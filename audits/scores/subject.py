@@ -1,7 +1,8 @@
 """The audited model, with how its records are read, encoded and scored; this depends on the model's task.
 
 A score is always a log-probability: of each next token for a causal language model, of each token when masked for a
-masked one, of each token of the target for a sequence-to-sequence one, of the label for a classifier. Every attack
+masked one, of each token of the target for a sequence-to-sequence one, of the label for a classifier, of each word's
+label, and of both ends of an answer. Every attack
 that only needs a record's mean log-probability works for all of them.
 """
 
@@ -12,13 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from audits.scores.annotated import AnswerSubject, WordSubject
 from audits.scores.causal import CausalSubject
 from audits.scores.classes import ImageSubject, TextClassifierSubject
 from audits.scores.masked import MaskedSubject
-from audits.scores.rows import CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM, TEXT_CLASSIFICATION, Rows
+from audits.scores.rows import (
+    CAUSAL_LM,
+    IMAGE_CLASSIFICATION,
+    MASKED_LM,
+    QUESTION_ANSWERING,
+    SEQ2SEQ_LM,
+    TEXT_CLASSIFICATION,
+    TOKEN_CLASSIFICATION,
+    Rows,
+)
 from audits.scores.scorer import Scorer
 from audits.scores.seq2seq import PairSubject
-from privctl.data.columns import Columns
+from privctl.data.columns import Columns, HeadKind
 from privctl.data.images import read_images
 from privctl.data.records import Record, read_records
 from privctl.data.several import DataPath
@@ -26,28 +37,22 @@ from privctl.data.texts import iter_texts
 from privctl.domain.errors import CommandError
 from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.chat import chat_with
-from privctl.models.language import (
-    CAUSAL,
-    IMAGE_CLASSIFIER,
-    MASKED,
-    SEQ2SEQ,
-    TEXT_CLASSIFIER,
-    LanguageModel,
-    ModelClass,
-    load_model,
-)
+from privctl.models.kinds import KINDS
+from privctl.models.language import LanguageModel, ModelClass, load_model
 from privctl.models.purpose import task_meant, task_named
 
 #: Task name -> what the network must be.
-TASKS: dict[str, ModelClass] = {
-    CAUSAL_LM: CAUSAL,
-    MASKED_LM: MASKED,
-    SEQ2SEQ_LM: SEQ2SEQ,
-    TEXT_CLASSIFICATION: TEXT_CLASSIFIER,
-    IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
+TASKS: dict[str, ModelClass] = {str(task): kind for task, kind in KINDS.items()}
+#: What peft calls some of the tasks; of the others it has no name.
+_PEFT_TASKS = {
+    "CAUSAL_LM": CAUSAL_LM,
+    "SEQ_CLS": TEXT_CLASSIFICATION,
+    "TOKEN_CLS": TOKEN_CLASSIFICATION,
+    "QUESTION_ANS": QUESTION_ANSWERING,
+    "SEQ_2_SEQ_LM": SEQ2SEQ_LM,
 }
-#: What peft calls three of the tasks; of the others it has no name.
-_PEFT_TASKS = {"CAUSAL_LM": CAUSAL_LM, "SEQ_CLS": TEXT_CLASSIFICATION, "SEQ_2_SEQ_LM": SEQ2SEQ_LM}
+#: What is to be predicted of a record where it is read with it.
+_ANNOTATED = {TOKEN_CLASSIFICATION: HeadKind.TOKENS, QUESTION_ANSWERING: HeadKind.SPAN}
 
 
 class AuditedModel(Protocol):
@@ -115,6 +120,10 @@ def subject_of(
         return PairSubject(model, max_length)
     if task == TEXT_CLASSIFICATION:
         return TextClassifierSubject(model, max_length)
+    if task == TOKEN_CLASSIFICATION:
+        return WordSubject(model, max_length)
+    if task == QUESTION_ANSWERING:
+        return AnswerSubject(model, max_length)
     return ImageSubject(model, resize)
 
 
@@ -138,6 +147,7 @@ def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) 
     reads; ``columns`` names other fields. Raises InputError, naming the line, for what is not such a record.
     """
     if isinstance(subject, ImageSubject):
+        columns = replace(columns or Columns(), problem=subject.scorer.problem)
         images = read_images(path, channels=subject.facts.channels, resize=subject.resize, columns=columns)
         pairs = zip(images.labels, images.pixels, strict=True)
         return [Record(i, "", label, pixels) for i, (label, pixels) in enumerate(pairs, start=1)]
@@ -145,6 +155,9 @@ def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) 
     if isinstance(subject, TextClassifierSubject):
         columns = replace(columns, problem=subject.scorer.problem)
         return [Record(r.line, r.text, r.label) for r in iter_texts(path, labelled=True, columns=columns)]
+    if subject.task in _ANNOTATED:
+        columns = replace(columns, problem=_ANNOTATED[subject.task])
+        return [Record(r.line, r.text, r.label, start=r.start) for r in iter_texts(path, columns=columns)]
     if subject.task == SEQ2SEQ_LM:
         columns = replace(columns, pair=True)
         return [Record(r.line, r.text, start=r.start) for r in iter_texts(path, columns=columns)]

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.shadow.pool import ShadowRequest
 
-_TASKS = ("causal-lm", "masked-lm", "seq2seq-lm", "text-classification", "image-classification")
+_TASKS = (
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "image-classification",
+)
 _FILE = click.Path(path_type=Path)
 #: Options of ``privctl retrain`` that go into its request under their own names.
 _SAME = (

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from privctl.data.arrow_types import is_image, is_readable, nested_sizes, unpacked
 from privctl.data.packed import LONGEST_LINE, MOST_RATIO, MOST_UNPACKED, suffix_of
 from privctl.data.parquet_sizes import groups_within, piece_sizes
 from privctl.data.places import PARQUET
@@ -23,7 +24,6 @@ from privctl.storage.reader import unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 #: Rows decoded at a time, and the most bytes of a batch of an Arrow file, which is read whole.
 _ROWS, LARGEST_BATCH = 256, 1 << 30
@@ -33,9 +33,8 @@ _PLAIN_ROWS = 1 << 14
 _DECODED = 256 << 20
 #: What a column of a row group may unpack to whatever its size: most of it is in memory at once.
 LARGEST_CHUNK = 128 << 20
-#: What a row group may hold of messages, in values of one of their fields, whatever its size; and bytes that a message
-#: takes beside its texts.
-MOST_VALUES, _MESSAGE = 1 << 23, 64
+#: What a row group may hold of messages, in values of one of their fields, whatever its size.
+MOST_VALUES = 1 << 23
 _FILE_MAGIC = b"ARROW1\0\0"
 _MARK = b"\xff\xff\xff\xff"
 _LONGEST_HEADER = 64 << 20
@@ -64,7 +63,7 @@ def schema_of(path: Path, where: str) -> ArrowSchema:
         return ArrowSchema(
             names=tuple(schema.names),
             types={field.name: str(field.type) for field in schema},
-            images=tuple(field.name for field in schema if _is_image(field.type)),
+            images=tuple(field.name for field in schema if is_image(field.type)),
         )
 
 
@@ -85,8 +84,9 @@ def arrow_rows(
 ) -> Iterator[dict[str, Any]]:
     """Each row's values in ``columns``, which the file has, as Python's; of groups of rows ``within`` two bytes.
 
-    Raises InputError for types that are neither strings, whole numbers, lists of messages nor images, for a file that
-    is damaged, and for one that unpacks to more than ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its size.
+    Raises InputError for types that are neither strings, whole numbers, lists of these or of messages, nor images, for
+    a file that is damaged, and for one that unpacks to more than ``MOST_UNPACKED`` bytes and ``MOST_RATIO`` times its
+    size.
     """
     total = 0
     most = max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size) if path.is_file() else MOST_UNPACKED
@@ -155,64 +155,18 @@ def _parts(batch: pa.RecordBatch, columns: Sequence[str], where: str) -> Iterato
 
     for start in range(0, batch.num_rows, _ROWS):
         part = batch.slice(start, _ROWS)
-        sizes = sum((_nested_sizes(part.column(name)) for name in columns), np.zeros(part.num_rows, np.int64))
+        sizes = sum((nested_sizes(part.column(name)) for name in columns), np.zeros(part.num_rows, np.int64))
         if sizes.max(initial=0) > LONGEST_LINE:
             raise _long_row(where)
         rows = part.num_rows if sizes.sum() <= _DECODED else 1
         for row in range(0, part.num_rows, rows):
-            arrays = [_unpacked(part.column(name).slice(row, rows)) for name in columns]
+            arrays = [unpacked(part.column(name).slice(row, rows)) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
-
-
-def _unpacked(column: pa.Array) -> pa.Array:
-    """Messages with their texts, where they held places in a list of different ones; other columns as they are."""
-    import pyarrow as pa
-
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        return column
-    fields = (column.type.value_type.field(i) for i in range(column.type.value_type.num_fields))
-    plain = pa.struct([f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in fields])
-    if plain == column.type.value_type:
-        return column
-    listed = pa.large_list if pa.types.is_large_list(column.type) else pa.list_
-    return column.cast(listed(column.type.value_field.with_type(plain)))
 
 
 def _of_messages(schema: Any) -> list[str]:
     """The columns of texts of which a row may hold many: one text, stored once, may be in millions of them."""
     return [c.path for c in schema if c.max_repetition_level and c.physical_type == "BYTE_ARRAY"]
-
-
-def _nested_sizes(column: pa.Array) -> NDArray[np.int64]:
-    """About how many bytes the messages of each row take, known before they are unpacked; 0 for other columns."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
-        return np.zeros(len(column), np.int64)
-    messages = column.flatten()
-    sizes = np.full(len(messages), _MESSAGE, np.int64)
-    for field in range(messages.type.num_fields):
-        texts = messages.field(field)
-        if pa.types.is_dictionary(texts.type):
-            lengths = _lengths(texts.dictionary)
-            sizes += pc.fill_null(pc.take(lengths, texts.indices), 0).to_numpy(zero_copy_only=False)
-        else:
-            sizes += _lengths(texts).to_numpy(zero_copy_only=False)
-    ends = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False))
-    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    of_rows: NDArray[np.int64] = np.diff(before[np.concatenate([np.zeros(1, np.int64), ends])])
-    return of_rows
-
-
-def _lengths(texts: pa.Array) -> pa.Array:
-    """The bytes of each text, 0 for null; 8 for what is none."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_string(texts.type) or pa.types.is_large_string(texts.type):
-        return pc.fill_null(pc.binary_length(texts), 0)
-    return pa.array(np.full(len(texts), 8, np.int64))
 
 
 def _long_row(where: str) -> InputError:
@@ -266,37 +220,11 @@ def _check_types(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
             raise InputError(
                 f"{where} has the column {name!r} of a pickled type, which can run code; write it as plain strings"
             )
-        if not _is_plain(field.type) and not _is_messages(field.type) and not _is_image(field.type):
+        if not is_readable(field.type):
             raise InputError(
-                f"{where} has the column {name!r} of the type {field.type}; expected strings, whole numbers, messages "
-                "or images"
+                f"{where} has the column {name!r} of the type {field.type}; expected strings, whole numbers, lists of "
+                "them, messages or images"
             )
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
-    others = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)  # refused record by record, in words
-    return any(test(value) for test in (*tests, *others))
-
-
-def _is_messages(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
-        return False
-    return all(_is_plain(kind.value_type.field(i).type) for i in range(kind.value_type.num_fields))
-
-
-def _is_image(kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if not pa.types.is_struct(kind):
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-    fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
-    return fields.keys() <= {"bytes", "path"} and "bytes" in fields and _is_image(fields["bytes"])
 
 
 def _size(value: Any) -> int:

@@ -25,14 +25,26 @@ _UNPAIRED = (
 
 
 class HeadKind(StrEnum):
-    """What a classification head predicts, as config.json's ``problem_type`` names it.
+    """What a classification head predicts, the first three as config.json's ``problem_type`` names them.
 
-    ``ONE`` of several labels, any number of ``SEVERAL`` labels, or a ``NUMBER``.
+    ``ONE`` of several labels, any number of ``SEVERAL`` labels, or a ``NUMBER``; a label for each of the ``TOKENS``, or
+    the ``SPAN`` of a text that answers a question.
     """
 
     ONE = "single_label_classification"
     SEVERAL = "multi_label_classification"
     NUMBER = "regression"
+    TOKENS = "token_labels"
+    SPAN = "span"
+
+
+#: What ``privctl.data.annotated`` reads.
+ANNOTATED = (HeadKind.TOKENS, HeadKind.SPAN)
+#: The fields of a record's words and of their labels, the first that is there.
+WORDS = ("tokens", "words")
+WORD_LABELS = ("ner_tags", "labels", "tags")
+#: The fields of a question, of its context and of its answers; of the only answer, where it stands by itself.
+QUESTION, CONTEXT, ANSWERS, ANSWER, ANSWER_START = "question", "context", "answers", "answer", "answer_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +86,19 @@ class Columns:
 
     def wanted(self, unit: str | None = None) -> set[str]:
         """Every field that may be read of a record."""
+        units = () if unit is None else (unit,)
         if self.named_pair is not None:
-            return {*self.named_pair, *(() if unit is None else (unit,))}
+            return {*self.named_pair, *units}
+        if self.problem is HeadKind.SPAN:
+            return {QUESTION, CONTEXT, ANSWERS, ANSWER, ANSWER_START, *units}
+        if self.problem is HeadKind.TOKENS:
+            words, labels = WORDS if self.text is None else (self.text,), WORD_LABELS
+            return {*words, *(labels if self.label is None else (self.label,)), *units}
         if self.text is not None:
             texts = {self.text}
         else:
             texts = {"text", "input", "messages", *PROMPTS, *(name for names in PROMPTS.values() for name in names)}
-        return texts | {self.label_name} | ({unit} if unit is not None else set())
+        return {*texts, self.label_name, *units}
 
 
 #: The fields that have the usual names.
@@ -96,7 +114,7 @@ def require_columns(
     names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
 ) -> None:
     """Raise InputError where a table of these columns holds no texts, or no labels or units although required."""
-    have = _listed(names)
+    have = listed(names)
     for name in columns.named_pair or ():
         if name not in names:
             raise InputError(
@@ -141,10 +159,10 @@ def split_pair(text: str, start: int) -> tuple[str, str]:
 def _pair(data: Mapping[str, Any], where: str, columns: Columns) -> Passage:
     if columns.named_pair is not None:
         advice = "name the source's field with --text-column and the target's with --label-column"
-        source, target = (_string(data, name, where, advice) for name in columns.named_pair)
+        source, target = (string_of(data, name, where, advice) for name in columns.named_pair)
         return Passage(f"{source}\n{target}", len(source) + 1)
     if "messages" not in data and not _prompted(data):
-        raise InputError(f"{where} {_UNPAIRED}; it has {_listed(data)}")
+        raise InputError(f"{where} {_UNPAIRED}; it has {listed(data)}")
     return _passage({name: value for name, value in data.items() if name != "text"}, where, columns)
 
 
@@ -156,23 +174,23 @@ def _prompted(names: Collection[str]) -> bool:
 def _passage(data: Mapping[str, Any], where: str, columns: Columns | None) -> Passage:
     empty = columns is not None and columns.empty
     if columns is not None and columns.text is not None:
-        return Passage(_string(data, columns.text, where, "name another field with --text-column", empty=empty))
+        return Passage(string_of(data, columns.text, where, "name another field with --text-column", empty=empty))
     if "text" in data:
         if "prompt" in data or "response" in data:
             raise InputError(
                 f"{where} has both 'text' and 'prompt' or 'response'; keep one form, or give --text-column text"
             )
-        return Passage(_string(data, "text", where, empty=empty))
+        return Passage(string_of(data, "text", where, empty=empty))
     if "messages" in data:
         return _conversation(data["messages"], where, None if columns is None else columns.chat)
     if "instruction" in data and "prompt" not in data:
         return _instructed(data, where)
     if "source" in data and "target" in data and "prompt" not in data:
-        source = _string(data, "source", where) + "\n"
-        return Passage(source + _string(data, "target", where), len(source))
-    prompt = _string(data, "prompt", where) + "\n"
+        source = string_of(data, "source", where) + "\n"
+        return Passage(source + string_of(data, "target", where), len(source))
+    prompt = string_of(data, "prompt", where) + "\n"
     key = "completion" if "completion" in data and "response" not in data else "response"
-    return Passage(prompt + _string(data, key, where), len(prompt))
+    return Passage(prompt + string_of(data, key, where), len(prompt))
 
 
 class SameForm:
@@ -194,6 +212,10 @@ class SameForm:
 
 def form_of(names: Collection[str], columns: Columns) -> str:
     """The field that the text of a record with the fields ``names`` begins with."""
+    if columns.problem is HeadKind.SPAN:
+        return QUESTION
+    if columns.problem is HeadKind.TOKENS and columns.text is None:
+        return next((name for name in WORDS if name in names), WORDS[0])
     if columns.text is not None:
         return columns.text
     if columns.pair:
@@ -260,11 +282,11 @@ def name_of(row: Mapping[str, Any], key: str, where: str) -> str:
 
 def _instructed(data: Mapping[str, Any], where: str) -> Passage:
     """An instruction with its input below it, if there is one; then the output."""
-    prompt = _string(data, "instruction", where) + "\n"
+    prompt = string_of(data, "instruction", where) + "\n"
     if data.get("input") not in (None, ""):
-        prompt += _string(data, "input", where) + "\n"
+        prompt += string_of(data, "input", where) + "\n"
     key = "response" if "response" in data and "output" not in data else "output"
-    return Passage(prompt + _string(data, key, where), len(prompt))
+    return Passage(prompt + string_of(data, key, where), len(prompt))
 
 
 def _conversation(messages: Any, where: str, chat: Chat | None) -> Passage:
@@ -277,18 +299,21 @@ def _conversation(messages: Any, where: str, chat: Chat | None) -> Passage:
         if not isinstance(message, Mapping):
             raise InputError(f"{place} is {kind_of(message)}; expected an object with 'role' and 'content'")
         expected = 'expected an object such as {"role": "user", "content": "..."}'
-        turns.append({key: _string(message, key, place, expected) for key in ("role", "content")})
+        turns.append({key: string_of(message, key, place, expected) for key in ("role", "content")})
     if chat is not None:
         return chat(turns, where)
     text = "\n".join(turn["content"] for turn in turns)
     return Passage(text, len(text) - len(turns[-1]["content"]))
 
 
-def _string(data: Mapping[str, Any], key: str, where: str, expected: str | None = None, *, empty: bool = False) -> str:
+def string_of(
+    data: Mapping[str, Any], key: str, where: str, expected: str | None = None, *, empty: bool = False
+) -> str:
+    """The string in the field ``key``, which is not blank unless it may be ``empty``; raises InputError for others."""
     if key not in data:
         expected = expected or f"{_EXPECTED}, or name the field of the text with --text-column"
         lacking = "text" if key == "prompt" and "response" not in data else key
-        raise InputError(f"{where} lacks {lacking!r} (it has {_listed(data)}); {expected}")
+        raise InputError(f"{where} lacks {lacking!r} (it has {listed(data)}); {expected}")
     value = data[key]
     if not isinstance(value, str):
         chat = "; without --text-column it is read as a conversation" if key == "messages" else ""
@@ -302,7 +327,8 @@ def _string(data: Mapping[str, Any], key: str, where: str, expected: str | None 
     return value
 
 
-def _listed(names: Collection[str]) -> str:
+def listed(names: Collection[str]) -> str:
+    """The names of fields, for an error message: the first of them."""
     some = [repr(name[:100]) for name in list(names)[:_SHOWN]]
     return ", ".join([*some, *(["..."] if len(names) > _SHOWN else [])]) or "no keys"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from PIL import Image
 
-from privctl.data.columns import USUAL, Columns
+from privctl.data.columns import USUAL, Columns, HeadKind
 from privctl.data.decoding import array_of, open_image, other_size
 from privctl.data.npz import read_npz
 from privctl.data.packed import suffix_of
@@ -67,6 +68,9 @@ def read_images(
     Arrow files, also as folders (see ``data_files``), have one column of encoded images and one of labels, which is
     ``label`` unless ``columns`` names it. Images of several paths are joined.
 
+    By the problem of ``columns`` an image has one label, a list of them or a number, stated as ``label_of`` does; then
+    ``labels`` of an ``.npz`` are flags, (n, labels), or numbers, and class folders are refused.
+
     Raises InputError, naming the file or position, for what is not an image, for sizes that differ without ``resize``,
     for NaN or infinity, for a class without images and for a set without any; CommandError for a path that is neither;
     FileSystemError where the system refuses.
@@ -75,13 +79,18 @@ def read_images(
         raise CommandError(f"the model takes images of {channels} channels; only 1 (grey) and 3 (colour) are read")
     if isinstance(path, SeveralPaths):
         return joined([read_images(each, channels=channels, resize=resize, columns=columns) for each in _apart(path)])
+    columns = columns or USUAL
     if holds_classes(path):
+        if columns.problem is not HeadKind.ONE:
+            raise InputError(
+                f"{path} gives each image the one label of its folder, and the model's problem_type is "
+                f"{columns.problem}; give images in parquet, Arrow or .npz files"
+            )
         return _read_folder(path, channels, resize)
     if path.suffix.lower() == ".npz":
-        return _read_arrays(path, channels, resize)
+        return _read_arrays(path, channels, resize, columns.problem)
     if holds_tables(path):
-        label = (columns or USUAL).label_name
-        pixels, labels, places = read_table_images(path, label, channels=channels, resize=resize)
+        pixels, labels, places = read_table_images(path, columns, channels=channels, resize=resize)
         return ImageSet(pixels=pixels, labels=labels, places=places)
     raise CommandError(
         f"{path} is neither a folder of class folders nor an .npz, parquet or Arrow file; images are read from these"
@@ -193,29 +202,53 @@ class _Numbered(Sequence[str]):
         return f"{self._path} image {self._numbers[index]}"
 
 
-def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
+def _read_arrays(path: Path, channels: int, resize: tuple[int, int] | None, problem: HeadKind) -> ImageSet:
     images, labels = read_npz(path, ("images", "labels"))
     if images.ndim == 0 or len(images) == 0:
         raise InputError(f"{path} holds no images; expected at least one")
     if len(images) > MOST_IMAGES:
         raise InputError(f"{path} has {len(images)} images, and {MOST_IMAGES} are read at most; cut it into parts")
-    if labels.shape != (len(images),):
+    places = _Numbered(path, len(images))
+    names = _names(path, labels, places) if problem is HeadKind.ONE else _stated(path, labels, places, problem)
+    pixels = (
+        _bytes(path, images, channels, resize) if images.dtype == np.uint8 else _floats(path, images, channels, resize)
+    )
+    return ImageSet(pixels=pixels, labels=names, places=places)
+
+
+def _stated(path: Path, labels: NDArray[Any], places: Sequence[str], problem: HeadKind) -> tuple[str, ...]:
+    """What ``label_of`` says of flags (n, labels), whose labels are numbered, or of numbers (n,)."""
+    several = problem is HeadKind.SEVERAL
+    if labels.ndim != 1 + several or len(labels) != len(places) or labels.dtype.kind not in "biuf":
+        expected = "flags of shape (images, labels)" if several else "one number per image"
         raise InputError(
-            f"{path} has {len(images)} images and labels of shape {labels.shape}; expected one label per image"
+            f"{path} has {len(places)} images and labels of shape {labels.shape} and type {labels.dtype}; expected "
+            f"{expected}, as the model's problem_type is {problem}"
+        )
+    sound = np.isin(labels, (0, 1)).all(1) if several else np.isfinite(labels)
+    if not sound.all():
+        wanted = "a flag other than 0 and 1" if several else "a label that is no finite number"
+        raise InputError(f"{places[int(np.argmin(sound))]} has {wanted}")
+    if several:
+        return tuple(json.dumps(sorted(map(str, np.flatnonzero(row).tolist()))) for row in labels)
+    return tuple(repr(float(number)) for number in labels)
+
+
+def _names(path: Path, labels: NDArray[Any], places: Sequence[str]) -> tuple[str, ...]:
+    """The label of each image, as text."""
+    if labels.shape != (len(places),):
+        raise InputError(
+            f"{path} has {len(places)} images and labels of shape {labels.shape}; expected one label per image"
         )
     if labels.dtype.kind not in "iuU":
         raise InputError(f"{path} has labels of the type {labels.dtype}; expected integers or strings")
     different, which = np.unique(labels, return_inverse=True)
     label_names = [str(label).strip() for label in different.tolist()]
     names = tuple(label_names[i] for i in which.tolist())
-    places = _Numbered(path, len(images))
     bad = next((i for i, name in enumerate(names) if not name or name.startswith("-")), None)
     if bad is not None:
         raise InputError(f"{places[bad]} has the label {names[bad]!r}; expected a name, or a number from 0")
-    pixels = (
-        _bytes(path, images, channels, resize) if images.dtype == np.uint8 else _floats(path, images, channels, resize)
-    )
-    return ImageSet(pixels=pixels, labels=names, places=places)
+    return names
 
 
 def _bytes(path: Path, images: NDArray[Any], channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from privctl.data.annotated import require_annotated
 from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
-from privctl.data.columns import Columns, SameForm, kind_of, require_columns
+from privctl.data.columns import ANNOTATED, Columns, SameForm, kind_of, listed, require_columns
 from privctl.data.packed import LONGEST_LINE, byte_blocks, byte_lines, opens_array, suffix_of
 from privctl.data.places import ARROW, LINES, PARQUET, STDIN, TABLES, TEXT, data_files, shown
 from privctl.data.several import DataPath, SeveralPaths
@@ -81,7 +82,7 @@ def rows_of(
             names = schema.names
             first = first or schema
             same_types(first.types, schema.types, columns.wanted(unit), place)
-            require_columns(schema.names, place, columns, labelled=labelled, unit=unit)
+            _require(schema.names, place, columns, labelled=labelled, unit=unit)
         pairs, word = _numbered(file, suffix, place, names, columns, unit, expected)
         if alike is not None:
             pairs = alike.checked(pairs, place)
@@ -106,7 +107,7 @@ def rows_of_share(
     names: tuple[str, ...] = ()
     if suffix in (PARQUET, ARROW):
         names = schema_of(share.file, place).names
-        require_columns(names, place, columns, unit=unit)
+        _require(names, place, columns, unit=unit)
     if share.within is not None and not share.is_first:
         place = f"{place} from byte {share.begin}"
     pairs, word = _numbered(share.file, suffix, place, names, columns, unit, _EXPECTED, share.within)
@@ -174,6 +175,17 @@ def json_objects(path: Path, expected: str = _EXPECTED) -> Iterator[tuple[int, d
         yield number, data
     if empty:
         raise InputError(f"{path} holds no records; {expected} on each line")
+
+
+def _require(
+    names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
+) -> None:
+    if columns.problem not in ANNOTATED:
+        require_columns(names, where, columns, labelled=labelled, unit=unit)
+        return
+    require_annotated(names, where, columns)
+    if unit is not None and unit not in names:
+        raise InputError(f"{where} lacks {unit!r}, as --unit says; its columns are {listed(names)}")
 
 
 def _suffix(file: Path, otherwise: str | None) -> str:
@@ -323,7 +335,7 @@ def _table(file: Path, suffix: str, place: str, columns: Columns) -> Iterator[tu
         where = f"{place} line {line}"
         if names is None:
             names = _header(cells, where)
-            require_columns(names, where, columns)
+            _require(names, where, columns)
         elif len(cells) != len(names):
             raise InputError(
                 f"{where} has {len(cells)} cells where the first row names {len(names)}; {_advice(suffix)}"

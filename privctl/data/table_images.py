@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
-from privctl.data.columns import kind_of, name_of
+from privctl.data.columns import Columns, kind_of, label_of
 from privctl.data.decoding import array_of, open_image, other_size
 from privctl.data.places import data_files, shown
 from privctl.domain.errors import InputError
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 def read_table_images(
-    path: Path, label: str, *, channels: int, resize: tuple[int, int] | None
+    path: Path, columns: Columns, *, channels: int, resize: tuple[int, int] | None
 ) -> tuple[NDArray[np.uint8], tuple[str, ...], list[str]]:
     """The pixels, (n, height, width, channels) uint8, the labels and the places of all images at ``path``.
 
     Raises InputError, naming the row, for what is no image, for a path in an image's place, for sizes that differ
     without ``resize``, for a row without a label, and where the columns are not there.
     """
+    label = columns.label_name
     content = bytearray()
     labels: list[str] = []
     places: list[str] = []
@@ -41,7 +42,7 @@ def read_table_images(
             if array.shape != shape:
                 raise other_size(where, array.shape[:2], places[0], shape[:2])
             content += array.tobytes()
-            labels.append(name_of(fields, label, where))
+            labels.append(label_of(fields, where, columns))
             places.append(where)
     if shape is None:
         raise InputError(f"{path} holds no images; expected at least one")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from privctl.data.columns import USUAL, Columns, label_of, name_of, split_pair, text_of
+from privctl.data.annotated import annotated
+from privctl.data.columns import ANNOTATED, USUAL, Columns, label_of, name_of, split_pair, text_of
 from privctl.data.rows import Row, Stretch, column_names, rows_of, rows_of_share
 from privctl.data.several import DataPath
 from privctl.data.shares import FileShare
@@ -16,7 +17,8 @@ class TextRecord:
     """One record, on line ``line`` (from 1, counted on from file to file) of the file of ``stretch``.
 
     The response begins at character ``start`` of ``text``, 0 for plain text. ``label`` and ``unit`` are None unless
-    requested; records of one ``unit`` belong together (to one person, say).
+    requested; records of one ``unit`` belong together (to one person, say). Of words with labels and of questions both
+    are as ``annotated`` says.
     """
 
     stretch: Stretch
@@ -82,12 +84,17 @@ def count_texts(path: DataPath, columns: Columns | None = None) -> int:
 
 
 def _record(row: Row, columns: Columns, labelled: bool, unit: str | None) -> TextRecord:
-    passage = text_of(row.fields, row.where, columns)
+    label: str | None
+    if columns.problem in ANNOTATED:
+        passage, label = annotated(row.fields, row.where, columns)
+    else:
+        passage = text_of(row.fields, row.where, columns)
+        label = label_of(row.fields, row.where, columns) if labelled else None
     return TextRecord(
         stretch=row.stretch,
         text=passage.text,
         start=passage.start,
-        label=label_of(row.fields, row.where, columns) if labelled else None,
+        label=label,
         unit=name_of(row.fields, unit, row.where) if unit is not None else None,
         line=row.number,
     )

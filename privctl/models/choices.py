@@ -12,6 +12,8 @@ class TaskName(StrEnum):
     MASKED_LM = "masked-lm"
     SEQ2SEQ_LM = "seq2seq-lm"
     TEXT_CLASSIFICATION = "text-classification"
+    TOKEN_CLASSIFICATION = "token-classification"  # noqa: S105 -- a task, not a password
+    QUESTION_ANSWERING = "question-answering"
     IMAGE_CLASSIFICATION = "image-classification"
 
 

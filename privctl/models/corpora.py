@@ -1,15 +1,16 @@
 """Encoded texts as flat columns, in memory or in mapped files.
 
-A column has one entry a token (``ids``, ``counted``), an example (``ends``, where its tokens end, ``records``,
-``units``, ``keys``, ``shares``) or a record (``labels``; ``targets`` has several). It is written from its beginning to
-its end in small pieces, so that memory does not grow with the data.
+A column has one entry a token (``ids``, ``counted``, ``numbers``), an example (``ends``, where its tokens end,
+``records``, ``units``, ``keys``, ``shares``) or a record (``labels``; ``targets`` has several; ``kept`` is bytes, which
+end at ``kept_ends``). It is written from its beginning to its end in small pieces, so that memory does not grow with
+the data.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -31,8 +32,11 @@ COLUMNS: Mapping[str, type[np.generic]] = {
     "shares": np.int32,
     "labels": np.int32,
     "targets": np.float32,
+    "numbers": np.int32,
+    "kept": np.uint8,
+    "kept_ends": np.int64,
 }
-_OF_TOKENS = ("ids", "counted")
+_OF_TOKENS = ("ids", "counted", "numbers", "kept")
 #: Bytes of tokens that are gathered before they are written.
 _GATHERED = 1 << 20
 
@@ -42,13 +46,15 @@ class Encoded:
     """One example: ``ids`` (length,) int32, and ``counted`` (length,) bool.
 
     Counted are the tokens that a causal model predicts, or that a masked one may be asked for. ``record`` is the
-    position of its record, ``key`` the number of its content.
+    position of its record, ``key`` the number of its content. ``numbers`` (length,) int32 is what a task on single
+    tokens knows of each, None for others.
     """
 
     ids: NDArray[np.int32]
     counted: NDArray[np.bool_]
     record: int
     key: int
+    numbers: NDArray[np.int32] | None = None
 
 
 class EncodedRecord(NamedTuple):
@@ -56,7 +62,7 @@ class EncodedRecord(NamedTuple):
 
     ``unit`` names its unit of privacy, None where it is one by itself. ``share`` is that of each example within the
     unit, None for its counted tokens. ``targets`` are the numbers that a head is to give. ``shortened`` says that the
-    text was truncated.
+    text was truncated. ``kept`` is what an evaluation needs of the text.
     """
 
     examples: Sequence[Encoded]
@@ -65,6 +71,7 @@ class EncodedRecord(NamedTuple):
     label: int | None = None
     targets: Sequence[float] = ()
     shortened: bool = False
+    kept: bytes = b""
 
 
 class Examples(Sequence[Encoded]):
@@ -73,6 +80,7 @@ class Examples(Sequence[Encoded]):
     def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
         self._ids, self._counted = columns["ids"], columns["counted"]
         self._ends, self._records, self._keys = columns["ends"], columns["records"], columns["keys"]
+        self._numbers = columns["numbers"]
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -96,6 +104,7 @@ class Examples(Sequence[Encoded]):
             counted=self._counted[tokens],
             record=int(self._records[place]),
             key=int(self._keys[place]),
+            numbers=self._numbers[tokens] if len(self._numbers) else None,
         )
 
 
@@ -104,7 +113,8 @@ class Corpus:
     """Encoded records with their units; ``shortened`` records were truncated.
 
     ``ends`` (examples,) counts all tokens to the end of each example. ``labels`` has the number of each record's
-    label, ``targets`` (records, outputs) the numbers that a head is to give, if they were read.
+    label, ``targets`` (records, outputs) the numbers that a head is to give, if they were read;
+    ``kept_of`` gives what an evaluation needs of a record's text.
     """
 
     examples: Sequence[Encoded]
@@ -114,6 +124,8 @@ class Corpus:
     targets: NDArray[np.float32]
     records: int
     shortened: int = 0
+    kept: NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
+    kept_ends: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[Any]], shortened: int = 0) -> Corpus:
@@ -127,11 +139,17 @@ class Corpus:
             targets=columns["targets"].reshape(records, -1),
             records=records,
             shortened=shortened,
+            kept=columns["kept"],
+            kept_ends=columns["kept_ends"],
         )
 
     def length(self, example: int) -> int:
         """Tokens of an example."""
         return int(self.ends[example]) - (int(self.ends[example - 1]) if example else 0)
+
+    def kept_of(self, record: int) -> bytes:
+        """What was kept of the text of a record."""
+        return self.kept[int(self.kept_ends[record - 1]) if record else 0 : int(self.kept_ends[record])].tobytes()
 
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of every example."""
@@ -158,7 +176,7 @@ def write_columns(records: Iterable[EncodedRecord], sinks: Mapping[str, Callable
             sinks[name](content)
             waiting[name] = bytearray()
 
-    end = shortened = units = 0
+    end = shortened = units = kept = 0
     numbers: dict[str, int] = {}
     for record in records:
         unit = units if record.unit is None else numbers.setdefault(record.unit, units)
@@ -167,25 +185,37 @@ def write_columns(records: Iterable[EncodedRecord], sinks: Mapping[str, Callable
         if record.label is not None:
             waiting["labels"] += np.int32(record.label).tobytes()
         waiting["targets"] += np.asarray(record.targets, np.float32).tobytes()
+        if record.kept:
+            kept += len(record.kept)
+            waiting["kept"] += record.kept
+            waiting["kept_ends"] += kept.to_bytes(8, sys.byteorder)
         for example in record.examples:
             end += len(example.ids)
             share = record.share or int(example.counted.sum())
-            waiting["ids"] += example.ids.tobytes()
-            waiting["counted"] += example.counted.tobytes()
-            for name, value in (
-                ("ends", end),
-                ("records", example.record),
-                ("units", unit),
-                ("keys", example.key),
-                ("shares", share),
-            ):
-                waiting[name] += value.to_bytes(np.dtype(COLUMNS[name]).itemsize, sys.byteorder)
+            for name, content in _of_example(example, end, unit, share):
+                waiting[name] += content
         if len(waiting["ids"]) >= _GATHERED:
             hand_on()
     if not end:
         raise InputError("there are no records to train on; give at least one")
     hand_on()
     return shortened
+
+
+def _of_example(example: Encoded, end: int, unit: int, share: int) -> Iterator[tuple[str, bytes]]:
+    """What an example adds to the columns that have entries of it or of its tokens."""
+    yield "ids", example.ids.tobytes()
+    yield "counted", example.counted.tobytes()
+    if example.numbers is not None:
+        yield "numbers", example.numbers.tobytes()
+    for name, value in (
+        ("ends", end),
+        ("records", example.record),
+        ("units", unit),
+        ("keys", example.key),
+        ("shares", share),
+    ):
+        yield name, value.to_bytes(np.dtype(COLUMNS[name]).itemsize, sys.byteorder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

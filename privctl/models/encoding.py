@@ -116,15 +116,22 @@ class _LabelReader:
     labels: LabelSet | None
 
     def __call__(self, record: TextRecord) -> tuple[int | None, Sequence[float]]:
-        stated = record.label or ""
-        if self.problem is HeadKind.NUMBER:
-            return None, [float(stated)]
-        if self.labels is None:
+        if self.problem is not HeadKind.NUMBER and self.labels is None:
             return None, ()
-        if self.problem is HeadKind.SEVERAL:
-            held = {self.labels.number(name, record.where) for name in json.loads(stated)}
-            return None, [float(number in held) for number in range(len(self.labels))]
-        return self.labels.number(stated, record.where), ()
+        if self.problem is HeadKind.ONE and self.labels is not None:
+            return self.labels.number(record.label or "", record.where), ()
+        return None, head_targets(self.problem, self.labels, record.label or "", record.where)
+
+
+def head_targets(problem: HeadKind, labels: LabelSet | None, stated: str, where: str) -> list[float]:
+    """The numbers that a head is to give for a record whose label is ``stated``: a flag for each label, or its number.
+
+    Raises InputError, naming ``where``, for a label that is not among ``labels``.
+    """
+    if problem is HeadKind.NUMBER or labels is None:
+        return [float(stated)]
+    held = {labels.number(name, where) for name in json.loads(stated)}
+    return [float(number in held) for number in range(len(labels))]
 
 
 def _causal(

@@ -38,7 +38,14 @@ def image_logits(network: Any, pixels: Tensor) -> Tensor:
 
 
 def logits_in(answer: Any) -> Tensor:
-    """The logits in what a network returns; PP-LCNet returns its head's output as the last hidden state."""
+    """The logits in what a network returns; PP-LCNet returns its head's output as the last hidden state.
+
+    Of a network that answers questions they are [rows, tokens, 2]: where an answer starts, and where it ends.
+    """
+    if hasattr(answer, "start_logits"):
+        from torch import stack
+
+        return stack([answer.start_logits, answer.end_logits], -1)
     logits: Tensor = answer.logits if hasattr(answer, "logits") else answer.last_hidden_state
     return logits
 

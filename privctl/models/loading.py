@@ -20,12 +20,8 @@ from privctl.models.context import context_of
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
 from privctl.models.images import check_reads_pixels, class_names
+from privctl.models.kinds import KINDS
 from privctl.models.language import (
-    CAUSAL,
-    IMAGE_CLASSIFIER,
-    MASKED,
-    SEQ2SEQ,
-    TEXT_CLASSIFIER,
     ModelClass,
     check_kind,
     pad_of,
@@ -46,16 +42,11 @@ from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
 
-KINDS: dict[TaskName, ModelClass] = {
-    TaskName.CAUSAL_LM: CAUSAL,
-    TaskName.MASKED_LM: MASKED,
-    TaskName.SEQ2SEQ_LM: SEQ2SEQ,
-    TaskName.TEXT_CLASSIFICATION: TEXT_CLASSIFIER,
-    TaskName.IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
-}
-CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
+CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
 #: Tasks on records that have a label or a target.
 LABELLED = (*CLASSIFICATION, TaskName.SEQ2SEQ_LM)
+#: Tasks whose head may be new.
+_HEADED = (*CLASSIFICATION, TaskName.QUESTION_ANSWERING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +133,7 @@ def load_for_training(
         problem = checked_problem(path, config, task)
         if problem is HeadKind.NUMBER and labels is not None:
             raise CommandError("--labels names classes, and the model predicts a number; remove it")
-        _adapt_config(config, labels, vocabulary)
+        _adapt_config(config, task, labels, vocabulary)
         files: tuple[SafetensorsFile, ...] = ()
         if unfilled:
             with without_parameters():
@@ -246,8 +237,10 @@ def _tokenizer(folder: Path, path: Path, vocabulary: Vocabulary | None) -> Any:
     return read_tokenizer(folder, path) if vocabulary is None else vocabulary.tokenizer
 
 
-def _adapt_config(config: Any, labels: Sequence[str] | None, vocabulary: Vocabulary | None) -> None:
+def _adapt_config(config: Any, task: TaskName, labels: Sequence[str] | None, vocabulary: Vocabulary | None) -> None:
     """Write labels and vocabulary into the configuration, which determines the network's shapes."""
+    if task is TaskName.QUESTION_ANSWERING:
+        config.num_labels = 2  # where an answer starts, and where it ends
     if labels is not None:
         config.id2label = dict(enumerate(labels))
         config.label2id = {name: i for i, name in enumerate(labels)}
@@ -273,7 +266,7 @@ def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:
 
 def _check_misfits(path: Path, task: TaskName, network: Any, misfits: TensorMismatch) -> None:
     """Refuse misfits in the body of the network: only a head may be new, and only heads may be unused."""
-    head = task in CLASSIFICATION
+    head = task in _HEADED
     spare = head or task is TaskName.MASKED_LM
     refuse(
         path,

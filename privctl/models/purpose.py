@@ -18,8 +18,12 @@ _ENDINGS = {
     TaskName.CAUSAL_LM: ("ForCausalLM", "LMHeadModel"),
     TaskName.MASKED_LM: ("ForMaskedLM",),
     TaskName.TEXT_CLASSIFICATION: ("ForSequenceClassification",),
+    TaskName.TOKEN_CLASSIFICATION: ("ForTokenClassification",),
+    TaskName.QUESTION_ANSWERING: ("ForQuestionAnswering", "ForQuestionAnsweringSimple"),
     TaskName.IMAGE_CLASSIFICATION: ("ForImageClassification",),
 }
+#: What the head of a task predicts whatever config.json says.
+_HEADS = {TaskName.TOKEN_CLASSIFICATION: HeadKind.TOKENS, TaskName.QUESTION_ANSWERING: HeadKind.SPAN}
 
 
 def class_named(path: Path) -> str:
@@ -41,19 +45,16 @@ def task_named(path: Path) -> TaskName | None:
 
 
 def checked_problem(path: Path, config: Any, task: TaskName) -> HeadKind:
-    """What a classifier of ``config`` predicts, by its ``problem_type``; of another task ``ONE``.
+    """What the head of a model of ``config`` predicts, a classifier's by its ``problem_type``; of other tasks ``ONE``.
 
-    Raises InputError for a number of outputs that does not fit, and for images with several labels or a number.
+    Raises InputError for a number of outputs that does not fit.
     """
+    if task in _HEADS:
+        return _HEADS[task]
     stated = getattr(config, "problem_type", None)
     if task not in (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION) or stated is None:
         return HeadKind.ONE
     problem = HeadKind(stated)
-    if task is TaskName.IMAGE_CLASSIFICATION and problem is not HeadKind.ONE:
-        raise InputError(
-            f'{path} has "problem_type": "{problem}" in its config.json, which is supported for texts alone; images '
-            "have one label each"
-        )
     if problem is HeadKind.NUMBER and config.num_labels != 1:
         raise InputError(
             f'{path} has "problem_type": "regression" and {config.num_labels} outputs in its config.json; regression '

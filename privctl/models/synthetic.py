@@ -15,11 +15,13 @@ from privctl.data.columns import HeadKind
 from privctl.models.corpora import IN_MEMORY, Encoded, EncodedRecord
 from privctl.models.encoding import TextFacts
 from privctl.models.pairs import joined
+from privctl.models.tasks.answers import QuestionAnswering
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.tasks.seq2seq import SequenceToSequence
 from privctl.models.tasks.units import content_key
+from privctl.models.tasks.words import WordClassification
 
 _SEED = 20_160
 
@@ -33,12 +35,16 @@ def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = ()
     source = np.random.default_rng(_SEED)
     labels = source.integers(max(1, classes), size=len(lengths)).tolist()
     if isinstance(task, ImageClassification):
-        return _images(task, len(lengths), plain, labels, source)
+        return _images(task, len(lengths), plain, _labels(task.problem, labels, max(1, classes)), source)
     if not isinstance(task, CorpusTask):
         raise TypeError(f"{type(task).__name__} is neither on texts nor on images")
     text = _pair if isinstance(task, SequenceToSequence) else _text
     rows = (text(task.facts, length, place, source, plain=place in plain) for place, length in enumerate(lengths))
-    corpus = IN_MEMORY.corpus(EncodedRecord([row], share=1) for row in rows)
+    if isinstance(task, WordClassification):
+        rows = (_labelled(row, max(1, classes), source) for row in rows)
+    asked = isinstance(task, QuestionAnswering)
+    records = (_asked(row) for row in rows) if asked else (EncodedRecord([row], share=1) for row in rows)
+    corpus = IN_MEMORY.corpus(records)
     if isinstance(task, TextClassification):
         return replace(task, corpus=corpus, labels=_labels(task.problem, labels, max(1, classes)))
     return replace(task, corpus=corpus)
@@ -74,6 +80,19 @@ def _pair(facts: TextFacts, length: int, record: int, source: np.random.Generato
     return joined(first.ids.tolist(), second.ids.tolist(), record)
 
 
+def _labelled(row: Encoded, classes: int, source: np.random.Generator) -> Encoded:
+    """A word at each ordinary token."""
+    return replace(row, numbers=source.integers(classes, size=len(row.ids)).astype(np.int32))
+
+
+def _asked(row: Encoded) -> EncodedRecord:
+    """The second half as the context of the first, and the answer somewhere in it."""
+    half = len(row.ids) // 2
+    context = row.counted & (np.arange(len(row.ids)) >= half)
+    made = replace(row, counted=context, numbers=(np.arange(len(row.ids)) >= half).astype(np.int32))
+    return EncodedRecord([made], share=1, targets=(half, (half + len(row.ids) - 1) // 2))
+
+
 def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
     """The special tokens before and after every text."""
     ids = [int(i) for i in facts.tokenizer("")["input_ids"]]
@@ -87,7 +106,7 @@ def _ordinary(facts: TextFacts) -> np.ndarray:
 
 
 def _images(
-    task: ImageClassification, count: int, plain: Collection[int], labels: list[int], source: np.random.Generator
+    task: ImageClassification, count: int, plain: Collection[int], labels: Any, source: np.random.Generator
 ) -> Task:
     """Of the size and type of the task's own. The brightest is far brighter where numbers are not limited to bytes."""
     originals = task.images.pixels

@@ -121,7 +121,7 @@ def _check(request: ShadowRequest) -> None:
     unused = {
         "--long": images and data.long is not None,
         "--max-length": images and data.max_length is not None,
-        "--text-column": images and data.columns.text is not None,
+        "--text-column": (images or training.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
         "--label-column": training.task not in LABELLED and data.columns.label is not None,
         "--vocabulary": images and training.model.vocabulary is not None,
         "--resize": not images and data.resize is not None,
@@ -163,10 +163,11 @@ def _texts(request: ShadowRequest) -> _Read:
     problem = problem_of(training.model.path, training.task)
     columns = replace(training.data.columns, chat=chat, pair=pair, problem=problem)
     pooled = read_texts(training.data.train, labelled=labelled, columns=columns)
-    first_places = _first_places([(record.text, record.label, record.start * pair) for record in pooled])
+    parted = pair or problem is HeadKind.SPAN
+    first_places = _first_places([(record.text, record.label, record.start * parted) for record in pooled])
     distinct: list[TextRecord] = [pooled[i] for i in first_places]
     options = text_options(training.data)
-    records = [Record(r.line, r.text, r.label, start=r.start if pair else 0) for r in distinct]
+    records = [Record(r.line, r.text, r.label, start=r.start if parted else 0) for r in distinct]
     return records, lambda model: text_task(model, distinct, options, seed=training.seed), len(pooled) - len(distinct)
 
 
@@ -176,7 +177,7 @@ def _images(request: ShadowRequest) -> _Read:
         training.data.train,
         channels=_channels(training.model.path),
         resize=training.data.resize,
-        columns=training.data.columns,
+        columns=replace(training.data.columns, problem=problem_of(training.model.path, training.task)),
     )
     pairs = zip(images.labels, images.pixels, strict=True)
     records = [Record(i, "", label, image) for i, (label, image) in enumerate(pairs, start=1)]
@@ -213,7 +214,7 @@ def _labels(request: ShadowRequest, occurring: Sequence[str]) -> tuple[str, ...]
     problem = problem_of(request.training.model.path, request.training.task)
     if request.training.task not in CLASSIFICATION or problem is HeadKind.NUMBER:
         return ()
-    if problem is HeadKind.SEVERAL:
+    if problem in (HeadKind.SEVERAL, HeadKind.TOKENS):
         occurring = [name for stated in occurring for name in json.loads(stated)]
     named = request.training.data.labels or known_labels(request.training.model.path)
     return named or labels_of(occurring, str(request.training.data.train)).names

@@ -15,6 +15,8 @@ from privctl.train.request import ModelRequest
 
 if TYPE_CHECKING:
     from torch import nn
+#: How the names of networks end whose heads are no language model's.
+_HEADED = ("ForSequenceClassification", "ForImageClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
 def adapted(network: nn.Module, request: ModelRequest, seed: int, device: torch.device | None = None) -> nn.Module:
@@ -60,7 +62,7 @@ def _new(network: nn.Module, request: ModelRequest) -> Any:
 
 def _heads(network: Any) -> dict[str, list[str]]:
     """The modules of a classifier beside its body, each with the names of its layers; none for a language model."""
-    if not type(network).__name__.endswith(("ForSequenceClassification", "ForImageClassification")):
+    if not type(network).__name__.endswith(_HEADED):
         return {}
     return {
         name: [".".join(filter(None, (name, inner))) for inner, m in module.named_modules() if not list(m.children())]

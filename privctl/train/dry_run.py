@@ -17,6 +17,7 @@ from privctl.domain.events import Batches
 from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.domain.training_plan import Budget, TrainingPlan
+from privctl.models.choices import TaskName
 from privctl.models.language import choose_device
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.corpus import CorpusTask
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
     from privctl.models.tasks.base import Task
 
+#: Tasks that pieces of a long record serve as well as all of it.
+_SPLIT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM)
 #: Budgets that a plan compares, beside the one that was asked for.
 BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
 NOISE_MULTIPLIER = "noise multiplier"
@@ -177,11 +180,11 @@ def _truncation(task: Task) -> str | None:
     corpus = getattr(task, "corpus", None)
     if corpus is None or not corpus.shortened:
         return None
+    split = "--long split trains on all of a long record, " if task.name in _SPLIT else ""
     return (
         f"{corpus.shortened} of the {counted(corpus.records, 'record')} of --data "
         f"({100 * corpus.shortened / corpus.records:.2g} %) have more than {corpus.lengths().max()} tokens and are "
-        "truncated to them; "
-        "--long split trains on all of a long record, --long refuse stops at it"
+        f"truncated to them; {split}--long refuse stops at it"
     )
 
 

@@ -23,7 +23,12 @@ from privctl.train.own_settings import own_settings
 from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest, SecretsRequest
 
 #: What peft calls tasks that a base with another head may be adapted to.
-_OF_ADAPTERS = {"SEQ_CLS": TaskName.TEXT_CLASSIFICATION, "SEQ_2_SEQ_LM": TaskName.SEQ2SEQ_LM}
+_OF_ADAPTERS = {
+    "SEQ_CLS": TaskName.TEXT_CLASSIFICATION,
+    "TOKEN_CLS": TaskName.TOKEN_CLASSIFICATION,
+    "QUESTION_ANS": TaskName.QUESTION_ANSWERING,
+    "SEQ_2_SEQ_LM": TaskName.SEQ2SEQ_LM,
+}
 
 
 def request_of(method: Method, options: Mapping[str, Any], given: Container[str], notify: Notify) -> RetrainRequest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -121,6 +121,10 @@ def _begun(records: Iterator[TextRecord]) -> bytes:
 def _occurring(train: Callable[[], Iterable[TextRecord]], workers: Workers, problem: HeadKind) -> set[str]:
     """The labels of all records; where each has a list of them, those in the lists."""
     stated = json.loads(workers.once_a_machine(lambda: json.dumps([*{r.label or "" for r in train()}]).encode()))
+    return _names(stated, problem)
+
+
+def _names(stated: Collection[str], problem: HeadKind) -> set[str]:
     return set(stated) if problem is HeadKind.ONE else {name for each in stated for name in json.loads(each)}
 
 
@@ -132,9 +136,13 @@ def text_options(data: DataRequest) -> TextOptions:
 
 
 def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
-    resize, columns = request.data.resize, request.data.columns
+    problem = problem_of(request.model.path, request.task)
+    resize, columns = request.data.resize, replace(request.data.columns, problem=problem)
     images = read_images(request.data.train, channels=_channels(request.model.path), resize=resize, columns=columns)
-    labels, collected = _labels(request, lambda: set(images.labels))
+    labels: tuple[str, ...] = ()
+    collected = False
+    if problem is not HeadKind.NUMBER:
+        labels, collected = _labels(request, lambda: _names(set(images.labels), problem))
     model = _loaded(request, workers, labels, None)
     held_out = None
     if request.data.held_out is not None:
@@ -227,7 +235,7 @@ def _check_task(request: RetrainRequest) -> None:
         "--unit": images and data.unit is not None,
         "--long": images and data.long is not None,
         "--max-length": images and data.max_length is not None,
-        "--text-column": images and data.columns.text is not None,
+        "--text-column": (images or request.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
         "--label-column": request.task not in LABELLED and data.columns.label is not None,
         "--vocabulary": images and request.model.vocabulary is not None,
         "--response-only": not causal and data.response_only,

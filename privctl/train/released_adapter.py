@@ -29,6 +29,8 @@ from privctl.train.request import ModelRequest
 _TASK_TYPES = {
     TaskName.CAUSAL_LM: "CAUSAL_LM",
     TaskName.TEXT_CLASSIFICATION: "SEQ_CLS",
+    TaskName.TOKEN_CLASSIFICATION: "TOKEN_CLS",
+    TaskName.QUESTION_ANSWERING: "QUESTION_ANS",
     TaskName.SEQ2SEQ_LM: "SEQ_2_SEQ_LM",
 }
 

@@ -24,8 +24,9 @@ from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.keys import read_object
 from privctl.models.images import logits_in
+from privctl.models.kinds import KINDS
 from privctl.models.language import ModelClass, quiet_transformers
-from privctl.models.loading import KINDS, TrainingModel
+from privctl.models.loading import TrainingModel
 from privctl.models.tasks.base import evaluation_mode
 from privctl.train.clipping.products import full_precision
 

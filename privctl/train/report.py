@@ -55,6 +55,9 @@ _QUANTITIES = {
     "held_out_accuracy": "held-out accuracy",
     "held_out_micro_f1": "held-out micro F1",
     "held_out_squared_error": "held-out mean squared error",
+    "held_out_entity_f1": "held-out entity F1",
+    "held_out_exact_match": "held-out exact match",
+    "held_out_f1": "held-out F1",
 }
 
 

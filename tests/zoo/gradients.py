@@ -56,7 +56,7 @@ def difference(task: str, model_type: str, folder: Path) -> float:
 
 
 def _job(task: str, folder: Path, *, norm: str | None = None, max_length: int | None = None) -> TrainingJob:
-    labels = ("LABEL_0", "LABEL_1") if task == "text-classification" else None
+    labels = ("LABEL_0", "LABEL_1") if task in ("text-classification", "token-classification") else None
     request = RetrainRequest(
         method_name="dp-sgd",
         model=replace(ModelRequest(path=folder / "model"), norm=norm),

@@ -15,7 +15,9 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
@@ -27,8 +29,12 @@ TASKS: dict[str, Any] = {
     "causal-lm": MODEL_FOR_CAUSAL_LM_MAPPING,
     "masked-lm": MODEL_FOR_MASKED_LM_MAPPING,
     "text-classification": MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    "token-classification": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+    "question-answering": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     "image-classification": MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
 }
+#: Tasks on texts whose head has two outputs here.
+_OF_TWO = ("text-classification", "token-classification", "question-answering")
 WORDS = [f"w{i}" for i in range(24)]
 ROLES = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -161,7 +167,7 @@ def build(task: str, model_type: str, folder: Path) -> None:
     try:
         config = tiny_config(task, model_type)
         kind = network_of(task, next(each for each in TASKS[task] if each.model_type == model_type))
-        if task == "text-classification":
+        if task in _OF_TWO:
             config.num_labels = 2  # BART's configuration has three
         with torch.device("meta"):
             size = sum(p.numel() for p in kind(config).parameters())
@@ -176,7 +182,7 @@ def build(task: str, model_type: str, folder: Path) -> None:
         raise Unbuildable(f"network: {one_line(error)}") from None
     if task == "image-classification":
         return
-    if task == "text-classification":
+    if task in _OF_TWO:
         _name_labels(folder / "config.json")
     save_tokenizer(folder)
 
@@ -224,7 +230,13 @@ def write_data(task: str, path: Path, *, count: int = 24, seed: int = 0, channel
     where = path.with_suffix(".jsonl")
     records = []
     for _ in range(count):
-        record = {"text": " ".join(random.choice(WORDS, int(random.integers(3, 13))))}
+        words = random.choice(WORDS, int(random.integers(3, 13))).tolist()
+        record: dict[str, Any] = {"text": " ".join(words)}
+        if task == "token-classification":
+            record = {"tokens": words, "ner_tags": [f"LABEL_{int(random.integers(2))}" for _ in words]}
+        if task == "question-answering":
+            answer = {"answer": words[1], "answer_start": len(words[0]) + 1}
+            record = {"question": words[-1], "context": record["text"], **answer}
         if task == "text-classification":
             record["label"] = f"LABEL_{int(random.integers(2))}"
         records.append(json.dumps(record))

@@ -158,12 +158,9 @@ def _converted(network: Any) -> None:
 
 def _kind(task: str) -> ModelClass:
     """What transformers makes for a task."""
-    from privctl.models.language import CAUSAL, IMAGE_CLASSIFIER, MASKED, SEQ2SEQ, TEXT_CLASSIFIER
+    from privctl.models.kinds import KINDS
 
-    kinds = {
-        "causal-lm": CAUSAL, "masked-lm": MASKED, "seq2seq-lm": SEQ2SEQ, "text-classification": TEXT_CLASSIFIER,
-        "image-classification": IMAGE_CLASSIFIER,
-    }  # fmt: skip
+    kinds: dict[str, ModelClass] = {str(name): kind for name, kind in KINDS.items()}
     if task not in kinds:
         raise UncheckableError(f"the task {task!r} is not known")
     return kinds[task]

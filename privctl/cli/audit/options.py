@@ -16,7 +16,15 @@ from privctl.domain.ranges import Range
 
 Decorator = Callable[[Any], Any]
 
-_TASKS = ("causal-lm", "masked-lm", "seq2seq-lm", "text-classification", "image-classification")
+_TASKS = (
+    "causal-lm",
+    "masked-lm",
+    "seq2seq-lm",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+    "image-classification",
+)
 _BITS = click.Choice(["4"])
 _FILE = click.Path(path_type=Path)
 

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from privctl.data.columns import HeadKind
 from privctl.data.images import ImageSet
 from privctl.data.labels import LabelSet, numbers_of
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputError
+from privctl.models.annotated import encode_questions, encode_words
 from privctl.models.choices import TaskName
 from privctl.models.corpora import IN_MEMORY, Shelf
-from privctl.models.encoding import TextOptions, encode_causal, encode_classified, encode_masked
+from privctl.models.encoding import TextOptions, encode_causal, encode_classified, encode_masked, head_targets
 from privctl.models.loading import TrainingModel
 from privctl.models.pairs import encode_pairs
+from privctl.models.tasks.answers import QuestionAnswering, reads_types
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.language import CausalLanguage, MaskedLanguage
 from privctl.models.tasks.seq2seq import SequenceToSequence
+from privctl.models.tasks.words import WordClassification
 
 
 def text_task(
@@ -44,6 +49,14 @@ def text_task(
     if model.task is TaskName.SEQ2SEQ_LM:
         corpus = encode_pairs(records, facts, options, keep)
         return SequenceToSequence(corpus=corpus, facts=facts, start=model.decoder_start, seed=seed)
+    if model.task is TaskName.TOKEN_CLASSIFICATION:
+        names = model.labels or ()
+        corpus = encode_words(records, facts, options, LabelSet(names), keep)
+        return WordClassification(corpus=corpus, facts=facts, labels=names, seed=seed)
+    if model.task is TaskName.QUESTION_ANSWERING:
+        corpus = encode_questions(records, facts, options, keep)
+        typed = reads_types(model.network, facts.tokenizer)
+        return QuestionAnswering(corpus=corpus, facts=facts, typed=typed, seed=seed)
     named = None if model.problem is HeadKind.NUMBER else LabelSet(model.labels or ())
     corpus = encode_classified(records, facts, options, keep, named, model.problem)
     labels = corpus.labels if model.problem is HeadKind.ONE else corpus.targets
@@ -67,5 +80,9 @@ def image_task(model: TrainingModel, images: ImageSet) -> Task:
             f"the images are {images.size[0]}x{images.size[1]} pixels and {model.path} takes "
             f"{facts.size[0]}x{facts.size[1]}; give --resize, or set image_size in config.json to train from scratch"
         )
-    numbers = numbers_of(images.labels, images.places, LabelSet(model.labels or ()))
-    return ImageClassification(images=images, facts=facts, labels=numbers)
+    named = None if model.problem is HeadKind.NUMBER else LabelSet(model.labels or ())
+    if model.problem is HeadKind.ONE and named is not None:
+        return ImageClassification(images=images, facts=facts, labels=numbers_of(images.labels, images.places, named))
+    stated = zip(images.labels, images.places, strict=True)
+    targets = np.array([head_targets(model.problem, named, *each) for each in stated], np.float32)
+    return ImageClassification(images=images, facts=facts, labels=targets, problem=model.problem)

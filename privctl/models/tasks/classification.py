@@ -16,7 +16,7 @@ from privctl.data.columns import HeadKind
 from privctl.data.images import ImageSet
 from privctl.data.pixels import ImageFacts
 from privctl.models.choices import TaskName
-from privctl.models.images import image_logits
+from privctl.models.images import image_logits, logits_in
 from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, evaluation_mode, group_by_length, moved
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.tasks.language import pad_batch
@@ -71,6 +71,14 @@ def _measures(problem: HeadKind, parts: Sequence[Tensor]) -> dict[str, float]:
     return {**found, "examples": float(len(loss))}
 
 
+def text_logits(network: nn.Module, batch: Mapping[str, Tensor], **more: Tensor) -> Tensor:
+    """What the head of ``network`` gives for the ``input_ids`` of ``batch``, and for ``more`` inputs by their names."""
+    # A cache is of no use here, and some hybrid networks fail at it.
+    taken = inspect.signature(getattr(network, "forward", network)).parameters
+    given = {"use_cache": False} if "use_cache" in taken else {}
+    return logits_in(network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **more, **given))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextClassification(CorpusTask):
     """Predicting a text's label, several labels, or a number, as ``problem`` says.
@@ -95,39 +103,32 @@ class TextClassification(CorpusTask):
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
-        return _losses(self.problem, self._logits(network, batch), batch["labels"])
+        return _losses(self.problem, text_logits(network, batch), batch["labels"])
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
         """See ``Task``: ``loss`` in nats, and accuracy, micro F1 or squared error, over all ``examples``."""
 
         def outcomes(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
-            return _outcomes(self.problem, self._logits(network, batch), batch["labels"])
+            return _outcomes(self.problem, text_logits(network, batch), batch["labels"])
 
         everything = range(len(self.corpus.examples))
         groups = list(group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
         with evaluation_mode(network):
             return _measures(self.problem, workers.spread(groups, outcomes, _WIDTHS[self.problem]))
 
-    @staticmethod
-    def _logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        # A cache is of no use here, and some hybrid networks fail at it.
-        given = (
-            {"use_cache": False}
-            if "use_cache" in inspect.signature(getattr(network, "forward", network)).parameters
-            else {}
-        )
-        logits: Tensor = network(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **given).logits
-        return logits
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageClassification:
-    """Predicting an image's label; every image is a unit. ``labels`` has its number for each image."""
+    """Predicting an image's label, several labels, or a number, as ``problem`` says; every image is a unit.
+
+    ``labels`` has, for each image, the number of its label, or flags or a number (images, outputs) float32.
+    """
 
     images: ImageSet
     facts: ImageFacts
-    labels: Sequence[int]
+    labels: Sequence[int] | NDArray[np.float32]
+    problem: HeadKind = HeadKind.ONE
 
     @property
     def name(self) -> TaskName:
@@ -144,26 +145,31 @@ class ImageClassification:
         return group_by_length([int(unit) for unit in units], lambda _: 1, max_examples)
 
     def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
-        """See ``Task``; ``pixel_values`` (n, channels, height, width) float32, ``labels`` (n,) int64."""
+        """See ``Task``; ``pixel_values`` (n, channels, height, width) float32, ``labels`` as for texts."""
         pixels = moved(torch.from_numpy(self.images.pixels[list(examples)]), device)
-        labels = torch.tensor([self.labels[e] for e in examples], dtype=torch.int64)
+        labels = torch.from_numpy(np.stack([np.asarray(self.labels[e]) for e in examples]))
+        labels = labels.long() if self.problem is HeadKind.ONE else labels.float()
         return {"pixel_values": self.facts.scale(pixels), "labels": moved(labels, device)}
 
     def keys(self, examples: Sequence[int]) -> list[int]:
         """See ``Task``."""
-        return [content_key(self.images.pixels[e].tobytes(), str(self.labels[e]).encode()) for e in examples]
+        return [content_key(self.images.pixels[e].tobytes(), self._stated(e)) for e in examples]
+
+    def _stated(self, example: int) -> bytes:
+        label = self.labels[example]
+        return label.tobytes() if isinstance(label, np.ndarray) else str(label).encode()
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
-        return _losses(HeadKind.ONE, image_logits(network, batch["pixel_values"]), batch["labels"])
+        return _losses(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
-        """See ``Task``: ``loss`` in nats and ``accuracy`` over all ``examples``."""
+        """See ``Task``: ``loss`` in nats, and accuracy, micro F1 or squared error, over all ``examples``."""
 
         def outcomes(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
-            return _outcomes(HeadKind.ONE, image_logits(network, batch["pixel_values"]), batch["labels"])
+            return _outcomes(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
 
         groups = list(group_by_length(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES))
         with evaluation_mode(network):
-            return _measures(HeadKind.ONE, workers.spread(groups, outcomes, _WIDTHS[HeadKind.ONE]))
+            return _measures(self.problem, workers.spread(groups, outcomes, _WIDTHS[self.problem]))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
 from privctl.domain.progress import Notify
 from privctl.models.choices import TaskName
@@ -110,19 +111,48 @@ def _tested(
     for stage in stages:
         if isinstance(stage.view, ClippedGradients):
             stage.view.passes = job.recipe.clipping_passes
+    if isinstance(job.task, CorpusTask) and job.task.padding is None and _chooses_keys(network):
+        return _padded(job, network, device, stages, notify, "the length it is padded to, where keys tie")
     try:
         return _said(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
     except DependentRecordsError as fault:
         alike = limits.length is not None and isinstance(job.task, CorpusTask)
         if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
             raise
-        padded = replace(job, task=_pad(job.task, limits.length), held_out=_pad(job.held_out, limits.length))
-        test = examine(network, padded.task, limits, stages, device)
-        notify(
-            f"this model makes a record's gradient depend on {fault.kind}; every text is padded to {limits.length} "
-            "tokens, whatever it is batched with (--max-length lowers that)"
+        return _padded(job, network, device, stages, notify, str(fault.kind))
+
+
+def _chooses_keys(network: nn.Module) -> bool:
+    """Whether attention keeps a few keys by scores of an indexer, as DeepSeek's sparse attention does.
+
+    A score is often exactly 0, and which of equal keys are kept depends on how many there are, padding counted. Made-up
+    records rarely show it.
+    """
+    return any(type(module).__name__.endswith("Indexer") for module in network.modules())
+
+
+def _padded(
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    stages: Sequence[ComputationStage],
+    notify: Notify,
+    dependence: str,
+) -> TrainingJob:
+    """The job, tested, with every text padded to the most tokens. Raises InputError where no most is known."""
+    limits = limits_of(job)
+    if limits.length is None:
+        raise InputError(
+            f"this model makes a record's gradient depend on {dependence}, and its config.json states no limit of "
+            "tokens to pad every text to; give --max-length"
         )
-        return _said(replace(padded, contribution=test), notify)
+    padded = replace(job, task=_pad(job.task, limits.length), held_out=_pad(job.held_out, limits.length))
+    test = examine(network, padded.task, limits, stages, device)
+    notify(
+        f"this model makes a record's gradient depend on {dependence}; every text is padded to {limits.length} "
+        "tokens, whatever it is batched with (--max-length lowers that)"
+    )
+    return _said(replace(padded, contribution=test), notify)
 
 
 def _said(job: TrainingJob, notify: Notify) -> TrainingJob:

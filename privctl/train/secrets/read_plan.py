@@ -73,7 +73,7 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
 def _check_settings(request: RetrainRequest) -> None:
     if not request.method.noised:
         raise CommandError(f"--secrets applies to dp-sgd and dpquant, not to {request.method_name}; remove it")
-    if request.task is TaskName.IMAGE_CLASSIFICATION:
+    if request.task in (TaskName.IMAGE_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING):
         raise CommandError("--secrets needs texts in one file, as privctl secrets plan reads them; remove it")
     if request.data.unit is not None:
         raise CommandError("--unit cannot be combined with --secrets, whose plan draws records one by one; remove one")

@@ -151,7 +151,7 @@ def test_a_probability_near_one_keeps_its_digits() -> None:
 def test_images_survive_as_rows() -> None:
     source = np.random.default_rng(0)
     for pixels in (source.integers(256, size=(4, 5, 3), dtype=np.uint8), source.random((3, 4, 5), dtype=np.float32)):
-        label, again = unpack(pack(70_000, pixels))
+        label, again, _ = unpack(pack(70_000, pixels))
         assert label == 70_000
         assert again.dtype == pixels.dtype
         assert np.array_equal(again, pixels)

@@ -140,9 +140,6 @@ def test_heads_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     two = architecture(tmp_path / "two", "bert", problem_type="regression", num_labels=2)
     with pytest.raises(InputError, match="2 outputs in its config.json; regression predicts one number"):
         load_for_training(two, TaskName.TEXT_CLASSIFICATION, vocabulary=words())
-    images = architecture(tmp_path / "vit", "vit", problem_type="multi_label_classification")
-    with pytest.raises(InputError, match="is supported for texts alone"):
-        load_for_training(images, TaskName.IMAGE_CLASSIFICATION, labels=["a", "b"])
     one = architecture(tmp_path / "one", "bert", problem_type="regression", num_labels=1)
     with pytest.raises(CommandError, match="--labels names classes, and the model predicts a number"):
         load_for_training(one, TaskName.TEXT_CLASSIFICATION, labels=["a", "b"], vocabulary=words())

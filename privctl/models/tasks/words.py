@@ -1,0 +1,113 @@
+"""Token classification: a label for each word of a text, as in named entity recognition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privctl.models.choices import TaskName
+from privctl.models.tasks.base import EVALUATED_EXAMPLES, EVALUATED_TOKENS, evaluation_mode, group_by_length, moved
+from privctl.models.tasks.classification import text_logits
+from privctl.models.tasks.corpus import CorpusTask
+from privctl.models.tasks.language import pad_batch, token_losses
+from privctl.parallel import ALONE, Workers
+
+_BEGIN, _END = ("B", "S"), ("E", "S")
+_PREFIXES = ("B", "I", "E", "S")
+_OUTSIDE = "O"
+#: Columns of what ``evaluate`` gathers a record: loss, words, right ones; entities found, there, and both.
+_WIDTH = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordClassification(CorpusTask):
+    """Predicting each word's label at its first token; a record's loss is the mean over its words.
+
+    ``labels`` are the names of the labels in the order of their numbers.
+    """
+
+    labels: tuple[str, ...]
+
+    @property
+    def name(self) -> TaskName:
+        """See ``Task``."""
+        return TaskName.TOKEN_CLASSIFICATION
+
+    def batch(self, examples: Sequence[int], device: torch.device, step: int) -> dict[str, Tensor]:
+        """See ``Task``; ``targets`` (n, length) are labels, ``weights`` 1 / (words) where a word begins, else 0."""
+        rows = self.rows(examples)
+        inputs = pad_batch(rows, self.facts.pad, device, self.padding)
+        shape = tuple(inputs["input_ids"].shape)
+        targets, weights = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        for i, row in enumerate(rows):
+            assert row.numbers is not None
+            targets[i, : len(row.ids)][row.counted] = row.numbers[row.counted]
+            weights[i, : len(row.ids)] = row.counted / row.counted.sum()
+        made = {"targets": torch.from_numpy(targets), "weights": torch.from_numpy(weights)}
+        return {**inputs, **{name: moved(tensor, device) for name, tensor in made.items()}}
+
+    def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """See ``Task``."""
+        return (token_losses(text_logits(network, batch), batch["targets"]) * batch["weights"]).sum(1)
+
+    def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
+        """See ``Task``: ``loss`` in nats a word and ``accuracy`` over all ``tokens`` that have a label.
+
+        Where labels are those of entities, also ``entity_f1``: an entity counts as found where its words and its type
+        are right.
+        """
+        entities = name_entities(self.labels)
+
+        def outcomes(group: Sequence[int]) -> Tensor:
+            batch = self.batch(group, device, 0)
+            logits = text_logits(network, batch)
+            losses, guesses = token_losses(logits, batch["targets"]).cpu().double(), logits.argmax(-1).cpu()
+            counted, targets = (batch["weights"] > 0).cpu(), batch["targets"].cpu()
+            rows = []
+            for loss, said, true in (
+                (losses[i][held], guesses[i][held], targets[i][held]) for i, held in enumerate(counted)
+            ):
+                found, there = (self._entities(each) if entities else set() for each in (said, true))
+                sums = float(loss.sum()), len(true), int((said == true).sum())
+                rows.append([*sums, len(found), len(there), len(found & there)])
+            return torch.tensor(rows, dtype=torch.float64)
+
+        everything = range(len(self.corpus.examples))
+        groups = list(group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
+        with evaluation_mode(network):
+            parts = workers.spread(groups, outcomes, _WIDTH)
+        loss, words, right, found, there, both = torch.cat(list(parts)).sum(0).tolist()
+        measured = {"loss": loss / words, "accuracy": right / words, "tokens": words}
+        return measured | ({"entity_f1": 2 * both / (found + there) if both else 0.0} if entities else {})
+
+    def _entities(self, numbers: Tensor) -> set[tuple[str, int, int]]:
+        return entities_in([self.labels[number] for number in numbers.tolist()])
+
+
+def name_entities(labels: Sequence[str]) -> bool:
+    """Whether the labels are those of entities: ``O``, and others such as ``B-LOC`` and ``I-LOC``."""
+    others = [label for label in labels if label != _OUTSIDE]
+    return bool(others) and all(label[:1] in _PREFIXES and label[1:2] == "-" and label[2:] for label in others)
+
+
+def entities_in(labels: Sequence[str]) -> set[tuple[str, int, int]]:
+    """The entities of a text by the labels of its words: type, first word, and the word behind the last.
+
+    As the CoNLL 2000 evaluation and seqeval's default count them: an entity begins at ``B`` or ``S``, and at any other
+    label that follows ``O``, ``E``, ``S`` or another type; it ends where the next begins, and at ``O``.
+    """
+    entities = set()
+    kind, since, before = "", 0, _OUTSIDE
+    for place, label in enumerate([*labels, _OUTSIDE]):
+        prefix, _, named = label.partition("-")
+        begins = prefix != _OUTSIDE and (prefix in _BEGIN or before == _OUTSIDE or before in _END or named != kind)
+        if before != _OUTSIDE and (begins or prefix == _OUTSIDE):
+            entities.add((kind, since, place))
+        if begins:
+            kind, since = named, place
+        before = prefix
+    return entities
