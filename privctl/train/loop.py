@@ -32,6 +32,7 @@ from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
 from privctl.train.holding import Holding, Release, holding
+from privctl.train.kept_memory import kept_memory
 from privctl.train.micro_batches import MicroBatches
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.run_folder import RunFolder, SavedState
@@ -130,7 +131,7 @@ class Trainer:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
         last_save, jointly = self.clock(), self.workers.jointly
-        with full_precision(self.device), self._gradients() as engine:
+        with full_precision(self.device), kept_memory(self.device), self._gradients() as engine:
             while (position := self._position(updates, steps_begun)) < self.recipe.steps:
                 self.precision.begin(updates, position, lambda n: jointly(partial(self._mark, n, side=True)))
                 jointly(partial(self._mark, steps_begun + 1))
