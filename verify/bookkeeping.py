@@ -27,7 +27,16 @@ _INNER = ("data", "train", "test", "validation")
 #: Of what is allowed above a target: rounding in the search for the noise.
 _ROOM = 1e-6
 #: Parameters of a training that nothing else shows.
-_LOST = ("epsilon", "clipping", "micro_examples", "micro_tokens", "fresh_tensors", "frozen_norm_layers", "history")
+_LOST = (
+    "epsilon",
+    "clipping",
+    "clipping_passes",
+    "micro_examples",
+    "micro_tokens",
+    "fresh_tensors",
+    "frozen_norm_layers",
+    "history",
+)
 #: What an adaptive optimizer divides out, or what is only held against how far the weights moved.
 _DIVIDED_OUT = ("clip_norm", "learning_rate", "schedule", "warmup_steps", "beta1", "beta2")
 _ADAPTIVE = ("adam", "adamw")

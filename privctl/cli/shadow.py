@@ -41,7 +41,7 @@ _SAME = (
 @TEXT_COLUMN
 @LABEL_COLUMN
 @click.option("--count", type=COUNT, default=16, show_default=True, help="Number of models.")
-@click.option("--task", type=click.Choice(_TASKS), help="As for privctl retrain.")
+@click.option("--task", type=click.Choice(_TASKS), metavar="TASK", help="As for privctl retrain.")
 @click.option("--epochs", type=AMOUNT, help="Passes over a model's half of the pool.  [default: 3]")
 @click.option("--steps", type=COUNT, help="Optimizer steps, instead of --epochs.")
 @click.option("--batch-size", type=COUNT, default=64, show_default=True, help="Average number of examples per step.")

@@ -37,7 +37,8 @@ def training(command: Command) -> Command:
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),
-                help="What to train; read from MODEL's config.json by default.",
+                metavar="TASK",
+                help=f"What to train, read from MODEL's config.json by default: {', '.join(_TASKS)}.",
             ),
             *COLUMNS,
             click.option("--epochs", type=AMOUNT, help="Passes over the data.  [default: 3]"),

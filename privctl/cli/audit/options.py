@@ -53,7 +53,7 @@ TASK = click.option(
     "--task",
     type=click.Choice(_TASKS),
     metavar="TASK",
-    help=f"Read from config.json if not given: {', '.join(_TASKS)}.",
+    help="As for privctl retrain; from config.json by default.",
 )
 MAX_LENGTH = click.option(
     "--max-length", type=Whole(Range(low=2, high=1e12)), metavar="N",
