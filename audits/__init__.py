@@ -1,7 +1,8 @@
 """Attacks on a model: what it reveals about its training data.
 
-A new membership attack is one file and one row here. Every attack reads the same table of per-token scores, computed
-in one forward pass; a higher score always means more member-like.
+A new membership attack is one file and one row here. Those of ``ATTACKS`` read the same table of per-token scores,
+computed in one forward pass; those of ``THOROUGH`` may ask the model more. A higher score always means more
+member-like.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from audits.membership.attack import Attack
 
-#: Attack name -> where it is. docs/audits.md explains each.
+#: Attack name -> where it is, of the attacks that run by default. docs/audits.md explains each.
 ATTACKS: dict[str, str] = {
     "loss": "audits.membership.loss:ATTACK",
     "lira": "audits.membership.lira:OFFLINE",
@@ -26,10 +27,25 @@ ATTACKS: dict[str, str] = {
     "quantile": "audits.membership.quantile:ATTACK",
     "reference": "audits.membership.reference:ATTACK",
 }
+#: The same of those that run when they are asked for, by name or all together.
+THOROUGH: dict[str, str] = {
+    "min-k++-half": "audits.membership.min_k:MIN_K_PLUS_HALF",
+    "min-k++-all": "audits.membership.min_k:MIN_K_PLUS_ALL",
+    "surp": "audits.membership.surprise:ATTACK",
+    "slope": "audits.membership.course:SLOPE",
+    "rises": "audits.membership.course:RISES",
+    "neighbour": "audits.membership.neighbours:NEIGHBOUR",
+    "pac": "audits.membership.neighbours:PAC",
+    "repeat": "audits.membership.neighbours:REPEAT",
+    "recall": "audits.membership.prefixes:RECALL",
+    "con-recall": "audits.membership.prefixes:CON_RECALL",
+    "augmented": "audits.membership.augmented:AUGMENTED",
+    "label-only": "audits.membership.augmented:LABEL_ONLY",
+}
 
 
 def load_attack(name: str) -> Attack:
-    """The attack called ``name``, which must be in ``ATTACKS``."""
-    module, attribute = ATTACKS[name].split(":")
+    """The attack called ``name``, which must be in ``ATTACKS`` or ``THOROUGH``."""
+    module, attribute = (ATTACKS | THOROUGH)[name].split(":")
     attack: Attack = getattr(importlib.import_module(module), attribute)
     return attack

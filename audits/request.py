@@ -25,7 +25,18 @@ from privctl.storage.reader import holds_adapter, missing_model
 
 #: Options about a model, which do not apply to an audit of scores.
 OF_A_MODEL = (
-    *("members", "nonmembers", "split", "attacks", "max_length", "reference", "canaries", "commitment", "canary_data"),
+    *(
+        "members",
+        "nonmembers",
+        "split",
+        "attacks",
+        "thorough",
+        "max_length",
+        "reference",
+        "canaries",
+        "commitment",
+        "canary_data",
+    ),
     *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
     *(
         "greedy_only",
@@ -44,7 +55,7 @@ OF_A_MODEL = (
 #: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
-    **dict.fromkeys(("attacks", "reference", "shadow"), "members"),
+    **dict.fromkeys(("attacks", "thorough", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("data", "plan", "candidates", "most_secrets"), "secrets"),
 }
@@ -140,6 +151,7 @@ def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
         nonmembers=nonmembers,
         split=options["split"],
         attacks=tuple(dict.fromkeys(options["attacks"])),
+        thorough=bool(options["thorough"]),
         shadow=options["shadow"],
         seed=options["seed"],
         least_auc=options["least_auc"],

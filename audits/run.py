@@ -113,10 +113,12 @@ def run_audit(
     *,
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
     profile: Profile | None = None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> PrivacyReport | None:
     """Run every part of ``request``, write scores and report together, and return the report.
 
     ``profile`` gives points of the curve of a mechanism that the model's report states; without it none is tested.
+    ``notify`` is told beforehand how much more is scored than the records.
     ``on_records`` is given the training records once all is written, those that leak most first.
 
     Several processes share all that is asked of a model, and come to the same findings; the main one alone writes and
@@ -154,6 +156,9 @@ def run_audit(
         for role, other in (("reference", reference), ("base", opened_base))
         for item in (other.inputs if other else ())
     )
+    for part in parts:
+        if isinstance(part, MembershipAudit) and part.cost:
+            notify(part.cost)
     with logged_audit(request, opened.inputs) as position:
         report, records = _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
     if on_records is not None:

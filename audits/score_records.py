@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from audits import ATTACKS, load_attack
+from audits import ATTACKS, THOROUGH, load_attack
 from audits.membership.attack import Candidates, ScoreAttack, Settings
+from audits.membership.queries import ask
 from audits.membership.records import candidates_of, prepare
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.score_parts import ScoredWork, ScorePart, part_path, write_part
@@ -35,7 +36,8 @@ _SUFFIX = ".parquet"
 class ScoringRequest:
     """Which records to score with which model, and the Parquet file ``output`` of their scores.
 
-    Empty ``attacks`` means all that score a record by itself and apply to the model.
+    Empty ``attacks`` means all that score a record by itself and apply to the model, with ``thorough`` those too that
+    cost.
     """
 
     model: Path
@@ -43,6 +45,7 @@ class ScoringRequest:
     nonmembers: DataPath
     output: Path
     attacks: tuple[str, ...] = ()
+    thorough: bool = False
     reference: Path | None = None
     base: Path | None = None
     base_bits: int | None = None
@@ -58,11 +61,13 @@ class ScoringRequest:
             raise CommandError(f"--output {self.output} does not end in {_SUFFIX}; name the file of scores so")
         if self.members.resolve() == self.nonmembers.resolve():
             raise CommandError(f"--members and --nonmembers are the same, {self.members}; give two sets to compare")
+        if self.thorough and self.attacks:
+            raise CommandError("--thorough runs every attack; remove --attack")
         for name in self.attacks:
             if not _is_alone(name):
                 raise CommandError(
                     f"--attack {name} scores records by what others score, so no share of them; give some of "
-                    f"{', '.join(filter(_is_alone, ATTACKS))}, or run privctl audit membership"
+                    f"{', '.join(filter(_is_alone, ATTACKS | THOROUGH))}, or run privctl audit membership"
                 )
 
 
@@ -97,8 +102,10 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
             f"{request.members} and {request.nonmembers} hold no record for process {workers.rank + 1} of "
             f"{workers.size} to score; start fewer, or give records that can be scored"
         )
-    candidates = candidates_of(work, scorer.score(opened, work.rows), means)
-    attacks = _attacks(request, candidates)
+    names = request.attacks or tuple(filter(_is_alone, ATTACKS | THOROUGH if request.thorough else ATTACKS))
+    questions = ask(subject, work, names)
+    candidates = candidates_of(work, scorer.score(opened, [*work.rows, *questions.rows]), means, questions)
+    attacks = _attacks(names, bool(request.attacks), candidates)
     sides = np.where(candidates.table.member, "members", "nonmembers").tolist()
     lines = candidates.table.line.tolist()
     part = ScorePart(
@@ -128,15 +135,16 @@ def _is_alone(name: str) -> bool:
     return isinstance(attack, ScoreAttack) and attack.alone
 
 
-def _attacks(request: ScoringRequest, candidates: Candidates) -> Sequence[ScoreAttack]:
+def _attacks(names: Sequence[str], by_name: bool, candidates: Candidates) -> Sequence[ScoreAttack]:
+    """Those of ``names`` that can be run. Raises CommandError for another if it was asked for ``by_name``."""
     chosen = []
-    for name in request.attacks or filter(_is_alone, ATTACKS):
+    for name in names:
         attack = load_attack(name)
         assert isinstance(attack, ScoreAttack)
         missing = attack.missing(candidates)
         if not missing:
             chosen.append(attack)
-        elif request.attacks:
+        elif by_name:
             raise CommandError(f"--attack {name} cannot be run: {missing}")
     return chosen
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from audits.scores.rows import CAUSAL_LM, IMAGE_CLASSIFICATION, SEQ2SEQ_LM
@@ -58,6 +58,9 @@ class Candidates:
     task: str = CAUSAL_LM
     reference: NDArray[Any] | None = None
     shadows: Shadows | None = None
+    #: The scores [records] of attacks that asked the model more, and why others did not.
+    answered: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    unasked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def texts(self) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits import ATTACKS, load_attack
+from audits import ATTACKS, THOROUGH, load_attack
 from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
@@ -18,6 +18,8 @@ from audits.membership import baseline, fused
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.fused import why_not_fused
 from audits.membership.joint_test import with_joint_test
+from audits.membership.prefixes import with_shots
+from audits.membership.queries import ask
 from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
@@ -52,13 +54,17 @@ _SIDES = {True: "members", False: "nonmembers"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipRequest:
-    """Which records to attack, and how; empty ``attacks`` means all that apply."""
+    """Which records to attack, and how; empty ``attacks`` means all that apply, with ``thorough`` those too that cost.
+
+    ``thorough`` goes with empty ``attacks``.
+    """
 
     members: DataPath
     nonmembers: DataPath
     #: The manifest of the split that both files are of; None where privctl did not draw it.
     split: Path | None = None
     attacks: tuple[str, ...] = ()
+    thorough: bool = False
     shadow: Path | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
@@ -95,15 +101,21 @@ class MembershipAudit:
         members, nonmembers = (read(subject, path, columns) for path in (request.members, request.nonmembers))
         self._request = request
         self._subject = subject
-        self._work = prepare(subject, members, nonmembers)
-        self.rows: Sequence[NDArray[Any]] = self._work.rows
-        _check_sides(self._work, request)
+        if request.thorough and request.attacks:
+            raise CommandError("--thorough runs every attack; remove --attack")
+        self._names = request.attacks or (*ATTACKS, *(THOROUGH if request.thorough else ()))
+        work = prepare(subject, members, nonmembers)
+        _check_sides(work, request)
+        self._work = with_shots(work, self._names)
+        self._questions = ask(subject, self._work, self._names)
+        self.rows: Sequence[NDArray[Any]] = (*self._work.rows, *self._questions.rows)
+        self.cost = self._questions.cost(self._work)
         self._weights = weights
         self._reference = None if reference is None else reference(self._work.records)
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
-        candidates = candidates_of(self._work, row_scores, self._reference)
+        candidates = candidates_of(self._work, row_scores, self._reference, self._questions)
         table = candidates.table
         if not all(table.samples.values()):
             raise InputError(
@@ -211,7 +223,7 @@ class MembershipAudit:
     def _choose_attacks(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:
         """The attacks to run, and those that cannot be. Raises CommandError if one of these was requested by name."""
         chosen, omitted = [], []
-        for name in self._request.attacks or ATTACKS:
+        for name in self._names:
             attack = load_attack(name)
             missing = attack.missing(candidates)
             if not missing:

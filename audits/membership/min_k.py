@@ -42,9 +42,20 @@ def _min_k(candidates: Candidates, _: Settings) -> NDArray[Any]:
     return lowest_mean(candidates.table.lp, candidates.table.offsets, SHARE)
 
 
-def _min_k_plus(candidates: Candidates, _: Settings) -> NDArray[Any]:
-    return lowest_mean(standardised_log_probs(candidates), candidates.table.offsets, SHARE)
+def _min_k_plus(candidates: Candidates, share: float) -> NDArray[Any]:
+    return lowest_mean(standardised_log_probs(candidates), candidates.table.offsets, share)
+
+
+def _plus(name: str, share: float) -> ScoreAttack:
+    return ScoreAttack(
+        name=name,
+        score=lambda candidates, _: _min_k_plus(candidates, share),
+        missing=why_no_next_tokens,
+        alone=True,
+    )
 
 
 MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=why_no_next_tokens, alone=True)
-MIN_K_PLUS = ScoreAttack(name="min-k++", score=_min_k_plus, missing=why_no_next_tokens, alone=True)
+MIN_K_PLUS = _plus("min-k++", SHARE)
+#: Other shares; the fused score learns on other records which of them to trust.
+MIN_K_PLUS_HALF, MIN_K_PLUS_ALL = _plus("min-k++-half", 0.5), _plus("min-k++-all", 1.0)

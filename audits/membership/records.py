@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.attack import Candidates
+from audits.membership.queries import Questions
 from audits.scores.scorer import RowScores
 from audits.scores.subject import AuditedModel
 from audits.scores.table import FIELDS, ScoreTable, Skip
@@ -18,6 +19,8 @@ from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from audits.membership.prefixes import Shots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,8 @@ class Workload:
     truncated: NDArray[np.bool_]
     skipped: tuple[tuple[bool, int, Skip], ...]
     max_length: int | None
+    #: Records that were put aside, to be put in front of others; None where none were asked for.
+    shots: Shots | None = None
 
 
 def prepare(
@@ -83,11 +88,18 @@ def prepare(
     )
 
 
-def candidates_of(work: Workload, row_scores: RowScores, reference: NDArray[np.float64] | None = None) -> Candidates:
+def candidates_of(
+    work: Workload,
+    row_scores: RowScores,
+    reference: NDArray[np.float64] | None = None,
+    questions: Questions | None = None,
+) -> Candidates:
     """The scores and texts of every record whose scores are finite; the others join those that were skipped.
 
-    ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model.
+    ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model; ``row_scores`` also
+    answer the ``questions``.
     """
+    questions = questions or Questions()
     counts = work.counts
     values = row_scores.take(work.rows, counts)
     finite = np.logical_and.reduceat(np.isfinite(values).all(axis=0), np.cumsum(counts) - counts)
@@ -111,4 +123,6 @@ def candidates_of(work: Workload, row_scores: RowScores, reference: NDArray[np.f
         digests=tuple(itertools.compress(work.digests, finite.tolist())),
         task=work.task,
         reference=None if reference is None else reference[finite],
+        answered={name: found[finite] for name, found in questions.answered(work, row_scores).items()},
+        unasked=questions.unasked,
     )

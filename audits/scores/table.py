@@ -23,6 +23,7 @@ class Skip(IntEnum):
     DUPLICATE = 2
     IN_BOTH = 3
     NOT_FINITE = 4
+    PUT_ASIDE = 5
 
     @property
     def reason(self) -> str:
@@ -32,6 +33,7 @@ class Skip(IntEnum):
             Skip.DUPLICATE: "repeating an earlier record of their file",
             Skip.IN_BOTH: "occurring among members and non-members alike",
             Skip.NOT_FINITE: "given NaN or infinite scores by the model",
+            Skip.PUT_ASIDE: "put aside for attacks that put such records in front of others",
         }[self]
 
 

@@ -42,7 +42,7 @@ def audit_model(
     request = replace(request, device=str(device))
     with start_workers(device, together=False) as workers:
         seen = progress if workers.is_main else unseen
-        return run_audit(request, seen, workers, on_records=on_records, profile=profile)
+        return run_audit(request, seen, workers, on_records=on_records, profile=profile, notify=notify)
 
 
 def score_shares(
@@ -59,7 +59,7 @@ def score_shares(
     from privctl.parallel import own_device, start_workers
     from privctl.storage.reader import missing_model
 
-    names = ("members", "nonmembers", "task", "max_length", "resize", "force")
+    names = ("members", "nonmembers", "thorough", "task", "max_length", "resize", "force")
     device = own_device(choose_device(options["device"]))
     request = ScoringRequest(
         model=model,
@@ -101,6 +101,7 @@ def audit(
     log: FilePath | None = None,
     leaks: FilePath | None = None,
     attacks: str | Sequence[str] = (),
+    thorough: bool = False,
     reference: FilePath | None = None,
     task: str | None = None,
     shadow: FilePath | None = None,
@@ -152,7 +153,8 @@ def audit(
     Which files are given decides what is tested, as with the command: ``members`` and ``nonmembers`` for membership
     (or ``split``, the manifest of one that ``privctl audit split`` drew),
     ``canaries`` for what was planted, ``train`` for extraction, ``secrets`` with ``data`` for secrets; ``from_scores``
-    takes scores of many models instead of one model. ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
+    takes scores of many models instead of one model. ``thorough`` runs the attacks too that score records many times.
+    ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
     and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.
 
     ``on_records`` gets the training records, those that leak most first. The report holds measurements of private

@@ -8,6 +8,7 @@ import importlib
 #: Name -> (module with ``arguments`` and ``main``, one line for the help).
 BENCHES = {
     "account": ("tests.bench.account", "epsilon and calibration, against dp-accounting and Opacus"),
+    "attacks": ("tests.bench.attacks", "what each membership attack finds in models trained plainly and privately"),
     "audit": ("tests.bench.audit", "scoring and extraction, against one text at a time and generate()"),
     "audit-bounds": ("tests.bench.audit_bounds", "lower bounds on epsilon from one run, by every theorem"),
     "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),

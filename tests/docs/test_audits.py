@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from audits import ATTACKS
+from audits import ATTACKS, THOROUGH
 from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
@@ -119,6 +119,7 @@ def test_the_example_of_an_auc() -> None:
 
 def test_every_attack_is_listed() -> None:
     assert {row["attack"].strip("`") for row in table(AUDITS, "Membership")} == set(ATTACKS)
+    assert {row["attack"].strip("`") for row in table(AUDITS, "More attacks")} == set(THOROUGH)
 
 
 def test_a_wrong_number_is_noticed() -> None:

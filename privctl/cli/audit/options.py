@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from audits import ATTACKS
+from audits import ATTACKS, THOROUGH
 from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
@@ -96,11 +96,13 @@ LEAST_AUC = click.option(
     "--least-auc", type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)), metavar="AUC",
     default=0.55, show_default=True, help="AUC to detect for silence to count.",
 )  # fmt: skip
+THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: docs/audits.md. Slower.")
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
-        "--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), metavar="NAME",
+        "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH]), metavar="NAME",
         help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}.",
     ),
+    THOROUGH_FLAG,
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
     LEAST_AUC,
@@ -166,9 +168,10 @@ SCORING: tuple[Decorator, ...] = (
     *_sides(True),
     click.option("-o", "--output", type=_FILE, required=True, help="Parquet file of scores to write."),
     click.option(
-        "--attack", "attacks", multiple=True, type=click.Choice(list(ATTACKS)), metavar="NAME",
+        "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH]), metavar="NAME",
         help="Repeatable; all that score a record by itself by default.",
     ),
+    THOROUGH_FLAG,
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
     *(BASE, BASE_BITS, TASK, TEXT_COLUMN, LABEL_COLUMN, MAX_LENGTH, RESIZE, DEVICE),
 )  # fmt: skip

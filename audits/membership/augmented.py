@@ -1,0 +1,121 @@
+"""Altered copies of labelled records: does the model keep to their labels? (Choquette-Choo et al. 2021).
+
+``augmented`` takes how sure the model is of the label of mildly altered copies, as it saw them or might have;
+``label-only`` merely counts how many of ever more altered copies keep the label, which it learns from labels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.membership.queries import Answers, Asked, Query, asking, draws
+from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
+from privctl.data.records import Record
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from audits.membership.records import Workload
+    from audits.scores.subject import AuditedModel
+
+#: Words left out of each mildly altered copy of a text, and of ever more altered ones.
+MILD, WORDS = 0.15, (0.2, 0.35, 0.5, 0.65)
+#: Standard deviations of the noise on images, of the range of their pixels, and copies for each.
+NOISES, TIMES = (0.05, 0.1, 0.2, 0.4), 4
+#: Mildly altered copies of a text.
+COPIES = 8
+
+#: (record, random numbers) -> altered copies, always as many.
+Alter = Callable[[Record, np.random.Generator], list[Record]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copies:
+    """``texts`` and ``images`` make the copies; ``score`` says what margins [copies and the record itself] tell."""
+
+    name: str
+    texts: Alter
+    images: Alter
+    score: Callable[[NDArray[np.float64]], float]
+
+    def why_not(self, work: Workload) -> str:
+        """See ``Query``."""
+        if work.task in (TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION):
+            return ""
+        return f"it looks at the labels of records, which a model for {work.task} does not give"
+
+    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+        """See ``Query``."""
+        alter = self.images if work.task == IMAGE_CLASSIFICATION else self.texts
+        copies = [
+            alter(record, draws(digest, self.name)) for record, digest in zip(work.records, work.digests, strict=True)
+        ]
+        count = len(copies[0]) if copies else 0
+
+        def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
+            margins = [own.of(record, "margin"), *(answers.of(begin + i, "margin") for i in range(count))]
+            return self.score(np.concatenate(margins))
+
+        return Asked(rows=subject.rows([each for some in copies for each in some]).rows, copies=count, score=score)
+
+
+def without_words(record: Record, share: float, random: np.random.Generator) -> Record:
+    """``record`` without about ``share`` of its words; one at least stays."""
+    words = record.text.split()
+    stay = random.random(len(words)) >= share
+    stay[random.integers(len(words))] = True
+    return replace(record, text=" ".join(word for word, stays in zip(words, stay, strict=True) if stays))
+
+
+def moved(pixels: NDArray[Any], down: int, right: int, *, flipped: bool = False) -> NDArray[Any]:
+    """An image [height, width, channels] uint8 or [channels, height, width] float32, moved by pixels, its edge kept."""
+    rows, columns = (0, 1) if pixels.dtype == np.uint8 else (1, 2)
+    height, width = pixels.shape[rows], pixels.shape[columns]
+    found = pixels.take(np.clip(np.arange(height) - down, 0, height - 1), axis=rows)
+    found = found.take(np.clip(np.arange(width) - right, 0, width - 1), axis=columns)
+    return np.flip(found, columns) if flipped else found
+
+
+def noised(pixels: NDArray[Any], share: float, random: np.random.Generator) -> NDArray[Any]:
+    """An image with Gaussian noise of ``share`` of its range, within that range."""
+    low, high = (0.0, 255.0) if pixels.dtype == np.uint8 else (float(pixels.min()), float(pixels.max()))
+    noise = random.normal(scale=share * (high - low), size=pixels.shape)
+    found = np.clip(pixels + noise, low, high)
+    return np.asarray(found.round() if pixels.dtype == np.uint8 else found).astype(pixels.dtype)
+
+
+def _mild_texts(record: Record, random: np.random.Generator) -> list[Record]:
+    return [without_words(record, MILD, random) for _ in range(COPIES)]
+
+
+def _mild_images(record: Record, _: np.random.Generator) -> list[Record]:
+    pixels = record.pixels
+    assert pixels is not None
+    by = max(1, max(pixels.shape) // 16)
+    ways = [(0, 0), (by, 0), (-by, 0), (0, by), (0, -by)]
+    copies = [moved(pixels, *way, flipped=flipped) for flipped in (False, True) for way in ways][1:]
+    return [replace(record, pixels=np.ascontiguousarray(copy)) for copy in copies]
+
+
+def _rough_texts(record: Record, random: np.random.Generator) -> list[Record]:
+    return [without_words(record, share, random) for share in WORDS for _ in range(TIMES)]
+
+
+def _rough_images(record: Record, random: np.random.Generator) -> list[Record]:
+    assert record.pixels is not None
+    return [replace(record, pixels=noised(record.pixels, share, random)) for share in NOISES for _ in range(TIMES)]
+
+
+QUERIES: dict[str, Query] = {
+    "augmented": _Copies(
+        name="augmented", texts=_mild_texts, images=_mild_images, score=lambda margins: float(margins.mean())
+    ),
+    "label-only": _Copies(
+        name="label-only", texts=_rough_texts, images=_rough_images, score=lambda margins: float((margins > 0).mean())
+    ),
+}
+AUGMENTED, LABEL_ONLY = (asking(name) for name in QUERIES)

@@ -1,0 +1,144 @@
+"""Texts that are nearly a record: does the model know the record itself, or just texts like it?
+
+``neighbour`` after Mattern et al. (2023), ``pac`` after Ye et al. (2024), ``repeat`` after a signal of CAMIA (Chang et
+al. 2024). No other model makes the texts: tokens are replaced by, or swapped with, others of the same record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.membership.queries import Answers, Asked, Query, asking, draws
+from audits.scores.rows import CAUSAL_LM, begins_with_bos
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from audits.membership.records import Workload
+    from audits.scores.subject import AuditedModel
+
+#: Altered copies of each record, and the share of its tokens that is altered in each.
+COPIES, SHARE = 8, 0.1
+#: Share of a record's tokens at either end of the likelihoods that ``pac`` looks at.
+ENDS = 0.2
+
+
+def why_no_tokens(work: Workload) -> str:
+    """Why tokens cannot be altered; empty where they can."""
+    if work.task == CAUSAL_LM:
+        return ""
+    return f"it alters tokens that a model predicts one after the other, which one for {work.task} does not"
+
+
+class _Neighbours:
+    """The mean log-probability of the tokens that stay, less that in copies where others are replaced."""
+
+    def why_not(self, work: Workload) -> str:
+        """See ``Query``."""
+        return why_no_tokens(work)
+
+    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+        """See ``Query``."""
+        first = int(begins_with_bos(subject.model))
+        rows = [
+            replaced(row, first, random)
+            for row, digest in zip(work.rows, work.digests, strict=True)
+            for random in [draws(digest, "neighbour")]
+            for _ in range(COPIES)
+        ]
+
+        def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
+            before = own.of(record)
+            lost = 0.0
+            for copy in range(begin, begin + COPIES):
+                stay = rows[copy][1:] == work.rows[record][1:]
+                lost += (before - answers.of(copy))[stay].sum() / max(1, int(stay.sum()))
+            return lost / COPIES
+
+        return Asked(rows=rows, copies=COPIES, score=score)
+
+
+class _Swaps:
+    """How likely the likeliest and the unlikeliest tokens are, less the same of copies with tokens swapped."""
+
+    def why_not(self, work: Workload) -> str:
+        """See ``Query``."""
+        return why_no_tokens(work)
+
+    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+        """See ``Query``."""
+        first = int(begins_with_bos(subject.model))
+        rows = [
+            swapped(row, first, random)
+            for row, digest in zip(work.rows, work.digests, strict=True)
+            for random in [draws(digest, "pac")]
+            for _ in range(COPIES)
+        ]
+
+        def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
+            copies = [polarized(answers.of(copy)) for copy in range(begin, begin + COPIES)]
+            return polarized(own.of(record)) - float(np.mean(copies))
+
+        return Asked(rows=rows, copies=COPIES, score=score)
+
+
+class _Repeat:
+    """Minus how much likelier a record is after itself: one that is known by heart gains little."""
+
+    def why_not(self, work: Workload) -> str:
+        """See ``Query``."""
+        return why_no_tokens(work)
+
+    def ask(self, subject: AuditedModel, work: Workload) -> Asked:
+        """See ``Query``."""
+        first = int(begins_with_bos(subject.model))
+        limit = subject.max_length or 0
+        rows = [twice(row, first, limit) for row in work.rows]
+
+        def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
+            once = len(work.rows[record]) - 1
+            again = answers.of(begin)[once:][1 - first :]
+            return float(own.of(record)[: len(again)].mean() - again.mean()) if len(again) else 0.0
+
+        return Asked(rows=rows, copies=1, score=score)
+
+
+def replaced(row: NDArray[np.int64], first: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """``row`` with some ids from number ``first`` on replaced by others of its own."""
+    chosen = _some(row, first, random, least=1)
+    other = row.copy()
+    other[chosen] = random.choice(row[first:], size=len(chosen))
+    return other
+
+
+def swapped(row: NDArray[np.int64], first: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """``row`` with some ids from number ``first`` on in each other's places."""
+    chosen = _some(row, first, random, least=2)
+    other = row.copy()
+    other[chosen] = row[np.roll(chosen, 1)]
+    return other
+
+
+def twice(row: NDArray[np.int64], first: int, limit: int) -> NDArray[np.int64]:
+    """``row`` and again what follows its first ``first`` ids, up to ``limit`` ids."""
+    return np.concatenate([row, row[first:]])[:limit]
+
+
+def _some(row: NDArray[np.int64], first: int, random: np.random.Generator, least: int) -> NDArray[np.int64]:
+    """Different places in ``row`` from number ``first`` on: ``SHARE`` of them, at least ``least`` where there are."""
+    places = len(row) - first
+    count = min(places, max(least, round(SHARE * places)))
+    return np.asarray(first + random.choice(places, size=count, replace=False))
+
+
+def polarized(lp: NDArray[np.float64]) -> float:
+    """The mean of the highest fifth of ``lp`` [tokens], at least one, and that of the lowest fifth, together."""
+    ranked = np.sort(lp)
+    count = max(1, int(ENDS * len(lp) + 1e-9))
+    return float(ranked[-count:].mean() + ranked[:count].mean())
+
+
+QUERIES: dict[str, Query] = {"neighbour": _Neighbours(), "pac": _Swaps(), "repeat": _Repeat()}
+NEIGHBOUR, PAC, REPEAT = (asking(name) for name in QUERIES)
