@@ -21,6 +21,7 @@ from privctl.cli import root
 from privctl.cli.groups import GroupWithCommand
 from privctl.cli.numbers import Number, Whole
 from privctl.domain.errors import CommandError, ExitCode, InputError
+from privctl.domain.events import EVENTS
 from privctl.domain.gate import GateOutcome
 from privctl.domain.guarantee import Status
 from privctl.domain.mechanism import WeightNoise
@@ -72,18 +73,7 @@ def test_the_arguments_are_the_options(name: str) -> None:
     options = {p.name: p for p in command(*COMMANDS[name]).params if p.name not in OF_TERMINALS}
     if name == "audit_scores":
         del options["seed"]  # hidden, and without effect
-    own = {
-        "bands",
-        "scale",
-        "decay",
-        "sensitivity",
-        "bit_epsilon",
-        "bits",
-        "groups",
-        "fire_probability",
-        "records",
-        "posterior",
-    }
+    own = {option.parameter for kind in EVENTS.values() for option in kind.options}
     of_mechanism = own if name == "account" else set()
     named = {each for each, p in function.items() if p.kind is not p.VAR_KEYWORD} - OF_FUNCTIONS
     if name == "account":

@@ -55,6 +55,7 @@ OPTIONS = {
 MAY_BE_ZERO = {
     "--seed", "--momentum", "--beta1", "--beta2", "--weight-decay", "--warmup-steps", "--beta", "--smoothing",
     "audit --delta", "audit canaries --delta", "audit scores --delta", "canary plant --delta",
+    "account --delta",
 }  # fmt: skip
 
 
