@@ -10,8 +10,8 @@ so that w = C^-1 z. The right-hand side is what the grid rounds: y_t less a numb
 post-processing as it is without correlation, and w_t = r_t - x_t holds the rounding too. Of earlier steps only w is
 kept, in float64, in which its errors are some 2^-53 of the noise. It must stay secret: r_t - w_t is x_t.
 
-After a gap, whose steps began and whose noise is lost, w counts as 0 there: that sets to 0 the entries of C that lie
-before the gap in rows after it, by which no column gets longer or reaches further.
+After a gap, whose steps began and whose noise is lost, w counts as 0 there: that sets to 0 the entries of C below the
+diagonal in the columns of those steps, by which no column gets longer or reaches further.
 """
 
 from __future__ import annotations

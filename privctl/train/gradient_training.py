@@ -155,8 +155,8 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
                 return _save(job, network, finished, noise, secrets, hooks)
 
         report = workers.in_main(save)
-    if folder is not None:
-        folder.remove()
+    if folder is not None and (left := folder.remove()):
+        session.notify(left)
     return report
 
 

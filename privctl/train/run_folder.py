@@ -131,10 +131,16 @@ class RunFolder:
     def batch_key(self) -> bytes:
         """The secret key under which the run draws batches that depend on earlier ones; made when first asked for.
 
-        Raises InputError where it is damaged.
+        Raises InputError where it is damaged, or missing after the first step: another key would draw again who takes
+        part when, and a record could take part more often than is accounted for.
         """
         place = self.path / _BATCH_KEY
         if not place.exists():
+            if self._steps_begun.read():
+                raise InputError(
+                    f"{place}, the key of the run's batches, is missing; put it back, or remove {self.path} and start "
+                    "again"
+                )
             write_bytes(place, NoiseSource().key)
         key = place.read_bytes()
         if len(key) != _KEY_BYTES:
@@ -159,10 +165,13 @@ class RunFolder:
             if old.name != name:
                 old.unlink(missing_ok=True)
 
-    def remove(self) -> None:
-        """Delete the folder: the run is finished and its result safe."""
+    def remove(self) -> str | None:
+        """Delete the folder: the run is finished and its result safe. Return a warning where some of it is left."""
         self._close()
         shutil.rmtree(self.path, ignore_errors=True)
+        if not self.path.exists():
+            return None
+        return f"{self.path} could not be removed, and may hold the run's secret noise and batches; delete it yourself"
 
     def _close(self) -> None:
         self._steps_begun.close()

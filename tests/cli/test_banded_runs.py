@@ -190,6 +190,23 @@ def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_p
     assert set(found.values()) == {Outcome.REFUTED}
 
 
+@pytest.mark.slow
+@pytest.mark.forged("a lost step that there was not, which leaves epsilon as it is")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_step_said_to_be_lost_does_not_keep_verify_from_the_weights(
+    start: Path, tmp_path: Path, optimizer: str
+) -> None:
+    more = ["--optimizer", optimizer, "--noise-multiplier", "20", "--steps", "20", "--bands", "3"]
+    assert run(call(start, tmp_path / "out", *more)) == 0
+    report = json.loads((tmp_path / "out.report.json").read_text())
+    forged = tmp_path / "forged.report.json"
+    lie = {"noise_multiplier": 40.0} if optimizer == "sgd" else {"learning_rate": 1e-7}
+    for change, outcome in (({}, Outcome.CONSISTENT), (lie, Outcome.REFUTED)):
+        changed = report["parameters"] | {"updates": 19} | change
+        forged.write_text(json.dumps(report | {"parameters": changed}))
+        assert _of_weights(forged) is outcome
+
+
 def _of_weights(path: Path) -> Outcome:
     (verdict,) = (each for each in verify(path, read(path)).verdicts if each.subject == "weights")
     return verdict.outcome

@@ -52,6 +52,28 @@ def test_a_kill_before_the_first_state_still_counts(tmp_path: Path) -> None:
     assert (found.updates, found.steps_begun, dict(found.tensors)) == (0, 3, {})
 
 
+def test_a_key_of_batches_that_is_missing_after_the_first_step_is_not_drawn_anew(tmp_path: Path) -> None:
+    with RunFolder.begin(tmp_path / "run", FACTS) as folder:
+        key = folder.batch_key()
+        folder.mark(1)
+        assert folder.batch_key() == key
+    again, _ = RunFolder.resume(tmp_path / "run", FACTS)
+    assert again.batch_key() == key
+    (tmp_path / "run" / "batches").unlink()
+    with pytest.raises(InputError, match=r"run/batches, the key .* is missing"):
+        again.batch_key()
+    assert not (tmp_path / "run" / "batches").exists()
+
+
+def test_a_folder_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.begin(tmp_path / "run", FACTS)
+    with monkeypatch.context() as patched:
+        patched.setattr("privctl.train.run_folder.shutil.rmtree", lambda *_, **__: None)
+        assert "secret noise" in (folder.remove() or "")
+    assert folder.remove() is None
+    assert not (tmp_path / "run").exists()
+
+
 def test_only_the_last_state_is_kept(tmp_path: Path) -> None:
     with RunFolder.begin(tmp_path / "run", FACTS) as folder:
         for n in (1, 2, 3):

@@ -18,7 +18,7 @@ from verify.recompute import ledger
 from verify.simulate.bounds import black_box
 from verify.simulate.losses import ledger_losses, sample
 from verify.weights.law import law_of
-from verify.weights.moves import coefficients, noise_coefficients, signal
+from verify.weights.moves import coefficients, least_noise, noise_coefficients, signal
 from verify.weights.settings import TrainingFacts
 
 DELTA, LEVEL = 1e-3, 1e-3
@@ -85,3 +85,15 @@ def test_weights_move_by_correlated_noise_as_the_inverse_matrix_says(optimizer: 
 
 def test_gradients_may_move_correlated_noise_by_more() -> None:
     assert signal(facts(EVENT.coefficients), 1e-7) > sum(EVENT.coefficients) * signal(facts((1.0,)), 1e-7) * 0.99
+
+
+def test_the_least_noise_holds_wherever_steps_were_lost_and_is_near() -> None:
+    chosen = facts(EVENT.coefficients)
+    found = []
+    for lost in range(1 << STEPS):  # whose noise no later row holds
+        matrix = sum(value * np.eye(STEPS, k=-age) for age, value in enumerate(EVENT.coefficients))
+        for step in range(STEPS):
+            if lost >> step & 1:
+                matrix[step + 1 :, step] = 0
+        found.append(np.linalg.norm(np.linalg.solve(matrix.T, coefficients(chosen))) * chosen.noise_stddev)
+    assert 0.75 * min(found) < least_noise(chosen) <= min(found)

@@ -18,8 +18,8 @@ from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.reader import SafetensorsFile
 from verify.methods import expected_of
-from verify.weights.law import law_of
-from verify.weights.moves import adam_reach, kept, noise_coefficients, reach, signal
+from verify.weights.law import NoiseLaw, law_of
+from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_coefficients, reach, signal
 from verify.weights.presence import Presence
 from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
@@ -141,7 +141,7 @@ class _Bounds:
     """What follows for the moves of one training.
 
     ``entry`` bounds one weight's move, ``whole`` the L2 norm of all, None where there is no bound. ``presence`` tests
-    the noise, None where there is none or, as ``unseen`` says, no law of it is known.
+    the noise, None where there is none or no law of it is known. ``unseen`` says why one is not.
     """
 
     settings: TrainingFacts
@@ -186,6 +186,10 @@ class _Bounds:
             yield f"together they moved by no more than {self.whole:.4g}, the most that clipped gradients allow"
         if self.presence is None:
             yield self.unseen or "the report claims no noise, so none was looked for"
+            return
+        if self.unseen:
+            lower = self.presence.noticed(everything)[0]
+            yield f"{self.unseen}; moves of less than {max(lower, 0.0):.3g} times the least of it would be noticed"
             return
         if self.settings.adaptive:
             yield "Adam's moves do not show the noise's size, so an edited noise multiplier is not noticed here"
@@ -240,7 +244,25 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     return _Bounds(settings=settings, scale=scale, entry=entry, whole=whole, presence=None)
 
 
+def _with_gaps(settings: TrainingFacts) -> _Bounds:
+    """Of correlated noise of which some was lost: its law is not known, but how little of it there can be."""
+    unseen = "steps were begun and lost, with noise that later steps would have cancelled: its law is not known here"
+    if settings.adaptive:
+        entry = adam_reach(settings)
+        scale = MoveScale(keep=float(kept(settings)[-1]), edges=np.empty(0), far=entry, updates=settings.updates)
+        return _Bounds(settings=settings, scale=scale, entry=entry, whole=None, presence=None, unseen=unseen)
+    least = least_noise(settings)
+    # One interval, in which every weight lies: the test of norms is left, against too little noise.
+    law = NoiseLaw(edges=np.empty(0), chances=np.ones(1), scale=least)
+    presence = Presence(shift=signal(settings, LEVEL / 4), level=LEVEL / 2**23, law=law, stddevs=(least, math.inf))
+    alone = float(np.linalg.norm(coefficients(settings))) * settings.noise_stddev / settings.correlation[0]
+    scale = MoveScale(keep=float(kept(settings)[-1]), edges=law.edges, far=8 * alone, updates=settings.updates)
+    return _Bounds(settings=settings, scale=scale, entry=None, whole=None, presence=presence, unseen=unseen)
+
+
 def _noised(settings: TrainingFacts) -> _Bounds:
+    if settings.gaps and len(settings.correlation) > 1:
+        return _with_gaps(settings)
     unseen, presence = "", None
     stddevs = None
     if settings.adaptive:

@@ -52,6 +52,19 @@ def noise_coefficients(settings: TrainingFacts) -> Floats:
     return np.asarray(solve_banded((0, len(column) - 1), bands, found))
 
 
+def least_noise(settings: TrainingFacts) -> float:
+    """The least standard deviation of a weight's move by noise alone, wherever noise was lost, for gradient descent.
+
+    Lost noise sets entries of C to 0. No row or column of what is left has absolute values of a larger sum than the
+    coefficients', so neither has its operator norm (Schur's test), and |C^-T a| is at least |a| over that sum.
+    """
+    return float(np.linalg.norm(coefficients(settings))) * settings.noise_stddev / _column_sum(settings)
+
+
+def _column_sum(settings: TrainingFacts) -> float:
+    return math.fsum(map(abs, settings.correlation))
+
+
 def adam_reach(settings: TrainingFacts) -> float:
     """The farthest that Adam moves one weight, decay of the first weight left aside."""
     steps = np.arange(1, settings.updates + 1, dtype=np.float64)
@@ -98,7 +111,7 @@ def signal(settings: TrainingFacts, level: float) -> float:
     """
     once, total = _batches(settings, level)
     added = math.sqrt(min(once * total, settings.updates * once * once)) / settings.noise_multiplier
-    return added * math.fsum(map(abs, settings.correlation))
+    return added * _column_sum(settings)
 
 
 def reach(settings: TrainingFacts, level: float) -> float:

@@ -36,7 +36,8 @@ class TrainingFacts:
     ``updates`` were made of the ``planned`` steps by which the learning rate goes. ``noise_multiplier`` is 0 where no
     noise was added; ``correlation`` is what each release holds of the noise of the steps before, from its own on, in
     the basis in which it is fresh: (1,) for noise of each step's own. ``batch_size`` is the expected one, which divides
-    a batch's sum of gradients. ``clip_norm`` is None where gradients were not clipped.
+    a batch's sum of gradients. ``clip_norm`` is None where gradients were not clipped. ``gaps``: steps were begun and
+    lost, it is not known which, and with them noise that later steps would have cancelled.
     """
 
     method: str
@@ -55,6 +56,7 @@ class TrainingFacts:
     beta2: float
     weight_decay: float
     correlation: tuple[float, ...] = (1.0,)
+    gaps: bool = False
 
     @property
     def rates(self) -> Floats:
@@ -121,6 +123,7 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         beta2=_fraction(parameters.beta2, "beta2"),
         weight_decay=_number(parameters.weight_decay, "weight_decay"),
         correlation=_correlation(parameters),
+        gaps=updates != parameters.steps_begun,
     )
     if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
         raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
@@ -136,10 +139,6 @@ def _correlation(parameters: StatedTraining) -> tuple[float, ...]:
         return (1.0,)
     if not stated or stated[0] <= 0 or not all(abs(value) <= _LARGEST for value in stated):
         raise UncheckableError("the noise's coefficients are not those of a matrix that has an inverse")
-    if parameters.updates != parameters.steps_begun:
-        raise UncheckableError(
-            "steps were begun and lost, with the noise that later steps would have cancelled: its law is not known here"
-        )
     return tuple(stated)
 
 

@@ -139,8 +139,8 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
                 return _save(job, network, done, stream)
 
         report = workers.in_main(save)
-    if folder is not None:
-        folder.remove()
+    if folder is not None and (left := folder.remove()):
+        session.notify(left)
     return report
 
 
