@@ -14,6 +14,7 @@ from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
 from tests.docs.digits import agrees
+from tests.docs.figures import results
 from tests.docs.pages import pages, table
 
 AUDITS = pages()["audits.md"]
@@ -120,6 +121,18 @@ def test_the_example_of_an_auc() -> None:
 def test_every_attack_is_listed() -> None:
     assert {row["attack"].strip("`") for row in table(AUDITS, "Membership")} == set(ATTACKS)
     assert {row["attack"].strip("`") for row in table(AUDITS, "More attacks")} == set(THOROUGH)
+
+
+def test_what_each_attack_found_is_what_was_measured() -> None:
+    measured = results("attacks")
+    section = AUDITS.split("**What each found.**", 1)[1]
+    for model, title in (("plain", "plain"), ("dp-sgd", "private")):
+        for name, values in measured[model]["attacks"].items():
+            (row,) = (line.split(" | ") for line in section.splitlines() if line.startswith(f"| `{name}` |"))
+            columns = row[1:3] if title == "plain" else [row[3], row[4].removesuffix(" |")]
+            assert columns == [f"{values[quantity]:.3f}" for quantity in ("AUC", "TPR at 1 % FPR")]
+    for side, shares in measured["dp-sgd"]["power"].items():
+        assert f"| {side} | {' | '.join(f'{share:.2f}' for share in shares.values())} |" in section
 
 
 def test_a_wrong_number_is_noticed() -> None:
