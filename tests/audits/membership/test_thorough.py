@@ -278,6 +278,7 @@ def test_all_attacks_in_one_audit(files: Path, capfd: pytest.CaptureFixture[str]
     assert "--thorough runs every attack; remove --attack" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_records_are_scored_apart_as_together(files: Path) -> None:
     sides = ["--members", str(files / "m.jsonl"), "--nonmembers", str(files / "n.jsonl"), "--device", "cpu"]
     names = ["neighbour", "pac", "repeat"]
@@ -296,6 +297,7 @@ def test_records_are_scored_apart_as_together(files: Path) -> None:
     assert {name: apart[name] for name in names} == pytest.approx({name: whole[name] for name in names}, abs=3e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", "vit"])
 def test_labelled_records(kind: str, tmp_path: Path) -> None:
     members, others = (write_data(tmp_path / f"d{seed}", kind, 30, seed) for seed in (1, 5))
