@@ -183,14 +183,13 @@ def question_rows(tokenizer: Any, records: Sequence[Stated], limit: int | None) 
     for i, record in enumerate(records):
         encoding, place, length = whole, i, len(whole["input_ids"][i])
         if limit is not None and length > limit:
-            cut = "only_second" if first else "only_first"
-            try:
-                with quiet_transformers():
-                    encoding = tokenizer(*([each] for each in ordered[i]), truncation=cut, max_length=limit, **settings)
-            except Exception:  # of no class of its own: the question alone is longer
-                encoding = tokenizer([pairs[i][0]], **settings)
-                yield _question_row(tokenizer, encoding, 0, 1, length, ())
+            beside = sum(sequence != int(first) for sequence in whole.sequence_ids(i))
+            if beside >= limit:  # no token of the context is left
+                yield _question_row(tokenizer, tokenizer([pairs[i][0]], **settings), 0, 1, length, ())
                 continue
+            cut = "only_second" if first else "only_first"
+            with quiet_transformers():
+                encoding = tokenizer(*([each] for each in ordered[i]), truncation=cut, max_length=limit, **settings)
             place = 0
         yield _question_row(tokenizer, encoding, place, int(first), length, answers_of(record.label))
 
