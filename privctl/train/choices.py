@@ -40,6 +40,7 @@ class DerivativeMethod(StrEnum):
     BACKWARD = "backward"
     PARTIAL = "partial"
     FORWARD = "forward"
+    PRODUCTS = "products"
     DIFFERENCE = "difference"
 
 
