@@ -18,6 +18,7 @@ BENCHES = {
     "dp-sgd": ("tests.bench.dp_sgd", "private training steps, against non-private ones, Opacus and FastDP"),
     "dpquant": ("tests.bench.dpquant", "what rounding layers costs, and a measurement of them, against private steps"),
     "ferret": ("tests.bench.ferret", "directional derivatives by every method and whole FERRET runs, against steps"),
+    "finetune": ("tests.bench.finetune", "held-out loss by FERRET and DPQuant, against DP-SGD of the same epsilon"),
     "first-output": ("tests.bench.first_output", "how long each job takes to its first line and to its end"),
     "gradient-noise": ("tests.bench.gradient_noise", "noise on gradients by each cipher, against torch.randn"),
     "layers": ("tests.bench.layers", "clipped gradients of layers by their rules, against running each again"),
