@@ -61,6 +61,8 @@ class Candidates:
     #: The scores [records] of attacks that asked the model more, and why others did not.
     answered: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
+    #: What the blind baseline reads, [records, columns]; None where that follows from ``records``.
+    features: Any = None
 
     @property
     def texts(self) -> list[str]:

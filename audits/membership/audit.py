@@ -17,15 +17,17 @@ from audits.findings import Findings
 from audits.membership import baseline, fused
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.fused import why_not_fused
+from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
 from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
+from audits.scores.rows import IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
-from audits.scores.subject import AuditedModel, read
+from audits.scores.subject import AuditedModel, read, text_columns
 from audits.scores.table import ScoreTable, Skip
 from audits.split.bounds import DrawnScores
 from audits.split.findings import split_findings
@@ -66,6 +68,8 @@ class MembershipRequest:
     attacks: tuple[str, ...] = ()
     thorough: bool = False
     shadow: Path | None = None
+    #: The field whose values say which records belong together; None where each record stands for itself.
+    group_by: str | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
     #: What a drawn split is held against: claims, the mechanism's curve, and the delta of the bounds.
@@ -104,10 +108,18 @@ class MembershipAudit:
         if request.thorough and request.attacks:
             raise CommandError("--thorough runs every attack; remove --attack")
         self._names = request.attacks or (*ATTACKS, *(THOROUGH if request.thorough else ()))
+        self._grouping: Grouping | None = None
+        if request.group_by is not None:
+            if subject.task == IMAGE_CLASSIFICATION:
+                raise CommandError("--group-by reads a field of each record, which images do not have; remove it")
+            self._grouping = read_groups(
+                request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
+            )
         work = prepare(subject, members, nonmembers)
         _check_sides(work, request)
-        self._work = with_shots(work, self._names)
-        self._questions = ask(subject, self._work, self._names)
+        asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
+        self._work = with_shots(work, asking)
+        self._questions = ask(subject, self._work, asking)
         self.rows: Sequence[NDArray[Any]] = (*self._work.rows, *self._questions.rows)
         self.cost = self._questions.cost(self._work)
         self._weights = weights
@@ -123,9 +135,14 @@ class MembershipAudit:
                 "check its weights for NaN and its format for overflow"
             )
         candidates = self._with_shadows(candidates)
+        shadows = candidates.shadows
         of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
         alpha -= of_bounds
         attacks, omitted = self._choose_attacks(candidates)
+        records = candidates.table.samples
+        if self._grouping is not None:
+            candidates, attacks = grouped(candidates, self._grouping, attacks, Settings(seed=self._request.seed))
+            table = candidates.table
         scoring = [attack for attack in attacks if isinstance(attack, ScoreAttack)]
         unfused = why_not_fused(candidates, scoring)
         intervals = sum(attack.quantities for attack in attacks) + baseline.quantities(candidates, len(scoring))
@@ -163,6 +180,7 @@ class MembershipAudit:
             omissions=(*omitted, *_omissions(table)),
             warnings=(
                 *self._caveats(list(results), intervals, settings, alpha),
+                *([] if self._grouping is None else [_of_groups(self._grouping.field, records, table.samples)]),
                 *_data_warnings(table, self._work.max_length),
                 *backwards_warnings(evidence),
                 *bounds.warnings,
@@ -175,7 +193,8 @@ class MembershipAudit:
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
                 **self._subject.describe(),
                 **({} if self._drawn is None else split_parameters(self._drawn)),
-                **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
+                **({} if shadows is None else {"shadow": summary(shadows)}),
+                **({} if self._grouping is None else {"group_by": self._grouping.field, "grouped_records": records}),
                 **bounds.parameters,
             },
             arrays={
@@ -225,7 +244,8 @@ class MembershipAudit:
         chosen, omitted = [], []
         for name in self._names:
             attack = load_attack(name)
-            missing = attack.missing(candidates)
+            alone = "" if self._grouping is None else NOT_OF_GROUPS.get(name, "")
+            missing = alone or attack.missing(candidates)
             if not missing:
                 chosen.append(attack)
             elif self._request.attacks:
@@ -249,6 +269,15 @@ class MembershipAudit:
             f"holds at {100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
             "a stronger attack may find what these did not",
         ]
+
+
+def _of_groups(field: str, records: Mapping[str, int], groups: Mapping[str, int]) -> str:
+    return (
+        f"what is counted are groups of records with one value of {field!r}: {counted(groups['members'], 'group')} of "
+        f"{counted(records['members'], 'member')} and {counted(groups['nonmembers'], 'group')} of "
+        f"{counted(records['nonmembers'], 'non-member')}, each with one score from an attack. Groups, not records, are "
+        "taken to be independent of each other"
+    )
 
 
 def _nonmember_loss(table: ScoreTable) -> float:

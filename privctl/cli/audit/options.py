@@ -105,6 +105,7 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
     THOROUGH_FLAG,
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
+    click.option("--group-by", metavar="FIELD", help="Judge groups with one value of FIELD, such as users."),
     LEAST_AUC,
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")

@@ -17,6 +17,7 @@ from privctl.gate.checks import guarantees, leakage
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from privctl.reports.parameters import AuditParameters, TrainingParameters, parameters_as
 from verify.audit_consistency import MEMBERSHIP
 
 _ACCURACY = "accuracy"
@@ -38,10 +39,11 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
         if not findings or any(each.outcome is not GateOutcome.PASS for each in findings):
             return ""
     members = {artifact.digest for artifact in report.report.inputs if artifact.role == "members"}
+    field = parameters_as(AuditParameters, report.report).group_by
     holding = [
         guarantee
         for source, guarantee in guarantees.within_limit(case, policy)
-        if members <= (data := _data_of(case, source)) or not data
+        if (members <= (data := _data_of(case, source)) or not data) and _protects(source, field)
     ]
     if (
         not members
@@ -54,6 +56,13 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
         f"{best.name} allows an AUC of up to {_largest_auc(best):.3g}, no attack is certain to do better than it "
         f"allows, and the upper bound of each is within {leakage.AUC}"
     )
+
+
+def _protects(source: LoadedReport, field: str | None) -> bool:
+    """Whether one example of the guarantees of ``source`` is what the audit judges: groups by ``field``, or records."""
+    if field is None:
+        return True
+    return source.report.step == "retrain" and parameters_as(TrainingParameters, source.report).unit == field
 
 
 def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:
