@@ -17,8 +17,9 @@ from privctl.gate.checks import guarantees, leakage
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.reports.parameters import AuditParameters, TrainingParameters, parameters_as
+from privctl.reports.parameters import AuditParameters, TrainingParameters
 from verify.audit_consistency import MEMBERSHIP
+from verify.stated import readable
 
 _ACCURACY = "accuracy"
 
@@ -39,11 +40,13 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
         if not findings or any(each.outcome is not GateOutcome.PASS for each in findings):
             return ""
     members = {artifact.digest for artifact in report.report.inputs if artifact.role == "members"}
-    field = parameters_as(AuditParameters, report.report).group_by
+    stated = readable(AuditParameters, report.report)
     holding = [
         guarantee
         for source, guarantee in guarantees.within_limit(case, policy)
-        if (members <= (data := _data_of(case, source)) or not data) and _protects(source, field)
+        if (members <= (data := _data_of(case, source)) or not data)
+        and stated is not None
+        and _protects(source, stated.group_by)
     ]
     if (
         not members
@@ -62,7 +65,8 @@ def _protects(source: LoadedReport, field: str | None) -> bool:
     """Whether one example of the guarantees of ``source`` is what the audit judges: groups by ``field``, or records."""
     if field is None:
         return True
-    return source.report.step == "retrain" and parameters_as(TrainingParameters, source.report).unit == field
+    training = readable(TrainingParameters, source.report) if source.report.step == "retrain" else None
+    return training is not None and training.unit == field
 
 
 def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:
