@@ -153,6 +153,10 @@ class ScoreAttack:
         """``scores`` [records], or ``unlabelled``."""
         return scores if self.unlabelled is None else self.unlabelled(candidates, settings)
 
+    def blindly(self, candidates: Candidates, settings: Settings) -> NDArray[Any]:
+        """Scores [records] that do not depend on the labels: what is ``tested``."""
+        return (self.unlabelled or self.score)(candidates, settings)
+
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
         """AUC and TPR, see ``rank_statistics``."""
         return rank_statistics(scores, RATES)

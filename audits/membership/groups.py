@@ -88,7 +88,7 @@ def grouped(
     scored: list[Attack] = []
     for attack in attacks:
         if isinstance(attack, ScoreAttack):
-            values = (attack.unlabelled or attack.score)(candidates, settings)
+            values = attack.blindly(candidates, settings)
             known = attack.unlabelled is not None
             scored.append(_of_groups(attack.name, weighed(values, index), known=known))
             if len(index) > int(index.max()) + 1:

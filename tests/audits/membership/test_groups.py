@@ -97,7 +97,7 @@ def test_the_evidence_of_a_users_records_adds_up(tmp_path: Path) -> None:
     assert (area["loss"].estimate or 0) > (by_record["loss"].estimate or 0) + 0.08
     assert any(f"40 groups of {records['members']} members" in text for text in by_user.warnings)
     assert len(by_user.arrays["score.loss"]) == len(by_user.arrays["member"]) == 80
-    assert p_values(by_user).keys() == {"loss", "loss-top", "min-k", "min-k-top"}
+    assert p_values(by_user).keys() == {"loss", "loss-top", "min-k", "min-k-top", "fused"}
 
 
 @pytest.mark.slow
