@@ -15,7 +15,7 @@ from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused
-from audits.membership.attack import Attack, AttackResult, Candidates, ScoreAttack, Settings
+from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings
 from audits.membership.fused import why_not_fused
 from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups
 from audits.membership.joint_test import with_joint_test
@@ -179,7 +179,7 @@ class MembershipAudit:
         if done.unfused:
             omitted = [*omitted, Omission(what=f"{fused.NAME} attack", reason=done.unfused)]
         else:
-            joined = fused.fuse(candidates, done.tested)
+            joined = fused.fuse(candidates, done.tested, () if self._as_one else RATES)
             results[fused.NAME] = fused.attacked(joined, table.member, settings)
             statistics[fused.NAME] = joined.statistics
             refitted[fused.NAME] = joined.areas(blind.labels)
