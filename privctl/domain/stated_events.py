@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from privctl.domain.checks import at_least, count, fraction, positive, probability
 from privctl.domain.event import Batches, Event, EventOption
-from privctl.domain.ranges import FRACTION, LOG_ODDS
+from privctl.domain.ranges import FRACTION, LOG_ODDS, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +80,29 @@ class ZeroConcentratedDp(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfRuns(Event):
-    """The best of a random number of runs of one mechanism, ``steps`` times; in ledgers only.
+    """The best of a random number of runs of one mechanism, ``steps`` times: a private search.
 
     A run is ``run_steps`` Gaussians on Poisson batches, with noise standard deviation / clip norm ``noise_multiplier``.
     The number of runs has the mean ``mean_runs`` and a truncated negative binomial law of this ``shape``: 1 is the
-    geometric, 0 the logarithmic law. Nothing but the best run is released (Papernot and Steinke 2022).
+    geometric, 0 the logarithmic law; or, without a shape, a Poisson law, where there may be no run. Nothing but the
+    best run is released (Papernot and Steinke 2022).
     """
 
     tag = "best-of-runs"
-    mechanism = "best-of-runs"
+    mechanism = "search"
+    options = (
+        EventOption(
+            name="expected_runs",
+            help="search: mean of the random number of runs of which the best is released.",
+            field="mean_runs",
+            within=Range(low=1, high=1000),
+        ),
+        EventOption(
+            name="runs_law",
+            help="search: law of that number: geometric, logarithmic or poisson.  [default: geometric]",
+            kind=str,
+        ),
+    )
     contribution = (
         "one example changes what noise is added to by the clip norm at most, and only the best of a secret, random "
         "number of runs is released"
@@ -96,7 +110,7 @@ class BestOfRuns(Event):
 
     noise_multiplier: float
     mean_runs: float
-    shape: float = 1.0
+    shape: float | None = 1.0
     sample_rate: float = 1.0
     run_steps: int = 1
     steps: int = 1
@@ -104,7 +118,8 @@ class BestOfRuns(Event):
     def __post_init__(self) -> None:
         positive("noise_multiplier", self.noise_multiplier)
         at_least("mean_runs", self.mean_runs, 1)
-        at_least("shape", self.shape, 0)
+        if self.shape is not None:
+            at_least("shape", self.shape, 0)
         probability("sample_rate", self.sample_rate)
         count("run_steps", self.run_steps)
         count("steps", self.steps)
