@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
 
 from privctl.accounting.events import sampled_gaussian
 from privctl.accounting.events.row import EventAccounting
@@ -55,6 +54,8 @@ def gamma_of(mean: float, shape: float) -> float:
         if shape == 0:
             return math.log(rest) - log_gamma - math.log(-log_gamma) - math.log(mean)
         return math.log(shape * rest) - log_gamma - math.log(-math.expm1(shape * log_gamma)) - math.log(mean)
+
+    from scipy.optimize import brentq  # here, as importing it takes longer than most commands' accounting
 
     # Rounded down, which only adds to the divergence.
     return math.exp(brentq(excess, -700.0, -1e-12, xtol=1e-14)) * (1 - 1e-12)
