@@ -160,7 +160,7 @@ class MembershipAudit:
         return Findings(
             evidence=(*evidence, *blind.evidence, *bounds.evidence),
             verdicts=(self._verdict(evidence, blind), *bounds.verdicts),
-            omissions=(*omitted, *_omissions(table)),
+            omissions=(*omitted, *_omissions(table), *bounds.omissions),
             warnings=(
                 *self._caveats(list(results), intervals, settings, alpha),
                 *_data_warnings(table, self._work.max_length),
