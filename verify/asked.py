@@ -61,6 +61,9 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         if parameters.split_commitment is not None:
             yield "it does not say what it was asked, as every audit of a drawn split does"
         return
+    read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
+    if "model" in read and "scores" not in kept:
+        yield "it does not name the ranks that every audit of a model keeps"
     yield from _files(report, asked)
     yield from _attacks(report, parameters, asked)
     yield from _bounds(report, parameters, asked)

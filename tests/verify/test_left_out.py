@@ -53,6 +53,12 @@ def without_claim(report: Report) -> None:
     report["parameters"]["asked"]["claims"] = []
 
 
+def without_ranks(report: Report) -> None:
+    """So that what was asked can be edited: here the AUC that must be detectable."""
+    report["outputs"] = []
+    report["parameters"]["least_auc"] = report["parameters"]["asked"]["least_auc"] = 0.9
+
+
 LEFT_OUT: dict[str, tuple[str, Callable[[Report], object]]] = {
     "rates of one attack": ("audit", lambda report: without(report, "zlib", "TPR")),
     "all rates": ("audit", lambda report: [without(report, name, "TPR") for name in ("loss", "zlib")]),
@@ -61,6 +67,7 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Report], object]]] = {
     "sampled text": ("audit", lambda report: without(report, "extraction", "training text found")),
     "frequent text": ("audit", lambda report: without(report, "extraction", "rate on text in 2")),
     "extraction": ("audit", without_extraction),
+    "ranks": ("audit", without_ranks),
     "traces": ("audit of canaries", without_trace),
     "medians": ("audit of canaries", lambda report: without(report, "canary exposure", "median bits, included")),
     "a bound": ("audit of canaries", lambda report: without(report, "one run, Mahloujifar 2024")),
@@ -97,3 +104,28 @@ def test_nothing_is_left_out_unnoticed(kinds: Kinds, what: str, monkeypatch: pyt
 def test_an_audit_that_was_logged_names_its_log(kinds: Kinds, name: str) -> None:
     code, outcome = outcomes(kinds[name], lambda report: report.update(log=None))
     assert (code, outcome) == (ExitCode.REFUTED, GateOutcome.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("book of secrets", lambda found: found["found"]["email"].update(secrets=3)),
+        ("book of secrets", lambda found: found["found"]["email"].update(records=3, memberships=3, most_records=1)),
+        ("book of secrets", lambda found: found["found"].pop("email")),
+        ("book of secrets", lambda found: found.update(dataset_size=11)),
+        ("plan of secrets", lambda found: found.update(memberships=4, records_with_a_secret=4, largest_secret=1)),
+        ("plan of secrets", lambda found: found.update(dataset_size=600)),
+        ("plan of secrets", lambda found: found.update(secrets_in_no_record=2)),
+    ],
+)
+def test_what_is_said_of_secrets_is_what_their_files_hold(
+    kinds: Kinds, name: str, change: Callable[[Any], Any]
+) -> None:
+    report = json.loads(kinds[name].path.read_text())
+    change(report["parameters"])
+    place = kinds[name].path.with_name("left-out.report.json")
+    place.write_text(json.dumps(report))
+    found = verified(place)
+    place.unlink()
+    assert found is not None
+    assert found.exit_code is ExitCode.REFUTED
