@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from privctl.domain.checks import at_least, count, positive, probability
-from privctl.domain.event import Batches, Event, EventOption
+from privctl.domain.event import Batches, EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, Positive, Several, Steps
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import COUNT
 
@@ -15,7 +15,7 @@ MOST_IN_GROUP = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupGaussian(Event):
+class GroupGaussian(SampledEvent):
     """Gaussian noise on a sum of clipped contributions of a Poisson batch, as it protects a group; ``steps`` times.
 
     A group is ``group_size`` records at most that belong together, such as one user's; as an example it is protected as
@@ -39,18 +39,14 @@ class GroupGaussian(Event):
         "by the clip norm at most"
     )
 
-    noise_multiplier: float
-    group_size: int
-    sample_rate: float = 1.0
-    steps: int = 1
+    noise_multiplier: Positive
+    group_size: Several
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
-    def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
-        count("group_size", self.group_size)
+    def _check_together(self) -> None:
         if self.group_size > MOST_IN_GROUP:
             raise ValueError(f"group_size is {self.group_size}; it must be at most {MOST_IN_GROUP:,}")
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -74,7 +70,7 @@ class GroupGaussian(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplacedGaussian(Event):
+class ReplacedGaussian(SampledEvent):
     """Gaussian noise on a sum of clipped contributions of a Poisson batch, for replacing a record; ``steps`` times.
 
     ``noise_multiplier`` is noise standard deviation / clip norm. The record takes part with and without the
@@ -84,19 +80,9 @@ class ReplacedGaussian(Event):
     tag = "replace-one-gaussian"
     mechanism = "replace-one-gaussian"
 
-    noise_multiplier: float
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    noise_multiplier: Positive
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
     @property
     def adjacency(self) -> Adjacency:
@@ -115,7 +101,7 @@ class ReplacedGaussian(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TruncatedGaussian(Event):
+class TruncatedGaussian(SampledEvent):
     """Gaussian noise on a sum of clipped contributions of a truncated Poisson batch, ``steps`` times.
 
     Where a Poisson batch has more than ``largest_batch`` examples, so many of them are kept, drawn uniformly. That
@@ -135,23 +121,11 @@ class TruncatedGaussian(Event):
         ),
     )
 
-    noise_multiplier: float
-    largest_batch: int
-    examples: int
-    sample_rate: float
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
-        at_least("largest_batch", self.largest_batch, 1)
-        at_least("examples", self.examples, 1)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    noise_multiplier: Positive
+    largest_batch: Several
+    examples: Several
+    sample_rate: Chance
+    steps: Steps = 1
 
     @property
     def batches_needed(self) -> Batches:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privctl.domain.events import GroupGaussian
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
-from verify.events.row import OF_STEPS, CellMaker, Draw, EventVerification, Floats, PlannedAs, poisson_unless_all
+from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
 from verify.recompute.step_cells import CellReach, LossCells, binomial_law, gaussian_mixture
 
 
@@ -46,17 +45,15 @@ class GroupParameters(BudgetParameters):
     group_size: int | None = None
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="group-gaussian",
         parameters=GroupParameters,
         fields={"noise_multiplier": ("noise_multiplier", None), "group_size": ("group_size", None), **OF_STEPS},
         solved={"noise multiplier": "noise_multiplier"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
     alike=lambda event: event.group_size,
     chances=lambda event: [event.sample_rate] * event.group_size,
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
     cells=_cells,
     squared_shift=lambda event: (
         event.steps * (event.group_size / event.noise_multiplier) ** 2 if event.sample_rate == 1 else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from privctl.domain.events import ReplacedGaussian
 from privctl.domain.guarantee import Adjacency
-from verify.events.row import OF_STEPS, CellMaker, Draw, EventVerification, Floats, PlannedAs, poisson_unless_all
+from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
 from verify.recompute.opposite_records import opposite_cells
 
 
@@ -31,15 +31,13 @@ def _draw(event: ReplacedGaussian) -> Draw:
     return draw
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="replace-one-gaussian",
         fields={"noise_multiplier": ("noise_multiplier", None), **OF_STEPS},
         solved={"noise multiplier": "noise_multiplier"},
     ),
     neighbours=lambda event: Adjacency.REPLACE_ONE,
-    chances=lambda event: (event.sample_rate,),
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
     cells=_cells,
     squared_shift=lambda event: event.steps * (2 / event.noise_multiplier) ** 2 if event.sample_rate == 1 else None,
     tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0,

@@ -12,9 +12,8 @@ import numpy as np
 from flint import arb, ctx
 
 from privctl.domain.events import Batches, TruncatedGaussian
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
-from verify.events.row import OF_STEPS, CellMaker, EventVerification, PlannedAs
+from verify.events.row import OF_STEPS, CellMaker, PlannedAs, PoissonVerification
 from verify.recompute.step_cells import CellReach, LossCells, gaussian_mixture
 
 _BITS = 256
@@ -91,7 +90,7 @@ def _records(parameters: Any) -> Mapping[str, Any]:
     return {} if parameters.dataset_size is None else {"examples": parameters.dataset_size}
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="truncated-poisson",
         parameters=TruncatedParameters,
@@ -101,8 +100,6 @@ ROW = EventVerification(
         solved={"noise multiplier": "noise_multiplier"},
         more=_records,
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
-    chances=lambda event: (event.sample_rate,),
     drawn=lambda event: Batches.TRUNCATED_POISSON,
     cells=_cells,
     met=lambda event: False,
