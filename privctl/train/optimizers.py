@@ -1,15 +1,17 @@
-"""The optimizers of a recipe, whose weight decay is no part of the gradient."""
+"""The optimizers of a recipe, whose weight decay is no part of the gradient, and what is saved of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from privctl.domain.mechanism import Optimizer
 from privctl.train.settings import TrainingSettings
+
+_OPTIMIZER = "optimizer."
 
 
 def optimizer_for(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> torch.optim.Optimizer:
@@ -37,3 +39,26 @@ class DecayedSGD(torch.optim.SGD):
                 for parameter in group["params"]:
                     parameter.mul_(1 - group["lr"] * self._decay)
         return super().step(closure)
+
+
+def moments(optimizer: torch.optim.Optimizer, as_saved: Callable[[int, Tensor], Tensor]) -> dict[str, Tensor]:
+    """The optimizer's moments by name, each ``as_saved`` for the parameter of that number."""
+    return {
+        f"{_OPTIMIZER}{index}.{key}": as_saved(index, torch.as_tensor(value))
+        for index, kept in optimizer.state_dict()["state"].items()
+        for key, value in kept.items()
+        if value is not None
+    }
+
+
+def restore_moments(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], own: Callable[[int, Tensor], Tensor]
+) -> None:
+    """Take back what ``moments`` gave; ``own`` gives this process's part of one, by the parameter's number."""
+    state: dict[int, dict[str, Any]] = {}
+    for name in tensors:
+        if name.startswith(_OPTIMIZER):
+            _, index, key = name.split(".", 2)
+            state.setdefault(int(index), {})[key] = own(int(index), tensors[name])
+    if state:
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
