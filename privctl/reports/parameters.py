@@ -171,7 +171,8 @@ class ExternalTrainingParameters:
     """Of a training in a loop that privctl did not write; ``program`` says what wrote the report.
 
     ``batch_size`` is the expected one. ``steps_begun`` count as spent; ``updates`` were made.
-    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry.
+    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry. ``clip_norms`` is the
+    path of an adaptive clip norm.
     """
 
     program: str
@@ -190,6 +191,11 @@ class ExternalTrainingParameters:
     released_numbers: int | None = None
     noise_source: str | None = None
     accountant_history: tuple[tuple[float, ...], ...] = ()
+    target_unclipped_quantile: float | None = None
+    clip_norm_learning_rate: float | None = None
+    unclipped_count_stddev: float | None = None
+    sum_noise_multiplier: float | None = None
+    clip_norms: tuple[float, ...] | None = None
     measured_members: int | None = None
     measured_nonmembers: int | None = None
 
