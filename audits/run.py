@@ -215,6 +215,7 @@ def _asked(
         attacks=() if membership is None else membership.attacks,
         thorough=membership is not None and membership.thorough,
         least_auc=None if membership is None else membership.least_auc,
+        group_by=None if membership is None else membership.group_by,
         claims=pairs_of(_claims(request, lineage)) if bounds else (),
         curve=any("canary_curve" in part.parameters for part in findings),
         delta=delta if bounds else None,

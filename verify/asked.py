@@ -32,8 +32,8 @@ THOROUGH = frozenset({
 })  # fmt: skip
 #: An omission of the bounds from a split, which has too few records for any.
 NO_BOUNDS = "bounds from the split"
-#: It learns from who is a member, so that it bounds nothing.
-_WITHOUT_BOUND = "fused"
+#: It learns from who is a member, so that it bounds nothing, and its area alone is stated.
+_FUSED = "fused"
 _THRESHOLD = "fixed threshold"
 #: The key of what was asked in the header of the ranks.
 KEY = "privctl.asked"
@@ -125,6 +125,8 @@ def _attacks(report: PrivacyReport, parameters: AuditParameters, asked: AskedAud
     for name in wanted:
         if name not in parameters.attack and f"{name} attack" not in omitted:
             yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
+    if asked.group_by != parameters.group_by:
+        yield "it was asked to count other groups of records than its parameters say"
     if asked.least_auc is not None and asked.least_auc != parameters.least_auc:
         yield f"it was asked to see an AUC of {asked.least_auc:g}, and its parameters say another"
 
@@ -146,7 +148,7 @@ def _bounds(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudi
         return
     bounded = {item.quantity.partition(", ")[2] for item in bounds if item.method == BOUND}
     curves = {item.method for item in report.evidence if item.quantity == "AUC"} & set(parameters.attack)
-    for name in sorted(curves - bounded - {_WITHOUT_BOUND}):
+    for name in sorted(curves - bounded - {_FUSED}):
         yield f"it was given a drawn split, and states no bound from the scores of {name!r}"
 
 
@@ -164,7 +166,7 @@ def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAu
     """Each part states all its kinds of figures: the one that shows the leak may not go."""
     found = {(item.method, item.quantity) for item in report.evidence}
     names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
-    wanted = [(name, rate) for name in sorted(names) if (name, "AUC") in found for rate in _RATES]
+    wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
     wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
     if parameters.canary_commitment is not None:
         wanted += _OF_CANARIES

@@ -144,14 +144,13 @@ def _overspent(report: PrivacyReport, confidence: float | None) -> str:
 
 def _at_hand(path: Path, report: PrivacyReport, role: str) -> Path | None:
     """The file of this role, where it is there and the audit's."""
-    for item in report.inputs:
-        if item.role == role and _unchanged(place := Path(os.path.normpath(path.parent.absolute() / item.path)), item):
-            return place
-    return None
+    return next((place for item in report.inputs if item.role == role and (place := at_hand(path, item))), None)
 
 
-def _unchanged(place: Path, item: Artifact) -> bool:
-    return place.is_file() and NamedFiles().digest(place) == item.digest
+def at_hand(path: Path, item: Artifact) -> Path | None:
+    """The file ``item`` of the report at ``path``; None where it is missing or another by now."""
+    place = Path(os.path.normpath(path.parent.absolute() / item.path))
+    return place if place.is_file() and NamedFiles().digest(place) == item.digest else None
 
 
 def _committed(manifest: dict[str, Any]) -> str:

@@ -111,6 +111,19 @@ def test_a_guarantee_for_neighbours_that_the_policy_does_not_count_allows_nothin
     assert finding(tmp_path, **LIMITS, adjacencies="replace-one").outcome is FAIL
 
 
+@pytest.mark.parametrize(("unit", "outcome"), [(None, FAIL), ("document", FAIL), ("user", PASS)])
+def test_a_guarantee_of_single_records_allows_nothing_of_users(
+    tmp_path: Path, unit: str | None, outcome: GateOutcome
+) -> None:
+    """What an epsilon of one record allows is less than what all records of a user may show."""
+    parameters = {"method": "dp-sgd", "unit": unit}
+    report = making(tmp_path / "m.json", PROVED, parameters=parameters, inputs=[data("later")])
+    grouped = {"group_by": "user", "grouped_records": {"members": 900, "nonmembers": 900}}
+    inputs = (weights("m"), data("later", "members"))
+    looked = audit(tmp_path / "a.json", SEEN, verdicts=[APART], inputs=inputs, parameters=grouped)
+    assert only(judged(report, looked, recompute="true", **LIMITS), "forbid_outcomes").outcome is outcome
+
+
 def test_a_few_records_that_stand_out_fail(tmp_path: Path) -> None:
     """An AUC near chance can hide them."""
     close = replace(PROVED, epsilon=0.5)

@@ -18,7 +18,9 @@ from privctl.gate.checks import guarantees, leakage
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from privctl.reports.parameters import AuditParameters, TrainingParameters
 from verify.audit_consistency import MEMBERSHIP
+from verify.stated import readable
 
 _ACCURACY = "accuracy"
 _NAMED = tuple(each for each in Adjacency if each is not Adjacency.UNSTATED)
@@ -59,11 +61,22 @@ def _of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -
     A report that names no data, as of a training in another program's loop, shows of no record that it protects it.
     """
     members = [artifact for artifact in report.report.inputs if artifact.role == "members"]
+    audit = readable(AuditParameters, report.report)
+    if not members or audit is None:
+        return []
     return [
         guarantee
         for source, guarantee in guarantees.within_limit(case, policy)
-        if members and leakage.holds_all(_data_of(case, source), members, report)
+        if leakage.holds_all(_data_of(case, source), members, report) and _protects(source, audit.group_by)
     ]
+
+
+def _protects(source: LoadedReport, field: str | None) -> bool:
+    """Whether one example of the guarantees of ``source`` is what the audit judges: groups by ``field``, or records."""
+    if field is None:
+        return True
+    training = readable(TrainingParameters, source.report) if source.report.step == "retrain" else None
+    return training is not None and training.unit == field
 
 
 def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:
