@@ -13,8 +13,6 @@ from decimal import Decimal, localcontext
 from functools import lru_cache
 from types import MappingProxyType
 
-from scipy.optimize import brentq
-
 #: Name of a law -> its shape.
 LAWS = MappingProxyType({"geometric": 1.0, "logarithmic": 0.0, "poisson": None})
 #: More than ``most_runs`` have a probability of at most e to this, which is far below the rounding of any delta.
@@ -53,6 +51,7 @@ def shape_of(name: str) -> float | None:
 
 def gamma_of(mean: float, shape: float) -> float:
     """The parameter gamma in (0, 1) of the truncated negative binomial law with this ``mean`` above 1."""
+    from scipy.optimize import brentq  # here, as importing it takes longer than most commands' accounting
 
     def excess(log_gamma: float) -> float:
         rest = -math.expm1(log_gamma)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from privctl.domain.checks import at_least, count, fraction, positive, probability
-from privctl.domain.event import Batches, Event, EventOption
+from privctl.domain.checks import fraction
+from privctl.domain.event import Batches, Event, EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, NotNegative, NotNegativeIfGiven, OneOrMore, Positive, Steps
 from privctl.domain.ranges import FRACTION, LOG_ODDS, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonDeltaDp(Event):
+class EpsilonDeltaDp(SampledEvent):
     """Any mechanism that is (``epsilon``, ``delta``)-differentially private, ``steps`` times."""
 
     tag = "approximate-dp"
@@ -31,21 +34,10 @@ class EpsilonDeltaDp(Event):
     )
     contribution = "each step has its stated epsilon and delta for adding or removing one example"
 
-    epsilon: float
-    delta: float = 0.0
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        fraction("delta", self.delta, zero=True)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    epsilon: Positive
+    delta: Annotated[float, partial(fraction, zero=True)] = 0.0
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +55,9 @@ class ZeroConcentratedDp(Event):
     )
     contribution = "each step is zero-concentrated differentially private as stated, for adding or removing one example"
 
-    rho: float
-    xi: float = 0.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("rho", self.rho)
-        at_least("xi", self.xi, 0)
-        count("steps", self.steps)
+    rho: Positive
+    xi: NotNegative = 0.0
+    steps: Steps = 1
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -108,21 +95,12 @@ class BestOfRuns(Event):
         "number of runs is released"
     )
 
-    noise_multiplier: float
-    mean_runs: float
-    shape: float | None = 1.0
-    sample_rate: float = 1.0
-    run_steps: int = 1
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
-        at_least("mean_runs", self.mean_runs, 1)
-        if self.shape is not None:
-            at_least("shape", self.shape, 0)
-        probability("sample_rate", self.sample_rate)
-        count("run_steps", self.run_steps)
-        count("steps", self.steps)
+    noise_multiplier: Positive
+    mean_runs: OneOrMore
+    shape: NotNegativeIfGiven = 1.0
+    sample_rate: Chance = 1.0
+    run_steps: Steps = 1
+    steps: Steps = 1
 
     @property
     def rates(self) -> tuple[float, ...]:

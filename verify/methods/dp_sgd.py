@@ -9,6 +9,7 @@ from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, Ledger, S
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
+from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
@@ -43,11 +44,17 @@ class StatedSearch:
 class PrivateSteps(NoisyGradients):
     """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, where it is correlated.
 
-    ``search`` is what is said of the search of which it is the best run, where it is one.
+    ``search`` is what is said of the search of which it is the best run, where it is one. The others are those of a
+    clip norm that changes, ``clip_norms`` being its path (``verify.clip_norms``).
     """
 
     coefficients: tuple[float, ...] | None = None
     search: StatedSearch | None = None
+    target_unclipped_quantile: float | None = None
+    clip_norm_learning_rate: float | None = None
+    unclipped_count_stddev: float | None = None
+    sum_noise_multiplier: float | None = None
+    clip_norms: tuple[float, ...] | None = None
 
 
 def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
@@ -74,6 +81,7 @@ def steps_disagree(events: Sequence[SampledGaussian | BandedGaussian], parameter
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Iterator[str]:
+    yield from norms_disagree(_norms(parameters))
     if not isinstance(mechanism, Ledger):
         return
     if parameters.search is not None or any(isinstance(each, BestOfRuns) for each in mechanism.events):
@@ -82,6 +90,18 @@ def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Ite
         yield from _of_correlated(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
         yield from steps_disagree(events, parameters)
+
+
+def _norms(parameters: PrivateSteps) -> StatedNorms:
+    names = StatedNorms.__dataclass_fields__.keys() - {"reduced"}
+    return StatedNorms(reduced=bool(parameters.bf16), **{name: getattr(parameters, name) for name in names})
+
+
+def _premises(parameters: PrivateSteps, _: Guarantee) -> Iterator[str]:
+    if _norms(parameters).changes:
+        yield "unclipped count"
+    if parameters.search is not None:
+        yield "selection"
 
 
 def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
@@ -151,17 +171,12 @@ def _same(text: str, value: object) -> bool:
         return False
 
 
-def _premises(parameters: PrivateSteps, guarantee: Guarantee) -> Iterator[str]:
-    if parameters.search is not None:
-        yield "selection"
-
-
 EXPECTED = ExpectedMethod(
     parameters=PrivateSteps,
     mechanisms=(Ledger,),
     disagreements=_disagreements,
-    accountants={"dp-sgd": TIGHT},
     premises=_premises,
+    accountants={"dp-sgd": TIGHT},
     statements={
         "contribution": (
             "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "
