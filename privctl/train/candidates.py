@@ -24,7 +24,7 @@ _MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class SearchedSettings:
     """Every combination of the values of ``settings``."""
 
     settings: Mapping[str, tuple[Any, ...]]
@@ -38,7 +38,7 @@ class Candidates:
         return [dict(zip(self.settings, values, strict=True)) for values in itertools.product(*self.settings.values())]
 
 
-def candidates_of(text: str) -> Candidates:
+def candidates_of(text: str) -> SearchedSettings:
     """The candidates that ``text`` names, as in the help of ``--search``. Raises CommandError, in one sentence."""
     found: dict[str, tuple[Any, ...]] = {}
     for part in text.split():
@@ -58,7 +58,7 @@ def candidates_of(text: str) -> Candidates:
             raise CommandError(f"--search {part} holds no list of values, as in {_EXAMPLE!r}") from None
         if len(set(found[known])) < len(found[known]):
             raise CommandError(f"--search {part} names a value twice; a value more likely than others is not supported")
-    candidates = Candidates(settings=found)
+    candidates = SearchedSettings(settings=found)
     if not found or len(candidates) < 2:
         raise CommandError(f"--search {text!r} names fewer than two candidates; name some, as in {_EXAMPLE!r}")
     if len(candidates) > _MOST:
@@ -66,7 +66,7 @@ def candidates_of(text: str) -> Candidates:
     return candidates
 
 
-def require_searchable(request: RetrainRequest, candidates: Candidates) -> None:
+def require_searchable(request: RetrainRequest, candidates: SearchedSettings) -> None:
     """Raise CommandError for a candidate that no run can have, and for what does not go with a search."""
     from privctl.data.places import STDIN
     from privctl.data.several import paths_of

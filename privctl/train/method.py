@@ -137,8 +137,9 @@ class Method:
     noise is correlated (``bands``). Otherwise they are passes in a public order; then ``whole_passes``, if not empty,
     says what is accounted in whole passes, and no run may end within one. ``search`` is how many runs there are of
     which the best is released, None for one run. ``adaptive`` gives how the clip norm follows the gradients, for a
-    noise multiplier and a batch size, None where it stays. ``run`` trains and saves, ``plan`` says what a run would do without training, ``replay`` repeats a recorded run without data, ``files`` are suffixes of
-    files beside the output.
+    noise multiplier and a batch size, None where it stays. ``run`` trains and saves, ``plan`` says what a run
+    would do without training, ``replay`` repeats a recorded run without data, ``files`` are suffixes of files beside
+    the output.
     """
 
     name: str

@@ -18,7 +18,8 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
-from privctl.train.candidates import Candidates, candidates_of
+from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.train.candidates import SearchedSettings, candidates_of
 from privctl.train.fingerprint import search_fingerprint
 from privctl.train.released_model import report_path, require_places
 from privctl.train.request import RetrainRequest
@@ -86,14 +87,14 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
 
 def score_of(report: PrivacyReport) -> float:
     """What a run is chosen by, the less the better; infinite where it is no number."""
-    history = report.parameters.get("history") or ()
+    history = parameters_as(TrainingParameters, report).history
     last: Mapping[str, float] = history[-1] if history else {}
     score = next((last[name] for name in _SCORES if name in last), math.nan)
     return math.inf if math.isnan(score) else score
 
 
 def _made(
-    request: RetrainRequest, folder: SearchFolder, candidates: Candidates, number: int, train: TrainOne
+    request: RetrainRequest, folder: SearchFolder, candidates: SearchedSettings, number: int, train: TrainOne
 ) -> PrivacyReport:
     """The report of a run: made now, continued, or read where it was made before the search was interrupted."""
     output = folder.run(number) / request.output.name
