@@ -33,6 +33,9 @@ _ACCEPTED = {
     "search": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ledger": {"ledger", "priors", "no_peers"},
 }
+#: Mechanisms whose noise is told by --noise-multiplier.
+_GAUSSIANS = ("group-gaussian", "replace-one-gaussian", "truncated-poisson")
+_ACCEPTED |= {name: {"epsilon", "noise_multiplier", "priors"} | _RATE for name in _GAUSSIANS}
 _ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
 _ALWAYS = {"delta", "mechanism"}
 
@@ -164,7 +167,7 @@ def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
 def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:
     from privctl.accounting.runs_law import shape_of
     from privctl.domain.events import BestOfRuns
-    from privctl.plan.search import plan_search
+    from privctl.plan.theorems import plan_search
 
     target, noise = _one_of(options, "epsilon", "noise_multiplier")
     if options["expected_runs"] is None:
@@ -189,16 +192,22 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
         known = ", ".join(kind.mechanism for kind in EVENTS.values())
         raise CommandError(f"--mechanism {options['mechanism']} is none of privctl's; choose from {known}")
     setting = setting_of(kind)
-    target, _ = _one_of(options, "epsilon", setting.parameter)
+    target, stated = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)
     own = {option.field: options[option.parameter] for option in kind.options}
     facts = {field: value for field, value in own.items() if value is not None} | {"steps": steps}
+    if stated is not None:
+        facts[setting.field] = stated
     if "sample_rate" in {field.name for field in fields(kind)}:
         facts["sample_rate"] = rate
     elif rate != 1:
         raise CommandError(
             f"--mechanism {kind.mechanism} is not known on batches; remove --sample-rate, --dataset-size and --epochs"
         )
+    if "examples" in {field.name for field in fields(kind)}:
+        if options["dataset_size"] is None:
+            raise CommandError(f"--mechanism {kind.mechanism} needs --dataset-size, --batch-size and --epochs")
+        facts["examples"] = options["dataset_size"]
     required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
     for option in kind.options:
         if option.field in required - facts.keys():

@@ -61,14 +61,13 @@ def _of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -
     A report that names no data, as of a training in another program's loop, shows of no record that it protects it.
     """
     members = [artifact for artifact in report.report.inputs if artifact.role == "members"]
-    audited = readable(AuditParameters, report.report)
+    audit = readable(AuditParameters, report.report)
+    if not members or audit is None:
+        return []
     return [
         guarantee
         for source, guarantee in guarantees.within_limit(case, policy)
-        if members
-        and leakage.holds_all(_data_of(case, source), members, report)
-        and audited is not None
-        and _protects(source, audited.group_by)
+        if leakage.holds_all(_data_of(case, source), members, report) and _protects(source, audit.group_by)
     ]
 
 
