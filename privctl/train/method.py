@@ -132,10 +132,11 @@ class Method:
     warning of its report.
 
     ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
-    noise is correlated (``bands``). Otherwise they are passes in a public order; then ``whole_passes``, if not empty,
-    says what is accounted in whole passes, and no run may end within one. ``run`` trains and saves, ``plan`` says
-    what a run would do without training, ``replay`` repeats a recorded run without data, ``files`` are suffixes of
-    files beside the output.
+    noise is correlated (``bands``); ``group`` is how many records a user may have who is protected as a whole though
+    each record is clipped by itself, None where there is no such. Otherwise they are passes in a public order; then
+    ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one. ``run``
+    trains and saves, ``plan`` says what a run would do without training, ``replay`` repeats a recorded run without
+    data, ``files`` are suffixes of files beside the output.
     """
 
     name: str
@@ -156,6 +157,7 @@ class Method:
     sampled: Callable[[RetrainRequest], bool]
     batches: Callable[[RetrainRequest], Batches] = lambda _: Batches.POISSON
     bands: Callable[[RetrainRequest], int] = lambda _: 1
+    group: Callable[[RetrainRequest], int | None] = lambda _: None
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     run: Callable[[TrainingJob, Session], PrivacyReport | None]

@@ -120,6 +120,7 @@ KNOWN = (
 @pytest.mark.parametrize(("event", "expected"), KNOWN, ids=[event.tag for event, _ in KNOWN])
 def test_against_known_values(event: Event, expected: float) -> None:
     assert epsilon_bound(one(event), 1e-6) == pytest.approx(expected, rel=2e-3)
+    assert epsilon_of(one(event), 1e-6, (0.98 * expected,)).at_most(0.98 * expected) is False
 
 
 def test_a_cut_batch_swaps_a_record_for_another() -> None:

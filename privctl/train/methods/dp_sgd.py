@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
-from privctl.domain.ranges import BANDS, Range
+from privctl.domain.ranges import BANDS, COUNT, Range
 from privctl.train.method import Method, MethodSettings, option
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ TUNING = (
 class DpSgdSettings(MethodSettings):
     """``batches``: how they are drawn. ``bands``: over how many steps noise is correlated; None for 1.
 
+    ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None clips all as one.
     ``gradient_canaries``: so many gradients of the clip norm are mixed in by coins, to audit the training itself.
     """
 
@@ -40,6 +41,12 @@ class DpSgdSettings(MethodSettings):
         "turns, one a step. `privctl account --mechanism banded` finds the best number.  [default: 1]",
         within=BANDS,
     )
+    max_records_per_user: int | None = option(
+        None,
+        "With --unit: clip every record by itself, use the first so many of each user, and protect them together; "
+        "without it, all of a user's records are clipped as one.",
+        within=COUNT,
+    )
     gradient_canaries: int | None = option(
         None,
         "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release.",
@@ -51,11 +58,32 @@ def _bands(request: RetrainRequest) -> int:
     return request.settings_as(DpSgdSettings).bands or 1
 
 
+def _group(request: RetrainRequest) -> int | None:
+    return request.settings_as(DpSgdSettings).max_records_per_user
+
+
+def _check_group(request: RetrainRequest) -> None:
+    """Raises CommandError for what users whose records are clipped one by one do not go with."""
+    settings = request.settings_as(DpSgdSettings)
+    if request.data.unit is None:
+        raise CommandError("--max-records-per-user needs --unit, the field that names a record's user")
+    for given, what in (
+        (request.secrets is not None, "--secrets"),
+        (settings.gradient_canaries is not None, "--gradient-canaries"),
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
+        (_bands(request) > 1, "--bands"),
+    ):
+        if given:
+            raise CommandError(f"--max-records-per-user is accounted for in plain Poisson steps; remove it, or {what}")
+
+
 def _batches(request: RetrainRequest) -> Batches:
     return Batches.CYCLIC_POISSON if _bands(request) > 1 else request.settings_as(DpSgdSettings).batches
 
 
 def _check(request: RetrainRequest) -> None:
+    if _group(request) is not None:
+        _check_group(request)
     if _bands(request) > 1:
         _check_banded(request)
     elif _batches(request) is not Batches.POISSON:
@@ -153,6 +181,7 @@ METHOD = Method(
     sampled=lambda _: True,
     batches=_batches,
     bands=_bands,
+    group=_group,
     check=_check,
     run=_run,
 )
