@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from privctl.accounting.groups import of_group
 from privctl.accounting.ledger import epsilon_bound
 from privctl.cli import run
 from privctl.data.bounded import bounded
 from privctl.data.rows import Stretch
 from privctl.data.texts import TextRecord
-from privctl.domain.events import GroupGaussian, Ledger, SampledGaussian
+from privctl.domain.events import Batches, GroupGaussian, LaplaceNoise, Ledger, SampledGaussian
 from privctl.reports.files import read_report
 from tests.models.tasks.small import architecture, words
 
@@ -165,3 +168,39 @@ def test_without_a_field_of_users_it_is_refused(
     asked.remove("who")
     assert run([*asked, "-q"]) == 2
     assert "--max-records-per-user needs --unit" in capsys.readouterr().err
+
+
+def test_a_guarantee_for_one_example_is_told_for_several(
+    trained: Path,
+    start: Path,
+    tmp_path: Path,
+    write_model: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two users of three records are six records."""
+    report = read_report(trained)
+    assert isinstance(report.mechanism, Ledger)
+    (event,) = report.mechanism.events
+    assert isinstance(event, GroupGaussian)
+    wanted = epsilon_bound(Ledger(events=(replace(event, group_size=6),)), report.guarantees[0].delta)
+    model = str(start / "out")
+    assert run(["inspect", model, "--group-size", "2", "-q"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"2 examples added or removed together: epsilon {wanted:.6g}"[:-2] in told
+    assert run(["inspect", model, "--group-size", "2", "--json", "-q"]) == 0
+    group = json.loads(capsys.readouterr().out)["parameters"]["group"]
+    assert group["epsilon"] == pytest.approx(wanted)
+    assert group["epsilon_of_one"] == report.guarantees[0].epsilon
+    bare = write_model(tmp_path / "m.safetensors", {"w": np.ones(3, np.float32)})
+    assert run(["inspect", str(bare), "--group-size", "2", "-q"]) == 2
+    assert "needs a report with a guarantee for one example" in capsys.readouterr().err
+
+
+def test_groups_are_of_gaussian_steps_on_poisson_batches() -> None:
+    plain = SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=5)
+    group = GroupGaussian(noise_multiplier=2, sample_rate=0.1, steps=5, group_size=4)
+    assert of_group(Ledger(events=(plain,)), 4) == Ledger(events=(group,))
+    assert of_group(Ledger(events=(group,)), 2) == Ledger(events=(replace(group, group_size=8),))
+    for other in (LaplaceNoise(scale=3), replace(plain, batches=Batches.SHUFFLED)):
+        with pytest.raises(ValueError, match="for groups no bound is derived here on"):
+            of_group(Ledger(events=(plain, other)), 4)
