@@ -143,6 +143,11 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         f"where a record is added, float rounding moves a batch's sum by no more than the {_NUMBER} of the clip norm "
         rf"that clipping leaves for it(: \d+ records at most, which differ by {_NUMBER} of their size)?",
     ),
+    "unclipped count": (
+        "each step releases of its batch, beside the sum, how many gradients are not clipped, counted from -1/2 to 1/2 "
+        "each and with Gaussian noise of the stated standard deviation; so one record changes both together by no more "
+        "than the noise multiplier is for, and clip norms follow from earlier releases alone",
+    ),
     "own loop": (
         "the loop computed the loss of each row of a batch from that row alone, trained on no other examples, left out "
         "no batch because of what was in it, changed these weights by the steps of this optimizer only, and computed "

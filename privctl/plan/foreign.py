@@ -322,8 +322,6 @@ def _of_batch(tree: Any, rate: float, times: int, depth: int, source: str) -> It
 def _of_runs(tree: Mapping[str, Any], depth: int, source: str) -> Event:
     """The best of runs, each of equal Gaussians on batches, or of any on the whole data."""
     mean, shape = _number(tree, "mean"), _number(tree, "shape")
-    if math.isinf(shape):
-        raise ValueError("shape is inf; no bound is derived here for a Poisson number of runs")
     inner = tree.get("event")
     # Gaussians on the whole data amount to one, as several on one batch do.
     batched = list(_leaves(inner, 1.0, 1, depth, source))
@@ -334,8 +332,8 @@ def _of_runs(tree: Mapping[str, Any], depth: int, source: str) -> Event:
     if not isinstance(only, SampledGaussian) or only.batches is not Batches.POISSON:
         raise ValueError("the runs of which the best is released are not of equal Gaussians on the data or on batches")
     return BestOfRuns(
-        noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, mean_runs=mean, shape=shape,
-        run_steps=sum(n for _, n in run or batched),
+        noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, mean_runs=mean,
+        shape=None if shape == math.inf else shape, run_steps=sum(n for _, n in run or batched),
     )  # fmt: skip
 
 

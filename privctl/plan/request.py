@@ -30,6 +30,7 @@ _ACCEPTED = {
     "banded": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ferret": {"epsilon"} | _RATE,
     "secret": {"noise_multiplier", "priors"} | (_RATE - {"sample_rate"}),
+    "search": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ledger": {"ledger", "priors", "no_peers"},
 }
 #: Mechanisms whose noise is told by --noise-multiplier.
@@ -115,6 +116,7 @@ def _planner(options: Mapping[str, Any], note: Notify) -> _Planner:
         return _plan_of_ledger(options)
     planned = {
         "gaussian": _plan_of_gaussian, "banded": _plan_of_banded, "ferret": _plan_of_signs, "secret": _plan_of_secret,
+        "search": _plan_of_search,
     }  # fmt: skip
     return planned.get(options["mechanism"], _plan_of_event)(options, note)
 
@@ -160,6 +162,25 @@ def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
     rate, steps = _rate_and_steps(options, note)
     asked = BandedRequest(sample_rate=rate, steps=steps, bands=options["bands"], target=target, noise_multiplier=noise)
     return partial(plan_banded, asked, _delta(options), priors=tuple(options["priors"]))
+
+
+def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:
+    from privctl.accounting.runs_law import shape_of
+    from privctl.domain.events import BestOfRuns
+    from privctl.plan.search import plan_search
+
+    target, noise = _one_of(options, "epsilon", "noise_multiplier")
+    if options["expected_runs"] is None:
+        raise CommandError("--mechanism search needs --expected-runs, the number of runs on average, such as 10")
+    rate, steps = _rate_and_steps(options, note)
+    event = BestOfRuns(
+        noise_multiplier=1.0 if noise is None else noise,
+        mean_runs=options["expected_runs"],
+        shape=shape_of(options["runs_law"] or "geometric"),
+        sample_rate=rate,
+        run_steps=steps,
+    )
+    return partial(plan_search, event, _delta(options), target=target, priors=options["priors"])
 
 
 def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:

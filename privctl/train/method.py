@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from privctl.domain.progress import Progress
     from privctl.domain.report import PrivacyReport
     from privctl.domain.training_plan import TrainingPlan
+    from privctl.train.adaptive_clipping import AdaptiveClipping
     from privctl.train.prepare import TrainingJob
     from privctl.train.request import ReplayRequest, RetrainRequest
     from privctl.train.session import Session
@@ -134,7 +135,8 @@ class Method:
     ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
     noise is correlated (``bands``); ``group`` is how many records a user may have who is protected as a whole though
     each record is clipped by itself, None where there is no such. Otherwise they are passes in a public order; then
-    ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one. ``run``
+    ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one. ``adaptive``
+    gives how the clip norm follows the gradients, for a noise multiplier and a batch size, None where it stays. ``run``
     trains and saves, ``plan`` says what a run would do without training, ``replay`` repeats a recorded run without
     data, ``files`` are suffixes of files beside the output.
     """
@@ -158,6 +160,7 @@ class Method:
     batches: Callable[[RetrainRequest], Batches] = lambda _: Batches.POISSON
     bands: Callable[[RetrainRequest], int] = lambda _: 1
     group: Callable[[RetrainRequest], int | None] = lambda _: None
+    adaptive: Callable[[RetrainRequest, float, float], AdaptiveClipping | None] = lambda *_: None
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     run: Callable[[TrainingJob, Session], PrivacyReport | None]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
+from privctl.train.adaptive_clipping import AdaptiveClipping, sum_noise_multiplier
 from privctl.train.choices import Schedule
 from privctl.train.methods import method_named
 
@@ -20,9 +21,11 @@ class TrainingSettings:
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
     (``BandedGaussian``), and are None where each step has noise of its own. ``group`` is how many records of a user are
-    examples that are protected together (``GroupGaussian``), None where each is by itself. ``micro_tokens`` and
-    ``micro_examples`` bound what goes through the network at once, and ``clipping_passes`` are the backward passes that
-    clip it; they change nothing but memory, time and rounding. Raises ValueError for settings out of range.
+    examples that are protected together (``GroupGaussian``), None where each is by itself. With ``adaptive``,
+    ``clip_norm`` is that of the first step, and ``noise_multiplier`` that of each step's two releases together.
+    ``micro_tokens`` and ``micro_examples`` bound what goes through the network at once, and ``clipping_passes`` are the
+    backward passes that clip it; they change nothing but memory, time and rounding. Raises ValueError for settings out
+    of range.
     """
 
     method: str
@@ -46,6 +49,7 @@ class TrainingSettings:
     batches: Batches = Batches.POISSON
     coefficients: tuple[float, ...] | None = None
     group: int | None = None
+    adaptive: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):
@@ -59,6 +63,15 @@ class TrainingSettings:
         probability("sample_rate", self.sample_rate)
         if (self.noise_multiplier > 0) != method_named(self.method).noised:
             raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
+        if self.adaptive is not None:
+            sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
+
+    @property
+    def sum_noise_multiplier(self) -> float:
+        """Noise standard deviation / clip norm of each step's sum of gradients."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
 
     @property
     def bands(self) -> int:

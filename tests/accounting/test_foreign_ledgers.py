@@ -233,6 +233,9 @@ def test_the_best_of_runs() -> None:
     assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(whole, 2.0, 0.0)), "x") == (
         BestOfRuns(noise_multiplier=1 / math.hypot(1 / 3, 1 / 4), mean_runs=2, shape=0),
     )
+    assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, math.inf)), "x") == (
+        BestOfRuns(noise_multiplier=1, mean_runs=3, shape=None),
+    )
 
 
 def test_several_gaussians_of_one_batch_are_one() -> None:
@@ -265,7 +268,6 @@ def test_laplace_noise() -> None:
         (repr(WithoutReplacement(10, 2, LAPLACE(1.0))), "other than Gaussian noise on samples without replacement"),
         (repr(WithoutReplacement(2, 10, GAUSSIAN(1.0))), "takes 10 of 2 records"),
         (repr(dp_event.SampledWithReplacementDpEvent(10, 2, GAUSSIAN(1.0))), "SampledWithReplacementDpEvent"),
-        (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, math.inf)), "Poisson number of runs"),
         (repr(dp_event.RepeatAndSelectDpEvent(LAPLACE(1.0), 3.0, 1.0)), "not of equal Gaussians"),
         (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 0.5, 1.0)), "mean_runs is 0.5"),
         (repr(dp_event.RandomizedResponseDpEvent(0.0, 3)), "every answer is told as it is"),

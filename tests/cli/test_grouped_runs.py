@@ -151,6 +151,7 @@ def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.Capt
         (("--bands", "2"), "remove it, or --bands"),
         (("--batches", "balls-and-bins"), "remove it, or --batches balls-and-bins"),
         (("--gradient-canaries", "4"), "remove it, or --gradient-canaries"),
+        (("--target-unclipped-quantile", "0.5"), "remove it, or --target-unclipped-quantile"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(
