@@ -171,7 +171,8 @@ class ExternalTrainingParameters:
     """Of a training in a loop that privctl did not write; ``program`` says what wrote the report.
 
     ``batch_size`` is the expected one. ``steps_begun`` count as spent; ``updates`` were made.
-    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry.
+    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry. ``clip_norms`` is the
+    path of an adaptive clip norm.
     """
 
     program: str
@@ -190,6 +191,11 @@ class ExternalTrainingParameters:
     released_numbers: int | None = None
     noise_source: str | None = None
     accountant_history: tuple[tuple[float, ...], ...] = ()
+    target_unclipped_quantile: float | None = None
+    clip_norm_learning_rate: float | None = None
+    unclipped_count_stddev: float | None = None
+    sum_noise_multiplier: float | None = None
+    clip_norms: tuple[float, ...] | None = None
     measured_members: int | None = None
     measured_nonmembers: int | None = None
 
@@ -326,6 +332,8 @@ class AuditParameters:
     least_auc: float | None = None
     split_commitment: str | None = None
     split_records: int | None = None
+    group_by: str | None = None
+    grouped_records: Mapping[str, int] | None = None
     canary_groups: int | None = None
     canary_exact_groups: int | None = None
     canary_commitment: str | None = None

@@ -72,9 +72,17 @@ def recipe_for(
             bf16=in_bfloat16(request),
             batches=batches,
             coefficients=coefficients,
+            adaptive=request.method.adaptive(request, noise, size),
         ), delta
     except ValueError as error:
-        raise CommandError(flagged(str(error), {"bands", *TrainingSettings.__dataclass_fields__})) from None
+        raise CommandError(
+            flagged(str(error), {"bands", "unclipped_count_stddev", *TrainingSettings.__dataclass_fields__})
+        ) from None
+
+
+def numbers_of_step(request: RetrainRequest, trained: int) -> int:
+    """How many numbers a step releases, which trains so many; 0 where that is not known."""
+    return trained + 1 if trained and request.method.adaptive(request, 1.0, 1.0) is not None else trained
 
 
 def _coefficients(bands: int, rate: float, steps: int) -> tuple[float, ...] | None:
@@ -161,7 +169,7 @@ def _noise(
     assert budget.epsilon is not None
     measured = request.method.side_releases(request, examples, steps, rate)
     if measured is None:
-        within = _within(budget.epsilon, delta, steps * trained)
+        within = _within(budget.epsilon, delta, steps * numbers_of_step(request, trained))
         if coefficients is not None:
             return noise_multiplier_for(*within, lambda noise: _banded(noise, rate, steps, coefficients))
         batches = request.method.batches(request)

@@ -131,7 +131,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     ratio = None
     if request.method.noised:
         ratio = SignalToNoise(
-            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=trained
+            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.sum_noise_multiplier, numbers=trained
         )
         said += too_little(ratio)
     seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from privctl.domain.progress import Progress
     from privctl.domain.report import PrivacyReport
     from privctl.domain.training_plan import TrainingPlan
+    from privctl.train.adaptive_clipping import AdaptiveClipping
     from privctl.train.prepare import TrainingJob
     from privctl.train.request import ReplayRequest, RetrainRequest
     from privctl.train.session import Session
@@ -133,7 +134,8 @@ class Method:
 
     ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
     noise is correlated (``bands``). Otherwise they are passes in a public order; then ``whole_passes``, if not empty,
-    says what is accounted in whole passes, and no run may end within one. ``run`` trains and saves, ``plan`` says
+    says what is accounted in whole passes, and no run may end within one. ``adaptive`` gives how the clip norm follows
+    the gradients, for a noise multiplier and a batch size, None where it stays. ``run`` trains and saves, ``plan`` says
     what a run would do without training, ``replay`` repeats a recorded run without data, ``files`` are suffixes of
     files beside the output.
     """
@@ -156,6 +158,7 @@ class Method:
     sampled: Callable[[RetrainRequest], bool]
     batches: Callable[[RetrainRequest], Batches] = lambda _: Batches.POISSON
     bands: Callable[[RetrainRequest], int] = lambda _: 1
+    adaptive: Callable[[RetrainRequest, float, float], AdaptiveClipping | None] = lambda *_: None
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     run: Callable[[TrainingJob, Session], PrivacyReport | None]

@@ -22,6 +22,7 @@ from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train import withheld
+from privctl.train.adaptive_clipping import adaptive_parameters, counted_gradients
 from privctl.train.budget import ledger_of
 from privctl.train.contribution.training_job import test_parameters, with_contribution_test
 from privctl.train.gradient_noise import GradientNoise
@@ -41,7 +42,7 @@ PRIVATE_OWNER = (
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
 #: Settings that a report states only where they say something.
-_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients")
+_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "adaptive")
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -237,6 +238,8 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
 def premises(job: TrainingJob) -> Iterator[Assumption]:
     """The assumptions of the record-level guarantee, beside those of the mechanism."""
     yield starting_weights(job)
+    if job.recipe.adaptive is not None:
+        yield counted_gradients(AssumptionState.ENFORCED)
     if job.request.data.unit is None:
         yield Assumption(
             name="unit of privacy",
@@ -307,6 +310,8 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["batches"] = recipe.batches
     if recipe.coefficients is not None:
         settings["coefficients"] = list(recipe.coefficients)
+    if recipe.adaptive is not None:
+        settings |= adaptive_parameters(recipe.adaptive, recipe.sum_noise_multiplier, finished.clip_norms)
     return {
         **{name: str(value) if isinstance(value, str) else value for name, value in settings.items()},
         "task": str(request.task),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
+from privctl.train.adaptive_clipping import AdaptiveClipping, sum_noise_multiplier
 from privctl.train.choices import Schedule
 from privctl.train.methods import method_named
 
@@ -19,7 +20,9 @@ class TrainingSettings:
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
-    (``BandedGaussian``), and are None where each step has noise of its own. ``micro_tokens`` and ``micro_examples``
+    (``BandedGaussian``), and are None where each step has noise of its own. With ``adaptive``, ``clip_norm`` is that of
+    the first step, and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and
+    ``micro_examples``
     bound what goes through the network at once, and ``clipping_passes`` are the backward passes that clip it; they
     change nothing but memory, time and rounding. Raises ValueError for settings out of range.
     """
@@ -44,6 +47,7 @@ class TrainingSettings:
     bf16: bool = False
     batches: Batches = Batches.POISSON
     coefficients: tuple[float, ...] | None = None
+    adaptive: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):
@@ -57,6 +61,15 @@ class TrainingSettings:
         probability("sample_rate", self.sample_rate)
         if (self.noise_multiplier > 0) != method_named(self.method).noised:
             raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
+        if self.adaptive is not None:
+            sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
+
+    @property
+    def sum_noise_multiplier(self) -> float:
+        """Noise standard deviation / clip norm of each step's sum of gradients."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
 
     @property
     def bands(self) -> int:

@@ -56,7 +56,16 @@ def main(options: argparse.Namespace) -> None:
             rounds = max(1, options.rounds // 3) if shape.fewer_rounds else options.rounds
             data["shapes"].append({"shape": name, "rounds": rounds, "processes": measured(shape, rounds)})
             save("dp-sgd-processes", data, options.output)  # what is known, should the next shape take too long
-    headings = ["shape", "process", "ms", "cpu ms", "cpu / non-private", "/ with the same setting", "faults", "peak MiB"]
+    headings = [
+        "shape",
+        "process",
+        "ms",
+        "cpu ms",
+        "cpu / non-private",
+        "/ with the same setting",
+        "faults",
+        "peak MiB",
+    ]
     publish("dp-sgd-processes", headings, list(_rows(data["shapes"])), data, options.output)
 
 

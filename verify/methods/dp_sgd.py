@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from privctl.domain.events import BandedGaussian, Batches, Ledger, SampledGaussian
+from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
+from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
 from verify.method import ExpectedMethod, StatedTraining
@@ -29,9 +31,17 @@ class NoisyGradients(StatedTraining):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSteps(NoisyGradients):
-    """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, where it is correlated."""
+    """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, where it is correlated.
+
+    The others are those of a clip norm that changes, ``clip_norms`` being its path (``verify.clip_norms``).
+    """
 
     coefficients: tuple[float, ...] | None = None
+    target_unclipped_quantile: float | None = None
+    clip_norm_learning_rate: float | None = None
+    unclipped_count_stddev: float | None = None
+    sum_noise_multiplier: float | None = None
+    clip_norms: tuple[float, ...] | None = None
 
 
 def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
@@ -58,12 +68,23 @@ def steps_disagree(events: Sequence[SampledGaussian | BandedGaussian], parameter
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Iterator[str]:
+    yield from norms_disagree(_norms(parameters))
     if not isinstance(mechanism, Ledger):
         return
     if parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
         yield from _of_correlated(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
         yield from steps_disagree(events, parameters)
+
+
+def _norms(parameters: PrivateSteps) -> StatedNorms:
+    names = StatedNorms.__dataclass_fields__.keys() - {"reduced"}
+    return StatedNorms(reduced=bool(parameters.bf16), **{name: getattr(parameters, name) for name in names})
+
+
+def _premises(parameters: PrivateSteps, _: Guarantee) -> Iterator[str]:
+    if _norms(parameters).changes:
+        yield "unclipped count"
 
 
 def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
@@ -91,6 +112,7 @@ EXPECTED = ExpectedMethod(
     parameters=PrivateSteps,
     mechanisms=(Ledger,),
     disagreements=_disagreements,
+    premises=_premises,
     accountants={"dp-sgd": TIGHT},
     noised=True,
     clipped=True,
