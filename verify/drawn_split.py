@@ -22,6 +22,7 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
+from verify.asked import NO_BOUNDS
 from verify.canary_bounds import BOUND, METHODS, of_split
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
@@ -123,6 +124,9 @@ def _thrown_again(
 
 def _miscounted(report: PrivacyReport, stated: AuditParameters, single: int) -> str:
     """What is wrong with the bounds if ``single`` records have a coin of their own; empty if nothing."""
+    curves = {item.method for item in report.evidence if item.quantity == "AUC"} - {"midpoint", "fused"}
+    if single > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
+        return f"it omits its bounds, and {single} records occur once"
     for item in report.evidence:
         if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != single:
             return f"its bound on {item.quantity} does not count all {single} records that occur once"

@@ -22,6 +22,7 @@ from privctl.reports.parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify.asked import not_as_kept
 from verify.relabelled import FUSED, RATES, Relabelled, test_faults
 from verify.stated import readable
 
@@ -80,7 +81,7 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if not report.evidence:
         return found
     ranks, why = _ranks(path, report, files)
-    again, wrong, left = 0, [], []
+    again, wrong, left = 0, list(not_as_kept(path, report, files)), []
     for item in report.evidence:
         figures = None if ranks is None else ranks.of(item)
         if figures is None:

@@ -199,7 +199,7 @@ class MembershipAudit:
         return Findings(
             evidence=(*evidence, *blind.evidence, *bounds.evidence),
             verdicts=(self._verdict(evidence, blind), *bounds.verdicts),
-            omissions=(*omitted, *_omissions(table)),
+            omissions=(*omitted, *_omissions(table), *bounds.omissions),
             warnings=(
                 *self._caveats(list(results), done.intervals, settings, alpha),
                 *([] if self._grouping is None else [_of_groups(self._grouping.field, records, table.samples)]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from types import MappingProxyType
@@ -20,6 +21,19 @@ LOG_BEYOND = -100.0
 _DIGITS, BITS = 120, 320
 #: No law of so many runs on average is drawn from.
 MOST_MEAN = 1000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberOfRuns:
+    """A random number of runs: its ``mean``, and the ``shape`` of its law."""
+
+    mean: float
+    shape: float | None
+
+    @property
+    def most(self) -> int:
+        """More runs than these there are never."""
+        return most_runs(self.mean, self.shape)
 
 
 def name_of(shape: float | None) -> str:

@@ -167,7 +167,7 @@ def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
 def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:
     from privctl.accounting.runs_law import shape_of
     from privctl.domain.events import BestOfRuns
-    from privctl.plan.search import plan_search
+    from privctl.plan.theorems import plan_search
 
     target, noise = _one_of(options, "epsilon", "noise_multiplier")
     if options["expected_runs"] is None:

@@ -319,14 +319,40 @@ class ShadowParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAudit:
+    """What an audit was asked, as far as something could be left out of its report.
+
+    ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each that was to be judged, those
+    of the model's own report included; ``curve`` says that of its mechanism was. ``columns`` are those of scores.
+    ``logged`` says that it was entered into a log.
+    """
+
+    files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    attacks: tuple[str, ...] = ()
+    thorough: bool = False
+    least_auc: float | None = None
+    claims: tuple[tuple[float, float], ...] = ()
+    curve: bool = False
+    delta: float | None = None
+    threshold: float | None = None
+    columns: tuple[str, ...] = ()
+    group_by: str | None = None
+    greedy_only: bool = False
+    exact_only: bool = False
+    logged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditParameters:
     """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own.
 
+    ``asked`` is what it was asked, None in older reports.
     ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
     """
 
     task: str | None = None
     attack: tuple[str, ...] = ()
+    asked: AskedAudit | None = None
     extraction: Mapping[str, Any] | None = None
     confidence: float | None = None
     least_auc: float | None = None

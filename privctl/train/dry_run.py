@@ -167,6 +167,11 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
     if sentence := _truncation(job.task):
         yield sentence
     yield from voiding(job)
+    if job.recipe.search is not None:
+        yield (
+            f"this is one run of a search, which makes {job.recipe.search.mean:g} on average; epsilon is that of the "
+            "whole search"
+        )
     if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
         yield near
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
@@ -20,9 +21,9 @@ class TrainingSettings:
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
-    (``BandedGaussian``), and are None where each step has noise of its own. With ``adaptive``, ``clip_norm`` is that of
-    the first step, and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and
-    ``micro_examples``
+    (``BandedGaussian``), and are None where each step has noise of its own. ``search`` is how many such runs there are
+    of which the best is released, None for this one alone. With ``adaptive``, ``clip_norm`` is that of the first step,
+    and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and ``micro_examples``
     bound what goes through the network at once, and ``clipping_passes`` are the backward passes that clip it; they
     change nothing but memory, time and rounding. Raises ValueError for settings out of range.
     """
@@ -47,6 +48,7 @@ class TrainingSettings:
     bf16: bool = False
     batches: Batches = Batches.POISSON
     coefficients: tuple[float, ...] | None = None
+    search: NumberOfRuns | None = None
     adaptive: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
@@ -75,6 +77,11 @@ class TrainingSettings:
     def bands(self) -> int:
         """Over how many steps noise is correlated; 1 where it is not."""
         return 1 if self.coefficients is None else len(self.coefficients)
+
+    @property
+    def most_runs(self) -> int:
+        """How many runs there are at most, of which the best is released."""
+        return 1 if self.search is None else self.search.most
 
     @property
     def may_pass_twice(self) -> bool:

@@ -24,6 +24,9 @@ _KNOTS, _LARGEST_ORDER = 8001, 2048
 SHAPES: Mapping[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": None}
 #: What a law may leave beyond the number of runs that a report says it never exceeds.
 _BEYOND = math.exp(-99.0)
+_NOTHING = LossCells(
+    low=np.zeros(1), high=np.zeros(1), p=np.ones(1), q=np.ones(1), up=np.zeros(1), p_infinite=0.0, q_infinite=0.0
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +53,10 @@ def runs_exceed(mean: float, shape: float | None, most: int) -> bool:
 
 
 def _cells(event: BestOfRuns, attained_only: bool) -> CellMaker:
+    if attained_only and event.shape is None:  # of a Poisson number there may be none, which tells nothing
+        return lambda width, reach: _NOTHING
     if attained_only:  # a step of a run, where all runs are equally good
-        rate = 0.0 if event.shape is None else event.sample_rate  # of which a Poisson number may be none
-        law = np.array([1 - rate, rate])
+        law = np.array([1 - event.sample_rate, event.sample_rate])
         return lambda width, reach: gaussian_mixture(np.array([0.0, 1.0]), law, event.noise_multiplier, width, reach)
     return lambda width, reach: _of_runs(event)
 
@@ -152,6 +156,7 @@ ROW = EventVerification(
     parts=lambda event: [(event, 1)],
     met=lambda event: False,
     once=_once,
+    in_floats=True,
     statements={
         "contribution": (
             "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "
