@@ -162,6 +162,7 @@ def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
         group_by=options["group_by"],
         seed=options["seed"],
         least_auc=options["least_auc"],
+        explain=options["leaks"] is not None,
         delta=options["delta"],
     )
 

@@ -125,7 +125,7 @@ class Relabelled:
         fitted = self._fitted(labels)
         found = _statistics(fitted, labels)
         found[:, 0] = (_areas(fitted, labels) - center) / deviation if deviation > 0 else 0.0
-        return found
+        return found[:, :1] if self.alone else found  # alone, it is tested by its AUC
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused
-from audits.membership.attack import Attack, AttackResult, Candidates, ScoreAttack, Settings
+from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings
 from audits.membership.fused import why_not_fused
 from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups
 from audits.membership.joint_test import with_joint_test
@@ -24,6 +24,7 @@ from audits.membership.queries import ask
 from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
+from audits.membership.why_exposed import why_exposed
 from audits.scores.rows import IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
@@ -42,6 +43,7 @@ from privctl.data.records import Record
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
+from privctl.domain.leaking import Reason
 from privctl.domain.report import Omission, TensorDigest
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
@@ -73,6 +75,8 @@ class MembershipRequest:
     group_by: str | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
+    #: Whether to look for why members stand out.
+    explain: bool = False
     #: What a drawn split is held against: claims, the mechanism's curve, and the delta of the bounds.
     claims: tuple[EpsilonClaim, ...] = ()
     curve: CurveClaim | None = None
@@ -136,6 +140,7 @@ class MembershipAudit:
             self._grouping = read_groups(
                 request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
             )
+        self._members = members if request.explain else []
         work = prepare(subject, members, nonmembers)
         _check_sides(work, request)
         asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
@@ -163,6 +168,7 @@ class MembershipAudit:
                 f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
                 "check its weights for NaN and its format for overflow"
             )
+        reasons = self._reasons(candidates)
         candidates = self._with_shadows(candidates)
         shadows = candidates.shadows
         of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
@@ -179,7 +185,7 @@ class MembershipAudit:
         if done.unfused:
             omitted = [*omitted, Omission(what=f"{fused.NAME} attack", reason=done.unfused)]
         else:
-            joined = fused.fuse(candidates, done.tested)
+            joined = fused.fuse(candidates, done.tested, () if self._as_one else RATES)
             results[fused.NAME] = fused.attacked(joined, table.member, settings)
             statistics[fused.NAME] = joined.statistics
             refitted[fused.NAME] = joined.areas(blind.labels)
@@ -228,6 +234,7 @@ class MembershipAudit:
                 FOLD: folds(digests).astype(np.uint8),
                 SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),
             },
+            reasons=reasons,
         )
 
     def _attacked(self, candidates: Candidates, attacks: Sequence[Attack], alpha: float) -> _Attacked:
@@ -279,6 +286,15 @@ class MembershipAudit:
             delta=request.delta,
             alpha=alpha,
         )
+
+    def _reasons(self, candidates: Candidates) -> dict[int, tuple[Reason, ...]]:
+        """Why members may stand out, by line; not of groups, whose lines stand for several records."""
+        if not self._members or self._grouping is not None:
+            return {}
+        member = candidates.table.member
+        judged = [record for record, inside in zip(candidates.records, member.tolist(), strict=True) if inside]
+        reference = None if candidates.reference is None else candidates.reference[member]
+        return why_exposed(self._members, judged, reference)
 
     def _with_shadows(self, candidates: Candidates) -> Candidates:
         if self._request.shadow is None:

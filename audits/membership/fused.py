@@ -35,14 +35,17 @@ def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack], *, gro
     return ""
 
 
-def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]]) -> FusedScore:
-    """What is learned from the scores that are ``tested`` [records], by attack: none of them knows the labels."""
+def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]], rates: tuple[float, ...] = RATES) -> FusedScore:
+    """What is learned from the scores that are ``tested`` [records], by attack: none of them knows the labels.
+
+    It is tested by its AUC, and by its TPR at each of the false positive ``rates``.
+    """
     digests = [record.digest for record in candidates.records]
     return FusedScore(
         scores=tested,
         digests=digests,
         members=candidates.table.samples["members"],
-        rates=RATES,
+        rates=rates,
         seed=data_seed(digests),
     )
 

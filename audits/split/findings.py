@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NO_BOUNDS = "bounds from the split"
 #: Fewer records with a coin of their own bound nothing.
 _FEWEST = 2
+_MORE = "split more records (privctl audit split"
 
 
 def split_findings(
@@ -49,7 +50,7 @@ def split_findings(
     bounds = drawn.bounds(scores, delta, alpha, reason=_other_data(drawn.split, trained_on))
     return Findings(
         evidence=bounds,
-        verdicts=(*claims(bounds, claimed, more="split more records"), *curves(bounds, curve)),
+        verdicts=(*claims(bounds, claimed, more=_MORE), *curves(bounds, curve)),
         warnings=tuple(guesses_not_made(bounds)),
         parameters=curve_parameters(curve),
     )
