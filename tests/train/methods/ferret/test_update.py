@@ -11,9 +11,9 @@ from torch import Tensor
 
 from privctl.domain.mechanism import Optimizer
 from privctl.train.choices import Schedule
-from privctl.train.loop import _DecayedSGD
 from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
 from privctl.train.methods.ferret.update import UpdateRule, Updates
+from privctl.train.optimizer import _DecayedSGD
 
 STEPS = 120
 SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}
