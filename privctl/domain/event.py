@@ -33,6 +33,9 @@ class Batches(StrEnum):
     ``CYCLIC_POISSON`` divides the examples into parts, each example by a draw of its own that does not look at the
     data, and steps take the parts in turn: step t takes every example of part t mod parts with one probability,
     independently. ``BandedGaussian`` alone has such batches.
+
+    ``TRUNCATED_POISSON`` is ``POISSON``, except that of a batch above a stated size so many examples are kept, drawn
+    uniformly. ``TruncatedGaussian`` alone has such batches.
     """
 
     POISSON = "poisson"
@@ -40,6 +43,7 @@ class Batches(StrEnum):
     FIXED_SIZE = "fixed-size"
     BALLS_AND_BINS = "balls-and-bins"
     CYCLIC_POISSON = "cyclic-poisson"
+    TRUNCATED_POISSON = "truncated-poisson"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,19 @@ def _each(check: Check) -> Check:
     return of_all
 
 
+def _if_given(check: Check) -> Check:
+    def unless_none(name: str, value: Any) -> None:
+        if value is not None:
+            check(name, value)
+
+    return unless_none
+
+
 _not_negative = partial(at_least, least=0)
 
 Positive = Annotated[float, positive]
 NotNegative = Annotated[float, _not_negative]
+NotNegativeIfGiven = Annotated[float | None, _if_given(_not_negative)]
 OneOrMore = Annotated[float, partial(at_least, least=1)]
 Several = Annotated[int, partial(at_least, least=1)]
 #: The chance that a record takes part in a step, or another probability.

@@ -16,6 +16,7 @@ from privctl.domain.banded import BandedGaussian
 from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplaceNoise, ManyWayResponse
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
 from privctl.domain.event_fields import Chance, Chances, NotNegatives, Positive, Several, Steps
+from privctl.domain.gaussian_batches import GroupGaussian, ReplacedGaussian, TruncatedGaussian
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS
 from privctl.domain.stated_events import BestOfRuns, EpsilonDeltaDp, ZeroConcentratedDp
@@ -31,20 +32,23 @@ __all__ = [
     "EpsilonDeltaDp",
     "Event",
     "EventOption",
+    "GroupGaussian",
     "LaplaceNoise",
     "Ledger",
     "ManyWayResponse",
     "MixtureOfGaussians",
     "RandomizedResponse",
+    "ReplacedGaussian",
     "SampledGaussian",
     "SecretMixture",
     "SignBits",
+    "TruncatedGaussian",
     "ZeroConcentratedDp",
 ]  # fmt: skip
 
 
 #: The batches that steps with noise of their own may have.
-SAMPLED_BATCHES = tuple(kind for kind in Batches if kind is not Batches.CYCLIC_POISSON)
+SAMPLED_BATCHES = tuple(kind for kind in Batches if kind not in (Batches.CYCLIC_POISSON, Batches.TRUNCATED_POISSON))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,7 @@ class SampledGaussian(SampledEvent):
 
     def _check_together(self) -> None:
         if self.batches not in SAMPLED_BATCHES:
-            raise ValueError(f"batches is {self.batches}, which goes with banded-gaussian only")
+            raise ValueError(f"batches is {self.batches}, which goes with another kind of event only")
         if self.batches is Batches.BALLS_AND_BINS and self.sample_rate != 1 / self.steps_per_pass:
             raise ValueError(
                 f"sample_rate is {self.sample_rate:g}; with balls-and-bins batches it must be 1 over a whole number of "
@@ -273,6 +277,9 @@ EVENTS: dict[str, type[Event]] = {
         RandomizedResponse,
         ManyWayResponse,
         MixtureOfGaussians,
+        GroupGaussian,
+        ReplacedGaussian,
+        TruncatedGaussian,
         EpsilonDeltaDp,
         ZeroConcentratedDp,
         BestOfRuns,

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from privctl.domain.checks import fraction
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
-from privctl.domain.event_fields import Chance, NotNegative, OneOrMore, Positive, Steps
-from privctl.domain.ranges import FRACTION, LOG_ODDS
+from privctl.domain.event_fields import Chance, NotNegative, NotNegativeIfGiven, OneOrMore, Positive, Steps
+from privctl.domain.ranges import FRACTION, LOG_ODDS, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +67,29 @@ class ZeroConcentratedDp(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfRuns(Event):
-    """The best of a random number of runs of one mechanism, ``steps`` times; in ledgers only.
+    """The best of a random number of runs of one mechanism, ``steps`` times: a private search.
 
     A run is ``run_steps`` Gaussians on Poisson batches, with noise standard deviation / clip norm ``noise_multiplier``.
     The number of runs has the mean ``mean_runs`` and a truncated negative binomial law of this ``shape``: 1 is the
-    geometric, 0 the logarithmic law. Nothing but the best run is released (Papernot and Steinke 2022).
+    geometric, 0 the logarithmic law; or, without a shape, a Poisson law, where there may be no run. Nothing but the
+    best run is released (Papernot and Steinke 2022).
     """
 
     tag = "best-of-runs"
-    mechanism = "best-of-runs"
+    mechanism = "search"
+    options = (
+        EventOption(
+            name="expected_runs",
+            help="search: mean of the random number of runs of which the best is released.",
+            field="mean_runs",
+            within=Range(low=1, high=1000),
+        ),
+        EventOption(
+            name="runs_law",
+            help="search: law of that number: geometric, logarithmic or poisson.  [default: geometric]",
+            kind=str,
+        ),
+    )
     contribution = (
         "one example changes what noise is added to by the clip norm at most, and only the best of a secret, random "
         "number of runs is released"
@@ -83,7 +97,7 @@ class BestOfRuns(Event):
 
     noise_multiplier: Positive
     mean_runs: OneOrMore
-    shape: NotNegative = 1.0
+    shape: NotNegativeIfGiven = 1.0
     sample_rate: Chance = 1.0
     run_steps: Steps = 1
     steps: Steps = 1

@@ -15,6 +15,7 @@ from privctl.domain.errors import InputError
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers, take_part
+from privctl.train.clip_norm import AdaptiveClipNorm
 from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
 from privctl.train.clipping.shards import begin_anew
 from privctl.train.epoch_stats import EpochStats
@@ -33,7 +34,7 @@ class BatchGradients:
     """Adds the gradients of batches to what ``held`` holds of ``network``, few examples at a time.
 
     ``noisy``: noise is added afterwards, so an example that is not finite counts as zero, which reveals nothing.
-    Otherwise it ends the run.
+    Otherwise it ends the run. An ``adaptive`` clip norm is told the norms.
     """
 
     network: nn.Module
@@ -45,6 +46,7 @@ class BatchGradients:
     precision: Precision
     held: Holding
     micro: MicroBatches
+    adaptive: AdaptiveClipNorm | None
     _looks: bool = field(init=False)  # whether each micro-batch is held to be finite by itself
 
     def __post_init__(self) -> None:
@@ -95,6 +97,8 @@ class BatchGradients:
             if isinstance(result, ClippedBatch):
                 tally.losses.append(result.losses)
                 tally.norms.append(result.norms)
+                if self.adaptive is not None:
+                    tally.counted.append(self.adaptive.counted(result.norms))
                 return []
             if not self.noisy:  # in lockstep: the others are in this step too
                 tally.losses.append(torch.tensor([math.nan], device=self.device))

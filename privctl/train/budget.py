@@ -10,9 +10,10 @@ from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, exact_target
 from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
+from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
-from privctl.domain.events import BandedGaussian, Batches, Ledger, SampledGaussian
+from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
@@ -46,11 +47,12 @@ def recipe_for(
     steps = _steps(request, examples, rate) if plan is None else _planned_steps(request, plan)
     private = request.method.noised
     delta = (request.budget.delta or default_delta(examples)) if request.method.guaranteed else None
+    search = request.method.search(request)
     try:
         coefficients = _coefficients(request.method.bands(request), rate, steps)
         noise = 0.0
         if private and delta is not None:
-            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients)
+            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients, search)
         return TrainingSettings(
             method=request.method_name,
             steps=steps,
@@ -72,9 +74,18 @@ def recipe_for(
             bf16=in_bfloat16(request),
             batches=batches,
             coefficients=coefficients,
+            search=search,
+            adaptive=request.method.adaptive(request, noise, size),
         ), delta
     except ValueError as error:
-        raise CommandError(flagged(str(error), {"bands", *TrainingSettings.__dataclass_fields__})) from None
+        raise CommandError(
+            flagged(str(error), {"bands", "unclipped_count_stddev", *TrainingSettings.__dataclass_fields__})
+        ) from None
+
+
+def numbers_of_step(request: RetrainRequest, trained: int) -> int:
+    """How many numbers a step releases, which trains so many; 0 where that is not known."""
+    return trained + 1 if trained and request.method.adaptive(request, 1.0, 1.0) is not None else trained
 
 
 def _coefficients(bands: int, rate: float, steps: int) -> tuple[float, ...] | None:
@@ -101,6 +112,8 @@ def ledger_of(
     its privacy loss.
     """
     rate = recipe.sample_rate if plan is None else plan.largest_probability
+    if recipe.search is not None:
+        return _searched(recipe.noise_multiplier, rate, spent, recipe.search)
     if recipe.coefficients is not None:
         return _banded(recipe.noise_multiplier, rate, spent, recipe.coefficients)
     return _gaussians(recipe.noise_multiplier, rate, spent, measured, recipe.batches)
@@ -108,6 +121,14 @@ def ledger_of(
 
 def _banded(noise: float, rate: float, steps: int, coefficients: tuple[float, ...]) -> Ledger:
     event = BandedGaussian(noise_multiplier=noise, coefficients=coefficients, sample_rate=rate, steps=steps)
+    return Ledger(events=(event,))
+
+
+def _searched(noise: float, rate: float, steps: int, search: NumberOfRuns) -> Ledger:
+    """The best of a random number of runs of so many steps."""
+    event = BestOfRuns(
+        noise_multiplier=noise, mean_runs=search.mean, shape=search.shape, sample_rate=rate, run_steps=steps
+    )
     return Ledger(events=(event,))
 
 
@@ -151,6 +172,7 @@ def _noise(
     plan: Protection | None,
     trained: int,
     coefficients: tuple[float, ...] | None = None,
+    search: NumberOfRuns | None = None,
 ) -> float:
     budget = request.budget
     if plan is not None:
@@ -161,7 +183,11 @@ def _noise(
     assert budget.epsilon is not None
     measured = request.method.side_releases(request, examples, steps, rate)
     if measured is None:
-        within = _within(budget.epsilon, delta, steps * trained)
+        within = _within(
+            budget.epsilon, delta, steps * numbers_of_step(request, trained) * (1 if search is None else search.most)
+        )
+        if search is not None:
+            return noise_multiplier_for(*within, lambda noise: _searched(noise, rate, steps, search))
         if coefficients is not None:
             return noise_multiplier_for(*within, lambda noise: _banded(noise, rate, steps, coefficients))
         batches = request.method.batches(request)

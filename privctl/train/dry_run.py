@@ -131,7 +131,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     ratio = None
     if request.method.noised:
         ratio = SignalToNoise(
-            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=trained
+            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.sum_noise_multiplier, numbers=trained
         )
         said += too_little(ratio)
     seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)
@@ -167,6 +167,11 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
     if sentence := _truncation(job.task):
         yield sentence
     yield from voiding(job)
+    if job.recipe.search is not None:
+        yield (
+            f"this is one run of a search, which makes {job.recipe.search.mean:g} on average; epsilon is that of the "
+            "whole search"
+        )
     if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
         yield near
 

@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
 
 from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance, Notify
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
 from privctl.train.batch_gradients import BatchGradients
+from privctl.train.clip_norm import AdaptiveClipNorm, adaptive_norm
 from privctl.train.clipping.engine import PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
@@ -26,10 +29,10 @@ from privctl.train.correlated_noise import kept_noise, restore_noise
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
-from privctl.train.holding import Holding, Release, holding
+from privctl.train.holding import Holding, holding
 from privctl.train.kept_memory import kept_memory
 from privctl.train.micro_batches import MicroBatches
-from privctl.train.optimizer import optimizer_of
+from privctl.train.optimizers import optimizer_for
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import BatchSource
@@ -37,17 +40,14 @@ from privctl.train.settings import TrainingSettings
 from privctl.train.tensors import gather_shards
 from privctl.train.watch import Unwatched, Watch
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
     """A completed run: the number of ``updates`` and of ``steps_begun``, and one entry of ``history`` per epoch.
 
     ``side_releases_begun`` counts side releases. ``released`` counts all numbers that were released, with noise if the
-    method adds any. ``before`` are the held-out measures of the starting weights.
+    method adds any. ``before`` are the held-out measures of the starting weights. ``clip_norms`` are those of an
+    adaptive clip norm, one an update, and last what the next would have had.
     """
 
     updates: int
@@ -56,6 +56,7 @@ class FinishedRun:
     side_releases_begun: int = 0
     released: int = 0
     before: Mapping[str, float] = field(default_factory=dict)
+    clip_norms: tuple[float, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,10 +91,12 @@ class Trainer:
     save_every: float = 300.0
     notify: Notify = lambda _: None
     _held: Holding = field(init=False)
+    _adaptive: AdaptiveClipNorm | None = field(init=False)
     _batch: BatchGradients = field(init=False)
 
     def __post_init__(self) -> None:
         self._held = holding(self.network, self.workers)
+        self._adaptive = adaptive_norm(self.recipe)
         micro = MicroBatches(
             task=self.task,
             examples=self.recipe.micro_examples,
@@ -113,6 +116,7 @@ class Trainer:
             precision=self.precision,
             held=self._held,
             micro=micro,
+            adaptive=self._adaptive,
         )
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
@@ -125,13 +129,15 @@ class Trainer:
         """
         updates, steps_begun, history = 0, 0, list(start.history) if start else []
         before = finite_of(self.first_look(self.network))
-        optimizer = optimizer_of(self._held.optimized, self.recipe)
+        optimizer = optimizer_for(self._held.optimized, self.recipe)
         if start is not None:
             updates, steps_begun = start.updates, start.steps_begun
             self.precision.restore(start.tensors, start.side_releases_begun)
             if self.canaries is not None:
                 self.canaries.restore(start.tensors)
             restore_noise(self.noise if self.workers.is_main else None, start.tensors)
+            if self._adaptive is not None:
+                self._adaptive.restore(start.tensors)
             if start.tensors:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
@@ -158,7 +164,8 @@ class Trainer:
                     raise RunInterruptedError(self._interruption(updates))
                 self.advance(1)
         side_releases = self.precision.side_releases_begun
-        released = steps_begun * sum(p.numel() for p in self._held.trained) + side_releases * self.precision.numbers
+        numbers = sum(p.numel() for p in self._held.trained) + (self._adaptive is not None)
+        released = steps_begun * numbers + side_releases * self.precision.numbers
         return FinishedRun(
             updates=updates,
             steps_begun=steps_begun,
@@ -166,6 +173,7 @@ class Trainer:
             side_releases_begun=side_releases,
             released=released,
             before=before,
+            clip_norms=() if self._adaptive is None else tuple(self._adaptive.norms),
         )
 
     def _state(self, updates: int, steps_begun: int, history: Sequence[Mapping[str, float]]) -> SavedState:
@@ -209,10 +217,12 @@ class Trainer:
         # Secret draws are never repeated; a public order continues where it stopped.
         position = self._position(updates, steps_begun)
         chosen = self.workers.share(self.batches.batch(position)).tolist()
+        if engine is not None and self._adaptive is not None:
+            engine.clipping = replace(engine.clipping, norm=self._adaptive.clipped_to)
         accumulate = partial(self._batch.add, engine, chosen, position, tally)
         # In lockstep they begin and end each pass jointly.
         seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
-        self._held.combine(None if self.noise is None else self._releasing(self.noise, steps_begun))
+        self._release(steps_begun, tally.take_count())
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(updates)
         optimizer.step()
@@ -220,25 +230,37 @@ class Trainer:
             engine.bound_rows()
         return seen
 
-    def _releasing(self, noise: GradientNoise, steps_begun: int) -> Release:
-        stddev = self.recipe.noise_multiplier * self.recipe.clip_norm / self.recipe.batch_size
+    def _release(self, steps_begun: int, count: Tensor) -> None:
+        """Sum the gradients over all processes, with noise where there is any; so ``count``, for an adaptive norm."""
+        noise, adaptive = self.noise, self._adaptive
+        clip_norm = self.recipe.clip_norm if adaptive is None else adaptive.current
+        stddev = self.recipe.sum_noise_multiplier * clip_norm / self.recipe.batch_size
+        noisy = torch.zeros(1, dtype=torch.float64)
 
-        def release(gradients: Sequence[Tensor]) -> None:
+        def release(noise: GradientNoise, gradients: Sequence[Tensor]) -> None:
+            # The main process has the count's sum, and alone adds noise to it.
+            beside = [adaptive.beside(gradients, count)] if adaptive is not None and self.workers.is_main else []
             if self.canaries is not None:
-                self.canaries.add(gradients)
-            noise.release(gradients, stddev, steps_begun)
+                self.canaries.add(gradients, clip_norm)
+            noise.release([*gradients, *beside], stddev, steps_begun)
             if self.canaries is not None:
-                self.canaries.observe(gradients)
+                self.canaries.observe(gradients, clip_norm)
+            for each in beside:
+                noisy.copy_(each)
 
-        return release
+        if adaptive is not None:
+            self.workers.reduce_to_main([count])
+        self._held.combine(None if noise is None else partial(release, noise))
+        if adaptive is not None:
+            adaptive.follow(float(self.workers.broadcast(noisy)))
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
         """One epoch's finite measures. Raises InputError for weights that are not finite."""
         self._held.require_finite(step)
         tally.gather(self.workers)
         measured = self.evaluate(self.network)
-        numbers = {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
-        return finite_of(numbers)
+        clip_norm = self.recipe.clip_norm if self._adaptive is None else None
+        return finite_of({"step": float(step), **tally.summary(clip_norm), **measured})
 
     def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
         """Write ``state``, after collecting its tensors."""
@@ -249,6 +271,7 @@ class Trainer:
             if self.folder is not None:
                 more = {} if self.canaries is None else self.canaries.tensors()
                 own = tally.tensors() | dict(self.precision.tensors()) | kept_noise(self.noise)
+                own |= {} if self._adaptive is None else self._adaptive.tensors()
                 self.folder.save(replace(state, tensors=tensors | own | more))
 
         # Shards are gathered while they are written.

@@ -59,6 +59,10 @@ def _yes(event: Event) -> bool:
     return True
 
 
+def _one(event: Event) -> int:
+    return 1
+
+
 def _zero(event: Event) -> float:
     return 0.0
 
@@ -75,13 +79,14 @@ class EventVerification(Generic[Kind]):
     chances of each protected record to take part in a step. ``drawn`` is the condition on its batches, None where there
     is none. ``cells`` makes the cells of one step; with True, only those that some data set attains.
 
-    The others help where they apply. ``parts`` are smaller events, each with how often it occurs, that together are the
-    event, where these are not its steps. ``joined`` makes one step of all events of the kind in a ledger, where that
-    is what they amount to. ``squared_shift`` is that of the single Gaussian equivalent to all steps,
-    ``met`` whether some data set attains its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that
-    of one step. ``once`` gives the delta of one step, ``draw`` losses of one step, ``toy`` a small training to
-    simulate; None where there is none. ``information`` is the nats about a secret. ``noise`` is its noise multiplier
-    where it has one; ``with_noise``, the event with another noise multiplier, for kinds whose guarantees state one.
+    The others help where they apply. ``alike`` is how many records its neighbours differ by. ``parts`` are smaller
+    events, each with how often it occurs, that together are the event, where these are not its steps. ``joined`` makes
+    one step of all events of the kind in a ledger, where that is what they amount to. ``squared_shift`` is that of the
+    single Gaussian equivalent to all steps, ``met`` whether some data set attains its cells from above, ``tilt`` how
+    far tilting may go, ``largest_loss`` that of one step. ``once`` gives the delta of one step, ``draw`` losses of one
+    step, ``toy`` a small training to simulate; None where there is none. ``information`` is the nats about a secret.
+    ``noise`` is its noise multiplier where it has one; ``with_noise``, the event with another noise multiplier, for
+    kinds whose guarantees state one.
     ``in_floats``: its noise is written in floating point. ``statements`` are those its assumptions may have beyond what
     all kinds share, as in ``verify.wording``.
     """
@@ -92,6 +97,7 @@ class EventVerification(Generic[Kind]):
     drawn: Callable[[Kind], Batches | None]
     cells: Callable[[Kind, bool], CellMaker]
     unit: PrivacyUnit = PrivacyUnit.EXAMPLE
+    alike: Callable[[Kind], int] = _one
     parts: Callable[[Kind], Sequence[tuple[Event, int]] | None] = _none
     joined: Callable[[Sequence[Kind]], Kind] | None = None
     squared_shift: Callable[[Kind], float | None] = _none

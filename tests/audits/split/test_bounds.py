@@ -146,7 +146,7 @@ def findings(
 def report_of(found: Findings) -> PrivacyReport:
     return PrivacyReport(
         step="audit", created="2030-01-01T00:00:00Z", versions={}, evidence=found.evidence, verdicts=found.verdicts,
-        parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0"},
+        parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0", "asked": {}},
         omissions=(Omission(what="loss attack and zlib attack", reason="these are their bounds alone"),),
     )  # fmt: skip
 

@@ -170,16 +170,6 @@ def test_finding_nothing_needs_the_model_of_the_split(tmp_path: Path) -> None:
         assert says in premises(split, trained_on)[1]
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
-    """The report of an audit of a model that was trained on nothing."""
-    place = tmp_path_factory.mktemp("audited")
-    split = drawn(place, sentences(60, 3))
-    report = place / "r.report.json"
-    assert run(["audit", str(llama), "--split", str(split), "-o", str(report), "--log", str(place / "log"), "-q"]) == 0
-    return report
-
-
 def judged(path: Path, report: PrivacyReport) -> tuple[Outcome, str]:
     (found,) = check_split(path, report, ())
     return found.outcome, found.reason
