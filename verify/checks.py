@@ -23,6 +23,7 @@ from verify import audit_consistency
 from verify.account_plan import of_file
 from verify.adapter_base import changed_base
 from verify.answers import Answer
+from verify.audited_groups import check_groups
 from verify.completeness import STEPS, gaps
 from verify.drawn_split import check_split
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
@@ -167,7 +168,7 @@ def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
-    check_guesses, check_split,
+    check_guesses, check_split, check_groups,
 )  # fmt: skip
 
 

@@ -156,11 +156,15 @@ def _again(
     """What can be relabelled; None where a score is missing."""
     names = sorted(scores.keys() - {"blind", FUSED})
     found = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
+    if alone := FUSED in scores and not names:
+        found, names = dict(tested), sorted(tested)
     whole = {name: values for name, values in found.items() if values is not None and not np.isnan(values).any()}
     if len(whole) < len(names) or not whole or not 0 < int(member.sum()) < len(member):
         return None
     seed = int(by_records[_SEED].view(np.uint64)[0])
-    return Relabelled(scores=whole, member=member, fold=by_records[_FOLD], seed=seed, fused=scores.get(FUSED))
+    return Relabelled(
+        scores=whole, member=member, fold=by_records[_FOLD], seed=seed, fused=scores.get(FUSED), alone=alone
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

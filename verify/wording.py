@@ -47,6 +47,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "and of its part a step takes each example independently, with the stated probability times the number of "
         "parts",
     ),
+    "truncated-poisson batches": (
+        "every example enters each batch independently, with the stated probability; of a batch above the stated size "
+        "so many examples are kept, drawn uniformly",
+    ),
     "fixed-size batches": ("each batch is drawn afresh, uniformly, without replacement, always of the same size",),
     "whole passes": ("every example is in one batch of each pass, in an order that does not depend on the data",),
     "public masks": (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scipy.special import ndtri
 
+from audits import FUSED
 from audits.membership.attack import RATES, AttackResult, Candidates, ScoreAttack, Settings, curve_evidence
 from audits.statistics.fused import FusedScore
 from audits.statistics.metrics import RELABELLED
@@ -17,19 +18,20 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-NAME = "fused"
+NAME = FUSED
 #: AUC, TPR at each of ``RATES``, and the difference from the blind baseline's AUC.
 QUANTITIES = 2 + len(RATES)
-#: Fewer records of a side teach nothing that one of the scores does not show.
-LEAST = 100
+#: Fewer records of a side teach nothing that one of the scores does not show; groups of records teach more each.
+LEAST, LEAST_GROUPS = 100, 20
 
 
-def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack]) -> str:
+def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack], *, groups: bool = False) -> str:
     """Why the scores of ``attacks`` are not fused; empty where they are."""
     if len(attacks) < 2:
         return "it joins the scores of two attacks or more"
-    if min(candidates.table.samples.values()) < LEAST:
-        return f"it learns which scores to trust from at least {LEAST} members and as many non-members"
+    least, of = (LEAST_GROUPS, "groups of ") if groups else (LEAST, "")
+    if min(candidates.table.samples.values()) < least:
+        return f"it learns which scores to trust from at least {least} {of}members and as many {of}non-members"
     return ""
 
 

@@ -47,9 +47,17 @@ class NoiseSearch:
         return self.kind(**self.facts, **{setting.field: setting.of_noise(noise)})
 
 
+#: The option that sets the noise of Gaussian mechanisms, which they share.
+NOISE_MULTIPLIER = EventOption(
+    name="noise_multiplier", help="Noise standard deviation / clip norm.", field="noise_multiplier"
+)
+
+
 def setting_of(kind: type[Event]) -> EventOption:
     """The option that sets the noise of events of ``kind``; raises ValueError where none does."""
     setting = ROWS[kind].setting if kind in ROWS else None
+    if setting is not None and setting.field == NOISE_MULTIPLIER.field:
+        return NOISE_MULTIPLIER
     for option in kind.options:
         if setting is not None and option.field == setting.field:
             return option

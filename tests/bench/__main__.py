@@ -17,6 +17,7 @@ BENCHES = {
     "contribution": ("tests.bench.contribution", "architectures of transformers under the self-test of contributions"),
     "device": ("tests.bench.device", "what a private step asks of a GPU, counted on a processor"),
     "dp-sgd": ("tests.bench.dp_sgd", "private training steps, against non-private ones, Opacus and FastDP"),
+    "dp-sgd-processes": ("tests.bench.dp_sgd_processes", "training steps with freed memory kept and not, by process"),
     "dpquant": ("tests.bench.dpquant", "what rounding layers costs, and a measurement of them, against private steps"),
     "ferret": ("tests.bench.ferret", "directional derivatives by every method and whole FERRET runs, against steps"),
     "first-output": ("tests.bench.first_output", "how long each job takes to its first line and to its end"),
