@@ -259,7 +259,8 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:
     """What the kinds of the ledger's events let an assumption say."""
     for event in report.mechanism.events if isinstance(report.mechanism, Ledger) else ():
-        yield from row_of(event).statements.get(name, ())
+        for pattern in row_of(event).statements.get(name, ()):
+            yield f"{pattern}{TESTED}" if name == "contribution" else pattern
 
 
 def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator[str]:

@@ -143,6 +143,7 @@ class TrainingParameters:
     delta: float | None = None
     data: str | None = None
     unit: str | None = None
+    max_records_per_user: int | None = None
     initial_weights: str | None = None
     initial_seed: int | None = None
     trained: tuple[str, ...] | None = None

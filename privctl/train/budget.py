@@ -13,7 +13,7 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
-from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, Ledger, SampledGaussian
+from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, GroupGaussian, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
@@ -74,6 +74,7 @@ def recipe_for(
             bf16=in_bfloat16(request),
             batches=batches,
             coefficients=coefficients,
+            group=request.method.group(request),
             search=search,
             adaptive=request.method.adaptive(request, noise, size),
         ), delta
@@ -116,12 +117,35 @@ def ledger_of(
         return _searched(recipe.noise_multiplier, rate, spent, recipe.search)
     if recipe.coefficients is not None:
         return _banded(recipe.noise_multiplier, rate, spent, recipe.coefficients)
+    if recipe.group is not None:
+        return _grouped(recipe.noise_multiplier, rate, spent, recipe.group)
     return _gaussians(recipe.noise_multiplier, rate, spent, measured, recipe.batches)
 
 
 def _banded(noise: float, rate: float, steps: int, coefficients: tuple[float, ...]) -> Ledger:
     event = BandedGaussian(noise_multiplier=noise, coefficients=coefficients, sample_rate=rate, steps=steps)
     return Ledger(events=(event,))
+
+
+def _grouped(noise: float, rate: float, steps: int, group: int) -> Ledger:
+    return Ledger(events=(GroupGaussian(noise_multiplier=noise, group_size=group, sample_rate=rate, steps=steps),))
+
+
+def price_of_group(recipe: TrainingSettings, delta: float | None) -> str:
+    """What clipping each record of a user by itself costs beside clipping all of them as one; "" where it is not done.
+
+    As one example a user would be drawn as often as a record is.
+    """
+    if recipe.group is None or delta is None:
+        return ""
+    rate, steps = recipe.sample_rate, recipe.steps
+    epsilon = epsilon_bound(_grouped(recipe.noise_multiplier, rate, steps, recipe.group), delta)
+    alone = noise_multiplier_for(epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
+    return (
+        f"with up to {recipe.group} records of a user, each clipped by itself, epsilon {epsilon:.3g} takes a noise "
+        f"multiplier of {recipe.noise_multiplier:.4g}; clipping all of a user's records as one, without "
+        f"--max-records-per-user, takes {alone:.4g} at the same sampling rate"
+    )
 
 
 def _searched(noise: float, rate: float, steps: int, search: NumberOfRuns) -> Ledger:
@@ -190,6 +214,8 @@ def _noise(
             return noise_multiplier_for(*within, lambda noise: _searched(noise, rate, steps, search))
         if coefficients is not None:
             return noise_multiplier_for(*within, lambda noise: _banded(noise, rate, steps, coefficients))
+        if (group := request.method.group(request)) is not None:
+            return noise_multiplier_for(*within, lambda noise: _grouped(noise, rate, steps, group))
         batches = request.method.batches(request)
         return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps, batches=batches))
     within = _within(budget.epsilon, delta, steps * trained + measured.releases * _MOST_LAYERS if trained else 0)

@@ -23,7 +23,7 @@ from privctl.models.synthetic import synthetic
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import Workers, own_device
 from privctl.train.adapters import adapted
-from privctl.train.budget import ledger_of, recipe_for
+from privctl.train.budget import ledger_of, price_of_group, recipe_for
 from privctl.train.contribution.training_job import clipping_of, gradient_stages, run_contribution_test
 from privctl.train.correlated_noise import correlated
 from privctl.train.gradient_noise import noise_for
@@ -174,6 +174,8 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
         )
     if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
         yield near
+    if price := price_of_group(job.recipe, job.delta):
+        yield price
 
 
 def _full(job: TrainingJob, network: nn.Module, device: torch.device) -> Precision:

@@ -8,24 +8,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError, RunInterruptedError
+from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance, Notify
-from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
-from privctl.parallel import Workers, take_part
+from privctl.parallel import Workers
+from privctl.train.batch_gradients import BatchGradients
 from privctl.train.clip_norm import AdaptiveClipNorm, adaptive_norm
-from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
+from privctl.train.clipping.engine import PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
-from privctl.train.clipping.shards import begin_anew
 from privctl.train.correlated_noise import kept_noise, restore_noise
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
@@ -40,10 +39,6 @@ from privctl.train.sampling import BatchSource
 from privctl.train.settings import TrainingSettings
 from privctl.train.tensors import gather_shards
 from privctl.train.watch import Unwatched, Watch
-
-NOT_FINITE = "the loss is not finite; the training diverged: lower --learning-rate, or check the model"
-#: Tokens of a made-up record that a process computes where only others have examples left.
-_SHORT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +90,14 @@ class Trainer:
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
     notify: Notify = lambda _: None
-    _micro: MicroBatches = field(init=False)
     _held: Holding = field(init=False)
     _adaptive: AdaptiveClipNorm | None = field(init=False)
-    _looks: bool = field(init=False)  # whether each micro-batch is held to be finite by itself
+    _batch: BatchGradients = field(init=False)
 
     def __post_init__(self) -> None:
         self._held = holding(self.network, self.workers)
-        self._looks = self.workers.lockstep
         self._adaptive = adaptive_norm(self.recipe)
-        self._micro = MicroBatches(
+        micro = MicroBatches(
             task=self.task,
             examples=self.recipe.micro_examples,
             tokens=self.recipe.micro_tokens,
@@ -112,6 +105,18 @@ class Trainer:
             notify=self.notify,
             workers=self.workers,
             may_pass_twice=self.recipe.may_pass_twice,
+        )
+        self._batch = BatchGradients(
+            network=self.network,
+            task=self.task,
+            recipe=self.recipe,
+            noisy=self.noise is not None,
+            workers=self.workers,
+            device=self.device,
+            precision=self.precision,
+            held=self._held,
+            micro=micro,
+            adaptive=self._adaptive,
         )
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
@@ -214,7 +219,7 @@ class Trainer:
         chosen = self.workers.share(self.batches.batch(position)).tolist()
         if engine is not None and self._adaptive is not None:
             engine.clipping = replace(engine.clipping, norm=self._adaptive.clipped_to)
-        accumulate = partial(self._accumulate_all, engine, chosen, position, tally)
+        accumulate = partial(self._batch.add, engine, chosen, position, tally)
         # In lockstep they begin and end each pass jointly.
         seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
         self._release(steps_begun, tally.take_count())
@@ -248,120 +253,6 @@ class Trainer:
         self._held.combine(None if noise is None else partial(release, noise))
         if adaptive is not None:
             adaptive.follow(float(self.workers.broadcast(noisy)))
-
-    def _accumulate_all(
-        self, engine: PerExample | None, chosen: Sequence[int], position: int, tally: EpochStats
-    ) -> list[int]:
-        """Add the gradients of all ``chosen`` examples, which are returned in order.
-
-        Whether all was finite is looked at once, in the end, for that waits for a GPU. Where something was not, the
-        same examples are gone through again, each micro-batch being looked at. In lockstep each is looked at at once,
-        before other processes add to it, and what ends the run in one process ends it in all.
-        """
-        mark = tally.mark()
-
-        def restart() -> None:
-            tally.rewind(mark)
-            begin_anew(self.network)
-            self._held.forget()
-
-        def add(micro: list[int]) -> list[list[int]]:
-            return self._accumulate(engine, micro, position, tally)
-
-        seen = self._micro.each(chosen, position, add, restart=restart)
-        if not self.workers.any_in_lockstep(not tally.finite_since(mark)):
-            return seen
-        if engine is None or self.workers.lockstep:
-            raise InputError(NOT_FINITE)
-        restart()
-        self._looks = True
-        try:
-            return self._micro.each(chosen, position, add, restart=restart)
-        finally:
-            self._looks = self.workers.lockstep
-
-    def _accumulate(
-        self, engine: PerExample | None, examples: Sequence[int], position: int, tally: EpochStats
-    ) -> list[list[int]]:
-        """Add the examples' share of the step's gradient: their sum, divided by the expected batch size.
-
-        Returns groups of them that must be computed again by themselves, nothing of which was added. Without examples,
-        take part in what other processes compute.
-        """
-        if not examples:
-            self._accompany(engine, position)
-            return []
-        losses = partial(self._losses, self.task.batch(examples, self.device, position))
-        if engine is not None:
-            result = self._clipped(engine, losses, examples)
-            if isinstance(result, ClippedBatch):
-                tally.losses.append(result.losses)
-                tally.norms.append(result.norms)
-                if self._adaptive is not None:
-                    tally.counted.append(self._adaptive.counted(result.norms))
-                return []
-            if self.noise is None:  # in lockstep: the others are in this step too
-                tally.losses.append(torch.tensor([math.nan], device=self.device))
-                return []
-            if result and len(examples) == 1:
-                tally.zeroed += 1
-                return []
-            # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
-            # decides the fate of another, each suspect row is run again alone, and only then counted as zero. Without
-            # suspects, it was another process's rows that were not finite.
-            sound = [example for row, example in enumerate(examples) if row not in result]
-            return [group for group in (sound, *([examples[row]] for row in sorted(result))) if group]
-        with self.precision.on(examples):
-            batch_losses = losses()
-            torch.autograd.backward(batch_losses.sum() * self._held.share / self.recipe.batch_size)
-        tally.losses.append(batch_losses.detach())
-        return []
-
-    def _accompany(self, engine: PerExample | None, position: int) -> None:
-        """Make a pass with one made-up record, of which nothing is added."""
-        inputs = synthetic(self.task, [_SHORT], classes=1).batch([0], self.device, position)
-        if engine is None:
-            torch.autograd.backward(self._losses(inputs).sum() * 0.0)
-            return
-        losses = partial(self._losses, inputs)
-        with suppress(NotFiniteError):
-            if self._suspects(engine, losses, 1) is None:
-                engine.accumulate(losses, weight=0.0)
-
-    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            return self.task.losses(self.network, inputs)
-
-    def _clipped(
-        self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int]
-    ) -> ClippedBatch | frozenset[int]:
-        """Add a batch's clipped gradients. Return rows that are not finite, with nothing added; without noise raise."""
-        try:
-            suspects = self._suspects(engine, losses, len(examples))
-            if suspects is not None:
-                return suspects
-            with self.precision.on(examples):
-                return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks)
-        except NotFiniteError as fault:
-            if self.noise is None and not self.workers.lockstep:
-                raise
-            return frozenset(fault.rows)
-
-    def _suspects(self, engine: PerExample, losses: Callable[[], Tensor], rows: int) -> frozenset[int] | None:
-        """Verify what random rounding would hide, first; returns rows that are not finite in any process's batch.
-
-        None where there are none; outside of lockstep this raises NotFiniteError instead.
-        """
-        if not self.precision.rounds:
-            return None
-        found: frozenset[int] = frozenset()
-        try:
-            engine.verify(losses, rows)
-        except NotFiniteError as fault:
-            if not self.workers.lockstep:
-                raise
-            found = frozenset(fault.rows)
-        return found if self.workers.lockstep and take_part(bool(found)) else None
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
         """One epoch's finite measures. Raises InputError for weights that are not finite."""

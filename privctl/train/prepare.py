@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from privctl.data.bounded import bounded
 from privctl.data.columns import HeadKind
 from privctl.data.images import read_images
 from privctl.data.labels import labels_of, numbers_below
@@ -100,6 +101,8 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     columns = replace(request.data.columns, chat=chat, pair=pair, problem=problem)
     read = partial(iter_texts, labelled=classify, columns=columns)
     train = partial(read, request.data.train, unit=request.data.unit)
+    if (most := request.method.group(request)) is not None:
+        train = partial(_first_of_each, train, most)
     workers.once_a_machine(lambda: _begun(train()))
     if classify and problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
@@ -110,6 +113,10 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     if request.data.held_out is not None:
         held_out = text_task(model, read(request.data.held_out), options, seed=request.seed, keep=keep)
     return _job(request, model, task, held_out, collected, plan)
+
+
+def _first_of_each(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[TextRecord]:
+    return bounded(read(), most)
 
 
 def _begun(records: Iterator[TextRecord]) -> bytes:

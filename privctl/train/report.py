@@ -42,7 +42,7 @@ PRIVATE_OWNER = (
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
 #: Settings that a report states only where they say something.
-_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "adaptive", "search")
+_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "adaptive", "search", "group")
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -249,9 +249,10 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
             state=AssumptionState.ENFORCED,
         )
     else:
+        used = "" if job.recipe.group is None else f", of which {job.recipe.group} at most are used,"
         yield Assumption(
             name="unit of privacy",
-            statement=f"all records with one value of {job.request.data.unit!r} are one example",
+            statement=f"all records with one value of {job.request.data.unit!r}{used} are one example",
             state=AssumptionState.ENFORCED,
         )
     if job.plan is not None:
@@ -312,6 +313,8 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["batches"] = recipe.batches
     if recipe.coefficients is not None:
         settings["coefficients"] = list(recipe.coefficients)
+    if recipe.group is not None:
+        settings["max_records_per_user"] = recipe.group
     if recipe.search is not None:
         settings["search"] = search.parameters_of(request, recipe.search)
     if recipe.adaptive is not None:

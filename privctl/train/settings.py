@@ -21,11 +21,12 @@ class TrainingSettings:
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
-    (``BandedGaussian``), and are None where each step has noise of its own. ``search`` is how many such runs there are
-    of which the best is released, None for this one alone. With ``adaptive``, ``clip_norm`` is that of the first step,
-    and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and ``micro_examples``
-    bound what goes through the network at once, and ``clipping_passes`` are the backward passes that clip it; they
-    change nothing but memory, time and rounding. Raises ValueError for settings out of range.
+    (``BandedGaussian``), and are None where each step has noise of its own. ``group`` is how many records of a user are
+    examples that are protected together (``GroupGaussian``), None where each is by itself. ``search`` is how many such
+    runs there are of which the best is released, None for this one alone. With ``adaptive``, ``clip_norm`` is that of
+    the first step, and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and
+    ``micro_examples`` bound what goes through the network at once, and ``clipping_passes`` are the backward passes that
+    clip it; they change nothing but memory, time and rounding. Raises ValueError for settings out of range.
     """
 
     method: str
@@ -48,6 +49,7 @@ class TrainingSettings:
     bf16: bool = False
     batches: Batches = Batches.POISSON
     coefficients: tuple[float, ...] | None = None
+    group: int | None = None
     search: NumberOfRuns | None = None
     adaptive: AdaptiveClipping | None = None
 

@@ -30,6 +30,8 @@ PROCESSES = {
     "privctl, kept": ("privctl", True),
 }
 _WARMING = 2
+#: The ends of pipes that are the benchmark's own; a forked process closes its copies.
+_own_ends: set[int] = set()
 
 Result = dict[str, Any]
 
@@ -121,10 +123,11 @@ class _Process:
 
     def __init__(self, shape: Shape, party: str, *, kept: bool) -> None:
         asked, answered = os.pipe(), os.pipe()
+        _own_ends.update((asked[1], answered[0]))
         self._child = os.fork()
         if self._child == 0:
-            os.close(asked[1])
-            os.close(answered[0])
+            for end in _own_ends:  # those of earlier processes too, which would wait for this one to end
+                os.close(end)
             try:
                 _serve(shape, party, kept, asked[0], answered[1])
             finally:
@@ -146,8 +149,9 @@ class _Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._asking.close()
-        self._answers.close()
+        for end in (self._asking, self._answers):
+            _own_ends.remove(end.fileno())
+            end.close()
         os.waitpid(self._child, 0)
 
 

@@ -76,8 +76,8 @@ def test_the_best_run_is_released_with_the_guarantee_of_the_search(trained: Path
 @pytest.mark.slow
 def test_it_is_verified_and_the_gate_sees_the_guarantee_of_the_search(trained: Path) -> None:
     assert run(["verify", str(trained), "-q"]) == 0
-    assert run(["gate", str(trained), "--max-delta", "0.01", "--max-epsilon", "8", "-q"]) == 0
-    assert run(["gate", str(trained), "--max-delta", "0.01", "--max-epsilon", "3", "-q"]) == 1
+    assert run(["gate", str(trained), "--at-delta", "0.001", "--max-epsilon", "8", "-q"]) == 0
+    assert run(["gate", str(trained), "--at-delta", "0.001", "--max-epsilon", "3", "-q"]) == 1
 
 
 def _single(report: Any) -> None:
@@ -140,6 +140,7 @@ def test_the_epsilon_of_one_run_does_not_pass(trained: Path) -> None:
     forged = trained.with_name("forged.report.json")
     forged.write_text(json.dumps(report))
     assert run(["verify", str(forged), "-q"]) in (1, 3)
+    assert run(["gate", str(forged), "--at-delta", "0.001", "--max-epsilon", "8", "-q"]) in (1, 3)
 
 
 @pytest.mark.slow

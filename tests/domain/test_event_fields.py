@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from privctl.domain.events import EVENTS, DiscreteGaussianNoise, Event, SignBits
-from tests.events.test_conventions import BEST_OF_RUNS, KINDS, ZERO_CONCENTRATED
+from tests.events.test_conventions import BEST_OF_RUNS, KINDS, OF_BATCHES, ZERO_CONCENTRATED
 
-_ONE_EACH = {type(event): event for event in (*KINDS, ZERO_CONCENTRATED, BEST_OF_RUNS)} | {
+_ONE_EACH = {type(event): event for event in (*KINDS, *OF_BATCHES, ZERO_CONCENTRATED, BEST_OF_RUNS)} | {
     SignBits: SignBits(groups=2, fire_probability=0.5, sample_rate=0.1, steps=3)
 }
 _BAD = {
@@ -24,6 +24,9 @@ _BAD = {
     "delta": [(1.0, "must be 0 or more and below 1")],
     "bits": [(0, "must be a finite number of at least 1")],
     "answers": [(1, "must be a finite number of at least 2")],
+    "group_size": [(0, "must be a finite number of at least 1"), (100_001, "must be at most 100,000")],
+    "largest_batch": [(0, "must be a finite number of at least 1")],
+    "examples": [(0, "must be a finite number of at least 1")],
     "groups": [(0, "must be a finite number of at least 1")],
     "fire_probability": [(2.0, "must lie between 0 and 1")],
     "sensitivity": [(0, "must be a finite number of at least 1"), (100_001, "must be at most 100,000")],

@@ -120,6 +120,7 @@ KNOWN = (
 @pytest.mark.parametrize(("event", "expected"), KNOWN, ids=[event.tag for event, _ in KNOWN])
 def test_against_known_values(event: Event, expected: float) -> None:
     assert epsilon_bound(one(event), 1e-6) == pytest.approx(expected, rel=2e-3)
+    assert epsilon_of(one(event), 1e-6, (0.98 * expected,)).at_most(0.98 * expected) is False
 
 
 def test_a_cut_batch_swaps_a_record_for_another() -> None:
@@ -128,6 +129,55 @@ def test_a_cut_batch_swaps_a_record_for_another() -> None:
     attained = _least_delta(event, 1.0)
     assert epsilon_bound(one(event), attained) >= 1.0
     assert attained > _least_delta(replace(event, largest_batch=6), 1.0)
+
+
+_GRID = np.linspace(-40, 40, 20_001)
+
+
+def _attained(present: dict[float, float], absent: dict[float, float], noise: float, epsilon: float) -> float:
+    """Delta between two mixtures of Gaussians, amount -> chance, in the worse order; by sums on a grid."""
+    p, q = (
+        sum(chance * norm.pdf(_GRID, at, noise) for at, chance in law.items()) * (_GRID[1] - _GRID[0])
+        for law in (present, absent)
+    )
+    return float(max(np.maximum(p - math.exp(epsilon) * q, 0).sum(), np.maximum(q - math.exp(epsilon) * p, 0).sum()))
+
+
+def _of_subsets(amounts: list[float], rate: float) -> dict[float, float]:
+    """The law of the sum of those that take part."""
+    law = {0.0: 1.0}
+    for amount in amounts:
+        moved: dict[float, float] = {}
+        for at, chance in law.items():
+            moved[at] = moved.get(at, 0.0) + chance * (1 - rate)
+            moved[at + amount] = moved.get(at + amount, 0.0) + chance * rate
+        law = moved
+    return law
+
+
+@pytest.mark.slow
+def test_no_contributions_exceed_the_bounds_and_the_worst_attain_them() -> None:
+    rng = np.random.default_rng(7)
+    for worst in [True, False] * 20:
+        noise, rate, epsilon = rng.uniform(0.6, 3), rng.uniform(0.02, 0.98), rng.uniform(0.05, 2)
+        group = [1.0] * 3 if worst else rng.uniform(-1, 1, 3).tolist()
+        pair = (1.0, -1.0) if worst else rng.uniform(-1, 1, 2).tolist()
+        cases: list[tuple[Event, dict[float, float], dict[float, float]]] = [
+            (
+                GroupGaussian(noise_multiplier=noise, group_size=3, sample_rate=rate),
+                _of_subsets(group, rate), {0.0: 1.0},
+            ),
+            (
+                ReplacedGaussian(noise_multiplier=noise, sample_rate=rate),
+                _of_subsets([pair[0]], rate), _of_subsets([pair[1]], rate),
+            ),
+        ]  # fmt: skip
+        for event, present, absent in cases:
+            delta = _attained(present, absent, noise, epsilon)
+            if delta > 1e-10:
+                found = epsilon_bound(one(event), delta)
+                assert found >= epsilon - 1e-5
+                assert not worst or found == pytest.approx(epsilon, abs=1e-3)
 
 
 def test_edges() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, Ledger, SampledGaussian
+from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, GroupGaussian, Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
@@ -63,7 +63,9 @@ def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
     return events if len(events) == len(ledger.events) else None
 
 
-def steps_disagree(events: Sequence[SampledGaussian | BandedGaussian], parameters: NoisyGradients) -> Iterator[str]:
+def steps_disagree(
+    events: Sequence[SampledGaussian | BandedGaussian | GroupGaussian], parameters: NoisyGradients
+) -> Iterator[str]:
     """What differs between the events of the steps and the parameters."""
     total = sum(event.steps for event in events)
     yield from compare("number of steps in the ledger", total, parameters.steps_begun, "steps_begun says")
@@ -74,6 +76,7 @@ def steps_disagree(events: Sequence[SampledGaussian | BandedGaussian], parameter
         noise = parameters.noise_multiplier
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
         kind = event.batches if isinstance(event, SampledGaussian) else Batches.CYCLIC_POISSON
+        kind = Batches.POISSON if isinstance(event, GroupGaussian) else kind
         yield from compare("kind of batches in the ledger", kind, parameters.batches, "the parameters say")
     if parameters.updates is not None and parameters.updates > total:
         made = counted(parameters.updates, "update was", "updates were")
@@ -88,8 +91,25 @@ def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Ite
         yield from _of_search(mechanism, parameters)
     elif parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
         yield from _of_correlated(mechanism, parameters)
+    elif parameters.max_records_per_user is not None or any(isinstance(e, GroupGaussian) for e in mechanism.events):
+        yield from _of_users(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
         yield from steps_disagree(events, parameters)
+    else:
+        yield "the ledger holds events of another kind than the steps that this method makes"
+
+
+def _of_users(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """What is wrong where each record of a user is clipped by itself: the ledger must be of groups of so many."""
+    event = ledger.events[0]
+    if len(ledger.events) != 1 or not isinstance(event, GroupGaussian):
+        yield "the parameters clip each record of a user by itself, but the ledger does not protect groups of records"
+        return
+    most = parameters.max_records_per_user
+    yield from compare("number of records of a group in the ledger", event.group_size, most, "the parameters say")
+    if parameters.unit is None:
+        yield "the ledger protects groups of records, but the parameters name no field that says whose a record is"
+    yield from steps_disagree([event], parameters)
 
 
 def _norms(parameters: PrivateSteps) -> StatedNorms:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import bdtrc
 
 from privctl.accounting.events import sampled_gaussian
 from privctl.accounting.events.row import EventAccounting, NoiseSetting
@@ -32,6 +31,8 @@ _LEAST = 1e-300
 
 def _cut(event: TruncatedGaussian) -> tuple[float, float]:
     """The chance that others alone fill the batch, and that of the record to be in it then."""
+    from scipy.special import bdtrc
+
     size, others, rate = event.largest_batch, event.examples - 1, event.sample_rate
     if size > others:
         return 0.0, 0.0

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri_exp
 
-from privctl.accounting.pld.pairs import Array, Pair, Span, log_normal_cells
+from privctl.accounting.pld.pairs import Array, Pair, Span, log_normal_cells, normal_quantile
 
 #: From here on arcsinh(x) is log(2 x) to rounding.
 _LARGE = 20.0
@@ -35,13 +34,13 @@ class OppositeMixtures:
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
-        reach = -float(ndtri_exp(log_tail))
+        reach = -normal_quantile(log_tail)
         near, far = (float(loss) for loss in self._loss(np.array([reach, self.mu + reach])))
         return Span(-near, far, -far, near)
 
     def sketch(self, count: int, log_tail: float) -> Array:
         """See ``Pair``."""
-        reach = self.mu - float(ndtri_exp(log_tail))
+        reach = self.mu - normal_quantile(log_tail)
         return np.unique(self._loss(np.linspace(-reach, reach, count)))
 
     def _loss(self, x: Array) -> Array:

@@ -59,7 +59,7 @@ class Gaussian:
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
-        reach, half = -self.mu * _normal_quantile(log_tail), self.mu * self.mu / 2
+        reach, half = -self.mu * normal_quantile(log_tail), self.mu * self.mu / 2
         return Span(half - reach, half + reach, -half - reach, -half + reach)
 
     def sketch(self, count: int, log_tail: float) -> Array:
@@ -169,13 +169,13 @@ class GaussianMixture:
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
-        reach = -self.stddev * _normal_quantile(log_tail)
+        reach = -self.stddev * normal_quantile(log_tail)
         low, high, q_high = (float(x) for x in self._loss(np.array([-reach, self.shifts[-1] + reach, reach])))
         return Span(low, high, low, q_high)
 
     def sketch(self, count: int, log_tail: float) -> Array:
         """See ``Pair``."""
-        reach = -self.stddev * _normal_quantile(log_tail)
+        reach = -self.stddev * normal_quantile(log_tail)
         return np.unique(self._loss(np.linspace(-reach, self.shifts[-1] + reach, count)))
 
     def _loss(self, x: Array) -> Array:
@@ -328,7 +328,7 @@ class Symmetrized:
         return np.concatenate([-positive[::-1], [0.0], positive])
 
 
-def _normal_quantile(log_probability: float) -> float:
+def normal_quantile(log_probability: float) -> float:
     """The x at which log Phi(x) is ``log_probability``."""
     from scipy.special import ndtri_exp
 

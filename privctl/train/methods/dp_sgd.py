@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
-from privctl.domain.ranges import AMOUNT, BANDS, FRACTION, Range
+from privctl.domain.ranges import AMOUNT, BANDS, COUNT, FRACTION, Range
 from privctl.train.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
 from privctl.train.candidates import candidates_of, require_searchable
 from privctl.train.choices import ClippingStyle, RunsLaw
@@ -32,6 +32,7 @@ _EXPECTED_RUNS = 5.0
 class DpSgdSettings(MethodSettings):
     """``batches``: how they are drawn. ``bands``: over how many steps noise is correlated; None for 1.
 
+    ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None clips all as one.
     ``target_unclipped_quantile``: the clip norm changes until this share of gradients is not clipped; None keeps it.
     ``clip_norm_learning_rate`` and ``unclipped_count_stddev`` say how fast, and with which noise.
     ``gradient_canaries``: so many gradients of the clip norm are mixed in by coins, to audit the training itself.
@@ -48,6 +49,12 @@ class DpSgdSettings(MethodSettings):
         "Correlate the noise of so many steps, so that it cancels in part where they add up; parts of the data take "
         "turns, one a step. `privctl account --mechanism banded` finds the best number.  [default: 1]",
         within=BANDS,
+    )
+    max_records_per_user: int | None = option(
+        None,
+        "With --unit: clip every record by itself, use the first so many of each user, and protect them together; "
+        "without it, all of a user's records are clipped as one.",
+        within=COUNT,
     )
     target_unclipped_quantile: float | None = option(
         None,
@@ -89,6 +96,27 @@ class DpSgdSettings(MethodSettings):
 
 def _bands(request: RetrainRequest) -> int:
     return request.settings_as(DpSgdSettings).bands or 1
+
+
+def _group(request: RetrainRequest) -> int | None:
+    return request.settings_as(DpSgdSettings).max_records_per_user
+
+
+def _check_group(request: RetrainRequest) -> None:
+    """Raises CommandError for what users whose records are clipped one by one do not go with."""
+    settings = request.settings_as(DpSgdSettings)
+    if request.data.unit is None:
+        raise CommandError("--max-records-per-user needs --unit, the field that names a record's user")
+    for given, what in (
+        (request.secrets is not None, "--secrets"),
+        (settings.gradient_canaries is not None, "--gradient-canaries"),
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
+        (_bands(request) > 1, "--bands"),
+        (settings.target_unclipped_quantile is not None, "--target-unclipped-quantile"),
+        (_search(request) is not None, "--search"),
+    ):
+        if given:
+            raise CommandError(f"--max-records-per-user is accounted for in plain Poisson steps; remove it, or {what}")
 
 
 def _batches(request: RetrainRequest) -> Batches:
@@ -139,6 +167,8 @@ def _adaptive(request: RetrainRequest, noise: float, batch_size: float) -> Adapt
 
 
 def _check(request: RetrainRequest) -> None:
+    if _group(request) is not None:
+        _check_group(request)
     _check_search(request)
     _check_adaptive(request)
     if _bands(request) > 1:
@@ -268,6 +298,7 @@ METHOD = Method(
     sampled=lambda _: True,
     batches=_batches,
     bands=_bands,
+    group=_group,
     search=_search,
     adaptive=_adaptive,
     check=_check,
