@@ -42,6 +42,8 @@ THOROUGH: dict[str, str] = {
     "augmented": "audits.membership.augmented:AUGMENTED",
     "label-only": "audits.membership.augmented:LABEL_ONLY",
 }
+#: What all scores together teach: judged beside the attacks, or alone where it is asked for by name.
+FUSED = "fused"
 
 
 def load_attack(name: str) -> Attack:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scipy.stats import binom
 
+from audits.asked import files_of, pairs_of, stated
 from audits.claims import DEFAULT_DELTA, VIOLATION, EpsilonClaim, subject_of
 from audits.from_scores import ARMS, ScoresAudit, audit_scores, check_settings, read_scores, warnings_of
 from audits.statistics.fixed_threshold import ThresholdCounts, count
@@ -23,6 +25,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import file_artifact, now, versions
+from privctl.reports.parameters import AskedAudit
 
 METHOD = "fixed threshold"
 INTERVAL = "Clopper-Pearson for each rate, at half of alpha"
@@ -38,13 +41,22 @@ def run_scores(
         audit = audit_scores(path, delta=delta, claim=claim)
     else:
         audit = audit_at_threshold(path, threshold, delta=delta, claim=claim)
-    settings = {} if claim is None else {"claimed_epsilon": claim.epsilon, "claimed_delta": claim.delta}
+    settings: dict[str, Any] = {}
+    if claim is not None:
+        settings = {"claimed_epsilon": claim.epsilon, "claimed_delta": claim.delta}
+    scores = file_artifact("scores", path, report)
+    asked = AskedAudit(
+        files=files_of([scores]),
+        claims=() if claim is None else pairs_of([claim]),
+        delta=delta,
+        threshold=threshold,
+    )
     return PrivacyReport(
         step="audit",
         created=now(),
         versions=versions(("numpy", "scipy")),
-        inputs=(file_artifact("scores", path, report),),
-        parameters=settings,
+        inputs=(scores,),
+        parameters={**settings, "asked": stated(asked)},
         evidence=audit.evidence,
         verdicts=audit.verdicts,
         warnings=audit.warnings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from privctl.domain.events import BandedGaussian, Event, Ledger, SampledGaussian
+from privctl.domain.events import BandedGaussian, BestOfRuns, Event, GroupGaussian, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome, Verdict
 
@@ -51,7 +51,7 @@ def with_half_noise(mechanism: Ledger) -> Ledger:
     """``mechanism`` with half of the noise in each Gaussian event."""
     events = (
         replace(event, noise_multiplier=event.noise_multiplier / 2)
-        if isinstance(event, SampledGaussian | BandedGaussian)
+        if isinstance(event, SampledGaussian | BandedGaussian | BestOfRuns | GroupGaussian)
         else event
         for event in mechanism.events
     )
@@ -61,8 +61,18 @@ def with_half_noise(mechanism: Ledger) -> Ledger:
 def _event_text(event: Event) -> str:
     if isinstance(event, SampledGaussian):
         return f"noise multiplier {event.noise_multiplier:.6g}, rate {event.sample_rate:.6g}, {event.steps} steps"
+    if isinstance(event, GroupGaussian):
+        return (
+            f"noise multiplier {event.noise_multiplier:.6g}, rate {event.sample_rate:.6g}, {event.steps} steps, up to "
+            f"{event.group_size} records of a user together"
+        )
     if isinstance(event, BandedGaussian):
         return f"noise multiplier {event.noise_multiplier:.6g} over {event.bands} bands, {event.steps} steps"
+    if isinstance(event, BestOfRuns):
+        return (
+            f"the best of a random number of runs, {event.mean_runs:g} on average: noise multiplier "
+            f"{event.noise_multiplier:.6g}, rate {event.sample_rate:.6g}, {event.run_steps} steps"
+        )
     return f"{event.tag}, {event.steps} steps"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from audits.scores.scorer import RowScores
 from privctl.domain.evidence import Evidence
+from privctl.domain.leaking import Reason
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Verdict
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The results of one part. ``arrays`` go into the scores file, ``parameters`` into the report, by name."""
+    """The results of one part. ``arrays`` go into the scores file, ``parameters`` into the report, by name.
+
+    ``reasons`` say of members, by their lines, why they may stand out; they go into no report.
+    """
 
     evidence: tuple[Evidence, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
@@ -25,6 +29,7 @@ class Findings:
     warnings: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    reasons: Mapping[int, tuple[Reason, ...]] = field(default_factory=dict)
 
 
 class AuditPart(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from audits.scores.scores_file import SCORE, round_coarsely
 from privctl.data.several import DataPath
-from privctl.domain.leaking import LeakingRecord
+from privctl.domain.leaking import LeakingRecord, Reason
 from privctl.storage.atomic import PendingFile
 
 if TYPE_CHECKING:
@@ -26,12 +26,16 @@ _BLIND = "blind"
 
 
 def leaking_records(
-    arrays: Mapping[str, NDArray[Any]], members: DataPath | None, train: DataPath | None
+    arrays: Mapping[str, NDArray[Any]],
+    members: DataPath | None,
+    train: DataPath | None,
+    reasons: Mapping[int, tuple[Reason, ...]] | None = None,
 ) -> tuple[LeakingRecord, ...]:
     """The records of ``members`` and ``train``, those that leak most first; ``arrays`` are the findings' by name.
 
     What comes out word for word is first, then what the attack that tells most scores highest among the non-members.
     Scores are rounded to 8 significant bits, as those of a short record in full precision help to search for its text.
+    ``reasons`` are those of the members, by their lines.
     """
     extracted = _extracted(arrays)
     scored = _scored(arrays)
@@ -40,7 +44,8 @@ def leaking_records(
     for line, (scores, as_high) in scored.items():
         assert members is not None  # only they are scored
         tried = extracted.pop(line, None) if same else None
-        records.append(_record(members, line, tried, scores, as_high))
+        why = () if reasons is None else reasons.get(line, ())
+        records.append(replace(_record(members, line, tried, scores, as_high), reasons=why))
     records += [_record(train, line, tried, {}, {}) for line, tried in extracted.items() if train is not None]
     return tuple(sorted(records, key=_order))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from audits.asked import files_of, stated
 from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import DEFAULT_DELTA
 from audits.membership.attack import RATES, Settings, curve_evidence
@@ -36,6 +37,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.files import file_artifact, now, versions
+from privctl.reports.parameters import AskedAudit
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import read_text
 
@@ -122,14 +124,19 @@ def run_record_scores(
         data_seed(row.tobytes() for row in np.stack(list(read.scores.values()), axis=1)),
         alpha,
     )
+    inputs = (*(file_artifact("scores", path, report) for path in paths), *_files_of(split, report))
+    asked = AskedAudit(
+        files=files_of(inputs), columns=tuple(read.scores), least_auc=least_auc, delta=None if split is None else delta
+    )
     blind = Baseline(evidence=(), scores=np.full(len(read.member), np.nan))
     return PrivacyReport(
         step="audit",
         created=now(),
         versions=versions(("numpy", "scipy")),
-        inputs=(*(file_artifact("scores", path, report) for path in paths), *_files_of(split, report)),
+        inputs=inputs,
         parameters={
             "attack": [_method(name) for name in read.scores], "least_auc": least_auc, "confidence": 1 - ALPHA,
+            "asked": stated(asked),
             **({} if split is None else split_parameters(split)),
         },
         evidence=(*evidence, *bounds),

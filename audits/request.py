@@ -31,6 +31,7 @@ OF_A_MODEL = (
         "split",
         "attacks",
         "thorough",
+        "group_by",
         "max_length",
         "reference",
         "canaries",
@@ -55,7 +56,7 @@ OF_A_MODEL = (
 #: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
-    **dict.fromkeys(("attacks", "thorough", "reference", "shadow"), "members"),
+    **dict.fromkeys(("attacks", "thorough", "group_by", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("data", "plan", "candidates", "most_secrets"), "secrets"),
 }
@@ -69,6 +70,11 @@ def _check(options: Mapping[str, Any]) -> None:
     for name in ("claim", "delta"):
         if options[name] is not None and options["canaries"] is None and options["split"] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of('canaries')} or {flag_of('split')}; give one of them")
+    if options["group_by"] is not None and options["split"] is not None:
+        raise CommandError(
+            "--split threw a coin for each record, so a group has records on both sides; remove --group-by, or give "
+            "--members and --nonmembers of whole groups"
+        )
     if options["leaks"] is not None and options["members"] is None and options["train"] is None:
         raise CommandError("--leaks lists the records of --members and --train; give one of them")
     if options["no_cache"] and (options["keep_scores"] or options["cache"] is not None):
@@ -153,8 +159,10 @@ def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
         attacks=tuple(dict.fromkeys(options["attacks"])),
         thorough=bool(options["thorough"]),
         shadow=options["shadow"],
+        group_by=options["group_by"],
         seed=options["seed"],
         least_auc=options["least_auc"],
+        explain=options["leaks"] is not None,
         delta=options["delta"],
     )
 

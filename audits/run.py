@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from audits.asked import ASKED, as_text, files_of, pairs_of, stated
 from audits.canaries.audit import CanaryAudit, CanaryRequest
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
@@ -32,6 +33,7 @@ from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import ALONE, Workers
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
+from privctl.reports.parameters import AskedAudit
 from privctl.storage.atomic import require_name
 
 #: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
@@ -183,29 +185,58 @@ def _judge_and_write(
 ) -> tuple[PrivacyReport, tuple[LeakingRecord, ...]]:
     """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models."""
     findings = _findings(model_scorer, opened, parts)
-    inputs = (
-        *opened.inputs,
-        *other_inputs,
-        *(
-            digested_artifact(role, file, request.report)
-            for role, path in request.files.items()
-            for file in recorded_files(path)
-        ),
+    data = tuple(
+        digested_artifact(role, file, request.report)
+        for role, path in request.files.items()
+        for file in recorded_files(path)
     )
+    inputs, asked = (*opened.inputs, *other_inputs, *data), _asked(request, lineage, findings, data)
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
-    records = leaking_records(arrays, request.files.get("members"), request.files.get("train"))
+    reasons = {line: why for part_findings in findings for line, why in part_findings.reasons.items()}
+    records = leaking_records(arrays, request.files.get("members"), request.files.get("train"), reasons)
     with (
-        staged_scores(request.scores, arrays, {POINTER: request.report.name}) as scores,
+        staged_scores(request.scores, arrays, {POINTER: request.report.name, ASKED: as_text(asked)}) as scores,
         staged_leaks(request.leaks, records) as leaks,
     ):
         scores_artifact = pending_artifact("scores", scores, request.report)
-        report = replace(_report(opened, lineage, findings, inputs, scores_artifact), log=position)
+        report = replace(_report(opened, lineage, findings, asked, inputs, scores_artifact), log=position)
         commit_with_report([scores, *leaks], request.report, report, replace=request.force)
     return report, records
 
 
+def _asked(
+    request: AuditRequest, lineage: Lineage, findings: Sequence[Findings], data: Sequence[Artifact]
+) -> AskedAudit:
+    """What ``request`` asks of a model of this ``lineage``; ``data`` are the files that it names."""
+    membership, canaries, extraction = request.membership, request.canaries, request.extraction
+    bounds = canaries is not None or _draws(request)
+    delta = next((each.delta for each in (canaries, membership) if each is not None and each.delta is not None), None)
+    return AskedAudit(
+        files=files_of(data),
+        attacks=() if membership is None else membership.attacks,
+        thorough=membership is not None and membership.thorough,
+        least_auc=None if membership is None else membership.least_auc,
+        group_by=None if membership is None else membership.group_by,
+        claims=pairs_of(_claims(request, lineage)) if bounds else (),
+        curve=any("canary_curve" in part.parameters for part in findings),
+        delta=delta if bounds else None,
+        greedy_only=extraction is not None and extraction.greedy_only,
+        exact_only=extraction is not None and extraction.exact_only,
+        logged=request.log is not None,
+    )
+
+
+def _claims(request: AuditRequest, lineage: Lineage) -> tuple[EpsilonClaim, ...]:
+    return lineage.claims if request.claim is None else (request.claim, *lineage.claims)
+
+
 def _report(
-    opened: OpenedModel, lineage: Lineage, findings: Sequence[Findings], inputs: tuple[Artifact, ...], scores: Artifact
+    opened: OpenedModel,
+    lineage: Lineage,
+    findings: Sequence[Findings],
+    asked: AskedAudit,
+    inputs: tuple[Artifact, ...],
+    scores: Artifact,
 ) -> PrivacyReport:
     parameters = {name: value for part in findings for name, value in part.parameters.items()}
     bits = opened.subject.model.base_bits
@@ -218,6 +249,7 @@ def _report(
         outputs=(scores,),
         parameters={
             **parameters,
+            "asked": stated(asked),
             "confidence": 1 - ALPHA,
             "device": str(opened.subject.model.device),
             "dtype": opened.subject.model.dtype,
@@ -257,7 +289,7 @@ def _parts(
     """The requested parts. Raises CommandError if there are none, or if a part does not apply to this kind of model."""
     parts: list[AuditPart] = []
     subject = opened.subject
-    claims = lineage.claims if request.claim is None else (request.claim, *lineage.claims)
+    claims = _claims(request, lineage)
     curve = _curve(lineage, profile) if request.canaries is not None or _draws(request) else None
     if request.membership is not None:
         membership = request.membership

@@ -270,3 +270,12 @@ def test_accounting_needs_no_engine(root: Path) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
     planted = "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')"
     assert run(root, "-c", f"{planted}\n{load.replace(repr(modules), '[]')}").stdout.strip() == "True"
+
+
+def test_a_noised_file_is_accounted_for_without_scipy() -> None:
+    """Importing it takes as long as adding noise to half a gigabyte."""
+    code = (
+        "import sys; from privctl.noise import candidates, privatize, request; from privctl.accounting import risk; "
+        "risk.risks(risk.GaussianTradeOff(1.0)); sys.exit('scipy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

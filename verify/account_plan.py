@@ -84,7 +84,8 @@ def _fields(event: object, as_planned: PlannedAs, parameters: BudgetParameters) 
         if field not in solved and (value is not None or default is not None):
             wanted[field] = default if value is None else value
     if parameters.dataset_size is not None:
-        wanted |= _rate_and_steps(parameters, parameters.dataset_size)
+        derived = _rate_and_steps(parameters, parameters.dataset_size)
+        wanted |= {as_planned.fields.get(name, (name,))[0]: value for name, value in derived.items()}
     wanted |= as_planned.more(parameters)
     for name, value in wanted.items():
         if hasattr(event, name) and not _alike(here := getattr(event, name), value):

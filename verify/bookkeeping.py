@@ -141,6 +141,8 @@ def unchecked(report: PrivacyReport) -> Iterator[Omission]:
 def _names(report: PrivacyReport) -> Iterator[str]:
     parameters = training_of(report)
     names = [name for name in _LOST if getattr(parameters, name) not in (None, 0)]
+    if getattr(parameters, "clip_norms", None) is not None:
+        names += ("target_unclipped_quantile", "clip_norm_learning_rate")
     if parameters.optimizer in _ADAPTIVE:
         names += _DIVIDED_OUT
     yield f"the parameters {', '.join(names)}"

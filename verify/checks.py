@@ -15,7 +15,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Guarantee, Notion, Status
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import ParametersError, ProtectionParameters, parameters_as
+from privctl.reports.parameters import ParametersError, ProtectionParameters, ScanParameters, parameters_as
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
@@ -23,11 +23,13 @@ from verify import audit_consistency
 from verify.account_plan import of_file
 from verify.adapter_base import changed_base
 from verify.answers import Answer
+from verify.asked import unanswered
+from verify.audited_groups import check_groups
 from verify.completeness import STEPS, gaps
 from verify.drawn_split import check_split
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.premises import faults
-from verify.recompute.book_of_secrets import check_book
+from verify.recompute.book_of_secrets import check_book, check_counts
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 from verify.registered_guesses import check_guesses
 from verify.report_consistency import contradictions
@@ -164,10 +166,24 @@ def _book(path: Path, report: PrivacyReport, file: SafetensorsFile) -> Iterator[
             yield from check_book(names_of(file), arrays_of(file), asked, place)
 
 
+def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """What a scan says that it found, against the book that it wrote, where that is present."""
+    for artifact, place in at_hand(path, report.outputs):
+        if report.step != "secrets-scan" or artifact.role != "secrets":
+            continue
+        try:
+            if NamedFiles().digest(place) == artifact.digest:
+                yield from check_counts(place, parameters_as(ScanParameters, report))
+        except ParametersError:
+            raise
+        except InputError as fault:
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
+
+
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
-    check_guesses, check_split,
+    check_guesses, check_split, check_groups, unanswered, _scanned,
 )  # fmt: skip
 
 

@@ -45,6 +45,12 @@ def unit_of(report: PrivacyReport) -> str | None:
     return None if parameters is None else parameters.unit
 
 
+def most_of(report: PrivacyReport) -> int | None:
+    """The most records of one owner that were used, where the report states it."""
+    parameters = readable(TrainingParameters, report)
+    return None if parameters is None else parameters.max_records_per_user
+
+
 def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
     """The number of examples, the rate that follows from it, and the digest of the file, as far as they are stated."""
     count = stated(report)

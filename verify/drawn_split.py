@@ -22,6 +22,7 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
+from verify.asked import NO_BOUNDS
 from verify.canary_bounds import BOUND, METHODS, of_split
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
@@ -45,6 +46,42 @@ def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepo
     except (InputError, ValueError, TypeError, KeyError, AttributeError) as fault:
         outcome, reason = Outcome.REFUTED, f"its manifest cannot be read ({fault})"
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
+
+
+def drawn_from(path: Path, report: PrivacyReport) -> str:
+    """The digest of a file that holds every member which the audit at ``path`` took, beside those of its split.
+
+    Of a split of some records the members are a part of what was trained on. Each of them is looked for in the file
+    that the manifest names, by its digest, and each non-member is not to be there. Empty where the files are not at
+    hand, or do not show it.
+    """
+    try:
+        place, stated = _at_hand(path, report, _ROLE), parameters_as(AuditParameters, report)
+        sides = [_at_hand(path, report, role) for role in _SIDES]
+        if place is None or None in sides:
+            return ""
+        manifest = parse_json(read_text(place), str(place))
+        train = manifest["train"]
+        if manifest["kind"] != _KIND or _committed(manifest) != stated.split_commitment or train is None:
+            return ""
+        whole = place.with_name(train["name"])
+        if whole.parent != place.parent or not whole.is_file() or NamedFiles().digest(whole) != train["digest"]:
+            return ""
+        members, others = (set(_named(file)) for file in sides if file is not None)
+        missing = set(members)
+        for name in _named(whole):
+            if name in others:
+                return ""
+            missing.discard(name)
+        return str(train["digest"]) if members and not missing else ""
+    except (InputError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ""
+
+
+def _named(file: Path) -> Iterator[bytes]:
+    """A short digest of each record of ``file``."""
+    with file.open("rb") as lines:
+        yield from (blake3(content).digest(length=16) for line in lines if (content := line.strip()))
 
 
 def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
@@ -87,6 +124,9 @@ def _thrown_again(
 
 def _miscounted(report: PrivacyReport, stated: AuditParameters, single: int) -> str:
     """What is wrong with the bounds if ``single`` records have a coin of their own; empty if nothing."""
+    curves = {item.method for item in report.evidence if item.quantity == "AUC"} - {"midpoint", "fused"}
+    if single > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
+        return f"it omits its bounds, and {single} records occur once"
     for item in report.evidence:
         if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != single:
             return f"its bound on {item.quantity} does not count all {single} records that occur once"
@@ -104,14 +144,13 @@ def _overspent(report: PrivacyReport, confidence: float | None) -> str:
 
 def _at_hand(path: Path, report: PrivacyReport, role: str) -> Path | None:
     """The file of this role, where it is there and the audit's."""
-    for item in report.inputs:
-        if item.role == role and _unchanged(place := Path(os.path.normpath(path.parent.absolute() / item.path)), item):
-            return place
-    return None
+    return next((place for item in report.inputs if item.role == role and (place := at_hand(path, item))), None)
 
 
-def _unchanged(place: Path, item: Artifact) -> bool:
-    return place.is_file() and NamedFiles().digest(place) == item.digest
+def at_hand(path: Path, item: Artifact) -> Path | None:
+    """The file ``item`` of the report at ``path``; None where it is missing or another by now."""
+    place = Path(os.path.normpath(path.parent.absolute() / item.path))
+    return place if place.is_file() and NamedFiles().digest(place) == item.digest else None
 
 
 def _committed(manifest: dict[str, Any]) -> str:

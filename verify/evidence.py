@@ -22,6 +22,7 @@ from privctl.reports.parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify.asked import not_as_kept
 from verify.relabelled import FUSED, RATES, Relabelled, test_faults
 from verify.stated import readable
 
@@ -80,7 +81,7 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if not report.evidence:
         return found
     ranks, why = _ranks(path, report, files)
-    again, wrong, left = 0, [], []
+    again, wrong, left = 0, list(not_as_kept(path, report, files)), []
     for item in report.evidence:
         figures = None if ranks is None else ranks.of(item)
         if figures is None:
@@ -156,11 +157,15 @@ def _again(
     """What can be relabelled; None where a score is missing."""
     names = sorted(scores.keys() - {"blind", FUSED})
     found = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
+    if alone := FUSED in scores and not names:
+        found, names = dict(tested), sorted(tested)
     whole = {name: values for name, values in found.items() if values is not None and not np.isnan(values).any()}
     if len(whole) < len(names) or not whole or not 0 < int(member.sum()) < len(member):
         return None
     seed = int(by_records[_SEED].view(np.uint64)[0])
-    return Relabelled(scores=whole, member=member, fold=by_records[_FOLD], seed=seed, fused=scores.get(FUSED))
+    return Relabelled(
+        scores=whole, member=member, fold=by_records[_FOLD], seed=seed, fused=scores.get(FUSED), alone=alone
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import ExternalTrainingParameters, parameters_as
+from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import compare, shown
 
 STEP = "external-training"
@@ -65,8 +66,29 @@ def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterat
             yield "its ledger is not the history of Opacus's accountant that its parameters state"
         return
     yield from _own_loop(parameters)
+    yield from norms_disagree(_norms(parameters))
+    made = len(parameters.clip_norms or ()) - 1
+    if made > (parameters.steps_begun or 0):
+        yield f"its clip norms are of {made} steps, and {parameters.steps_begun} were begun"
     for event in events:
         yield from _own_event(event, parameters)
+
+
+def _norms(parameters: ExternalTrainingParameters) -> StatedNorms:
+    """Its clip norms: one a step made, of which some that were begun may not have been."""
+    return StatedNorms(
+        clip_norm=parameters.clip_norm,
+        clipping=parameters.clipping,
+        noise_multiplier=parameters.noise_multiplier,
+        batch_size=parameters.batch_size,
+        updates=len(parameters.clip_norms or ()) - 1,
+        reduced=False,
+        target_unclipped_quantile=parameters.target_unclipped_quantile,
+        clip_norm_learning_rate=parameters.clip_norm_learning_rate,
+        unclipped_count_stddev=parameters.unclipped_count_stddev,
+        sum_noise_multiplier=parameters.sum_noise_multiplier,
+        clip_norms=parameters.clip_norms,
+    )
 
 
 def _own_event(event: SampledGaussian, parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -89,7 +111,10 @@ def _own_loop(parameters: ExternalTrainingParameters) -> Iterator[str]:
 def required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """The assumptions that ``guarantee`` must state, beside those of its mechanism."""
     yield from _ALWAYS
-    program = parameters_of(report).program
+    parameters = parameters_of(report)
+    program = parameters.program
+    if program == _OWN_LOOP and _norms(parameters).changes:
+        yield "unclipped count"
     if program in _PROGRAMS:
         yield _PROGRAMS[program][1]
     if guarantee.arithmetic is not None:

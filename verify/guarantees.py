@@ -277,9 +277,9 @@ def _of_secret(whole: Ledger) -> bool:
 
 
 def _of_several_notions(whole: Ledger) -> bool:
-    """A secret beside one record, or replacement beside removal: no single pair of neighbours fits all events."""
-    notions = {(row_of(event).unit, row_of(event).neighbours(event) is Adjacency.REPLACE_ONE) for event in whole.events}
-    return len(notions) > 1
+    """A secret or a group beside one record, or replacement beside removal: no pair of neighbours fits all events."""
+    rows = [(row_of(event), event) for event in whole.events]
+    return len({(r.unit, r.alike(e), r.neighbours(e) is Adjacency.REPLACE_ONE) for r, e in rows}) > 1
 
 
 #: What a plan calls the bound that takes the whole trade-off curve, not the nats alone.

@@ -52,7 +52,7 @@ class Relabelled:
     """``scores`` [records] by attack, of which none depends on the labels ``member`` [records].
 
     ``fold`` [records] and ``seed`` are those that the records decide, ``fused`` [records] the ranks of the fused score,
-    if any.
+    if any. ``alone`` says that only this one was tested.
     """
 
     scores: Mapping[str, NDArray[np.float64]]
@@ -60,6 +60,7 @@ class Relabelled:
     fold: NDArray[np.uint8]
     seed: int
     fused: NDArray[np.float64] | None
+    alone: bool = False
 
     def fused_fault(self) -> str:
         """Whether the fused score's ranks are other than the scores give; equal but for rounding is equal."""
@@ -92,7 +93,7 @@ class Relabelled:
 
     def _tested(self, level: float) -> Tested:
         count = self.relabellings(level)
-        parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in self.scores}
+        parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in self.scores if not self.alone}
         if self.fused is not None:
             parts[FUSED] = []
         for labels in self._labels(count):
@@ -124,7 +125,7 @@ class Relabelled:
         fitted = self._fitted(labels)
         found = _statistics(fitted, labels)
         found[:, 0] = (_areas(fitted, labels) - center) / deviation if deviation > 0 else 0.0
-        return found
+        return found[:, :1] if self.alone else found  # alone, it is tested by its AUC
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:

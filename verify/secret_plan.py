@@ -181,11 +181,27 @@ def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays
     if isinstance(parameters, ProtectionParameters):
         yield from _differs("noise multiplier", event.noise_multiplier, facts.get("noise_multiplier"))
         yield from _differs("number of steps", event.steps, facts.get("steps"))
+        yield from _miscounted(parameters, arrays)
         return
     yield from _differs("plan's noise multiplier", parameters.noise_multiplier, facts.get("noise_multiplier"))
     yield from _differs("plan's largest probability", parameters.largest_probability, largest)
     yield from _differs("plan's book of secrets", parameters.book, facts.get("secrets"))
     yield from _differs("plan's digest", parameters.digest, digest)
+
+
+def _miscounted(parameters: ProtectionParameters, arrays: Arrays) -> Iterator[str]:
+    """What people read of a plan's size; older reports do not say all of it."""
+    sizes = np.diff(arrays["starts"])
+    held = {
+        "dataset_size": len(arrays["probabilities"]),
+        "memberships": len(arrays["records"]),
+        "records_with_a_secret": len(np.unique(arrays["records"])),
+        "largest_secret": int(sizes.max(initial=0)),
+        "secrets_in_no_record": int((sizes == 0).sum()),
+    }
+    for name, count in held.items():
+        if (stated := getattr(parameters, name)) is not None:
+            yield from _differs(f"parameter {name}", stated, count)
 
 
 def _differs(what: str, stated: Any, held: Any) -> Iterator[str]:

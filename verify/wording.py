@@ -47,6 +47,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "and of its part a step takes each example independently, with the stated probability times the number of "
         "parts",
     ),
+    "truncated-poisson batches": (
+        "every example enters each batch independently, with the stated probability; of a batch above the stated size "
+        "so many examples are kept, drawn uniformly",
+    ),
     "fixed-size batches": ("each batch is drawn afresh, uniformly, without replacement, always of the same size",),
     "whole passes": ("every example is in one batch of each pass, in an order that does not depend on the data",),
     "public masks": (
@@ -138,6 +142,11 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "rounding of sums": (
         f"where a record is added, float rounding moves a batch's sum by no more than the {_NUMBER} of the clip norm "
         rf"that clipping leaves for it(: \d+ records at most, which differ by {_NUMBER} of their size)?",
+    ),
+    "unclipped count": (
+        "each step releases of its batch, beside the sum, how many gradients are not clipped, counted from -1/2 to 1/2 "
+        "each and with Gaussian noise of the stated standard deviation; so one record changes both together by no more "
+        "than the noise multiplier is for, and clip norms follow from earlier releases alone",
     ),
     "own loop": (
         "the loop computed the loss of each row of a batch from that row alone, trained on no other examples, left out "
@@ -250,7 +259,8 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:
     """What the kinds of the ledger's events let an assumption say."""
     for event in report.mechanism.events if isinstance(report.mechanism, Ledger) else ():
-        yield from row_of(event).statements.get(name, ())
+        for pattern in row_of(event).statements.get(name, ()):
+            yield f"{pattern}{TESTED}" if name == "contribution" else pattern
 
 
 def _of_another_run(report: PrivacyReport, names: Mapping[str, str]) -> Iterator[str]:

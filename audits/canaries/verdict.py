@@ -23,6 +23,7 @@ TRACELESS = "planted canaries left no trace"
 _ENOUGH = 100
 #: This many canaries with references of their own detect a mean of one bit with probability 0.8, at level 0.002.
 _EFFECTIVE = 30
+_MORE = "plant more (privctl canary plant"
 
 
 def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -> Verdict:
@@ -84,10 +85,10 @@ def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -
     )
 
 
-def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim], *, more: str = "plant more") -> list[Verdict]:
+def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim], *, more: str = _MORE) -> list[Verdict]:
     """Whether each claim is compatible with the one-run bound for single records.
 
-    ``more`` says what to do where there are too few for a claim.
+    ``more`` says what to do where there are too few for a claim, and the command that says how many it takes.
     """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
     return [_claim(claim, _deciding(claim, bounds), more) for claim in claimed]
@@ -178,8 +179,8 @@ def _claim(claim: EpsilonClaim, bound: Evidence | None, more: str) -> Verdict:
         highest = ceiling([(each.canaries, each.guesses) for each in sets], claim.delta, alpha)
         return inconclusive(
             f"{found}; with {bound.samples['canaries']} coins no bound can exceed {highest:.3f} at delta "
-            f"{claim.delta:g}, so they cannot refute this claim: {more} (privctl canary plant --to-see "
-            f"{claim.epsilon:g} says how many)"
+            f"{claim.delta:g}, so they cannot refute this claim: {more} --to-see {claim.epsilon:g} says how "
+            "many)"
         )
     return inconclusive(
         f"{found}, but to notice a violation even the strongest attack would have needed a true epsilon of "

@@ -61,6 +61,8 @@ class Candidates:
     #: The scores [records] of attacks that asked the model more, and why others did not.
     answered: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
+    #: What the blind baseline reads, [records, columns]; None where that follows from ``records``.
+    features: Any = None
 
     @property
     def texts(self) -> list[str]:
@@ -150,6 +152,10 @@ class ScoreAttack:
     def tested(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> NDArray[Any]:
         """``scores`` [records], or ``unlabelled``."""
         return scores if self.unlabelled is None else self.unlabelled(candidates, settings)
+
+    def blindly(self, candidates: Candidates, settings: Settings) -> NDArray[Any]:
+        """Scores [records] that do not depend on the labels: what is ``tested``."""
+        return (self.unlabelled or self.score)(candidates, settings)
 
     def statistics(self, candidates: Candidates, settings: Settings, scores: NDArray[Any]) -> Statistics:
         """AUC and TPR, see ``rank_statistics``."""

@@ -15,23 +15,27 @@ from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused
-from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
+from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings
 from audits.membership.fused import why_not_fused
+from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
 from audits.membership.records import Workload, candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
+from audits.membership.why_exposed import why_exposed
+from audits.scores.rows import IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
-from audits.scores.subject import AuditedModel, read
+from audits.scores.subject import AuditedModel, read, text_columns
 from audits.scores.table import ScoreTable, Skip
 from audits.split.bounds import DrawnScores
 from audits.split.findings import split_findings
 from audits.split.manifest import read_split
 from audits.split.premises import of_training, premises, split_parameters
 from audits.statistics.cross_fit import folds
+from audits.statistics.max_t import Statistics
 from audits.statistics.metrics import roc
 from audits.statistics.relabel import data_seed
 from privctl.data.columns import Columns
@@ -39,6 +43,7 @@ from privctl.data.records import Record
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
+from privctl.domain.leaking import Reason
 from privctl.domain.report import Omission, TensorDigest
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
@@ -66,12 +71,34 @@ class MembershipRequest:
     attacks: tuple[str, ...] = ()
     thorough: bool = False
     shadow: Path | None = None
+    #: The field whose values say which records belong together; None where each record stands for itself.
+    group_by: str | None = None
     seed: int = 0
     least_auc: float = LEAST_AUC
+    #: Whether to look for why members stand out.
+    explain: bool = False
     #: What a drawn split is held against: claims, the mechanism's curve, and the delta of the bounds.
     claims: tuple[EpsilonClaim, ...] = ()
     curve: CurveClaim | None = None
     delta: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attacked:
+    """What all attacks by themselves find, by name; ``unfused`` says why their scores are not fused, if they are not.
+
+    ``tested`` [records] are the scores that do not depend on the labels, of which the file of scores holds those of
+    ``kept`` too. ``intervals`` is how many are reported in all.
+    """
+
+    settings: Settings
+    intervals: int
+    unfused: str
+    results: dict[str, AttackResult]
+    scores: dict[str, NDArray[Any]]
+    tested: Mapping[str, NDArray[Any]]
+    statistics: dict[str, Statistics]
+    kept: tuple[str, ...]
 
 
 class MembershipAudit:
@@ -101,17 +128,36 @@ class MembershipAudit:
         members, nonmembers = (read(subject, path, columns) for path in (request.members, request.nonmembers))
         self._request = request
         self._subject = subject
-        if request.thorough and request.attacks:
-            raise CommandError("--thorough runs every attack; remove --attack")
-        self._names = request.attacks or (*ATTACKS, *(THOROUGH if request.thorough else ()))
+        #: Whether all scores are judged as one: what data-set inference is.
+        self._as_one = fused.NAME in request.attacks
+        self._check(request)
+        named = () if self._as_one else request.attacks
+        self._names = named or (*ATTACKS, *(THOROUGH if request.thorough else ()))
+        self._grouping: Grouping | None = None
+        if request.group_by is not None:
+            if subject.task == IMAGE_CLASSIFICATION:
+                raise CommandError("--group-by reads a field of each record, which images do not have; remove it")
+            self._grouping = read_groups(
+                request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
+            )
+        self._members = members if request.explain else []
         work = prepare(subject, members, nonmembers)
         _check_sides(work, request)
-        self._work = with_shots(work, self._names)
-        self._questions = ask(subject, self._work, self._names)
+        asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
+        self._work = with_shots(work, asking)
+        self._questions = ask(subject, self._work, asking)
         self.rows: Sequence[NDArray[Any]] = (*self._work.rows, *self._questions.rows)
         self.cost = self._questions.cost(self._work)
         self._weights = weights
         self._reference = None if reference is None else reference(self._work.records)
+
+    def _check(self, request: MembershipRequest) -> None:
+        if self._as_one and len(request.attacks) > 1:
+            raise CommandError(f"--attack {fused.NAME} judges all scores as one; remove every other --attack")
+        if self._as_one and request.split is not None:
+            raise CommandError(f"--attack {fused.NAME} gives no bound, as --split does; remove one of them")
+        if request.thorough and request.attacks and not self._as_one:
+            raise CommandError("--thorough runs every attack; remove --attack")
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
@@ -122,25 +168,24 @@ class MembershipAudit:
                 f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
                 "check its weights for NaN and its format for overflow"
             )
+        reasons = self._reasons(candidates)
         candidates = self._with_shadows(candidates)
+        shadows = candidates.shadows
         of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
         alpha -= of_bounds
         attacks, omitted = self._choose_attacks(candidates)
-        scoring = [attack for attack in attacks if isinstance(attack, ScoreAttack)]
-        unfused = why_not_fused(candidates, scoring)
-        intervals = sum(attack.quantities for attack in attacks) + baseline.quantities(candidates, len(scoring))
-        intervals += 0 if unfused else fused.QUANTITIES
-        settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
-        results = {attack.name: attack.run(candidates, settings) for attack in attacks}
-        scores = {attack.name: results[attack.name].scores for attack in scoring}
-        tested = {each.name: each.tested(candidates, settings, results[each.name].scores) for each in attacks}
-        statistics = {each.name: each.statistics(candidates, settings, tested[each.name]) for each in attacks}
+        records = candidates.table.samples
+        if self._grouping is not None:
+            candidates, attacks = grouped(candidates, self._grouping, attacks, Settings(seed=self._request.seed))
+            table = candidates.table
+        done = self._attacked(candidates, attacks, alpha)
+        settings, results, scores, statistics = done.settings, done.results, done.scores, done.statistics
         blind = baseline.baseline(candidates, settings)
         refitted: dict[str, NDArray[Any]] = {}
-        if unfused:
-            omitted = [*omitted, Omission(what=f"{fused.NAME} attack", reason=unfused)]
+        if done.unfused:
+            omitted = [*omitted, Omission(what=f"{fused.NAME} attack", reason=done.unfused)]
         else:
-            joined = fused.fuse(candidates, {attack.name: tested[attack.name] for attack in scoring})
+            joined = fused.fuse(candidates, done.tested, () if self._as_one else RATES)
             results[fused.NAME] = fused.attacked(joined, table.member, settings)
             statistics[fused.NAME] = joined.statistics
             refitted[fused.NAME] = joined.areas(blind.labels)
@@ -156,13 +201,14 @@ class MembershipAudit:
             ),
             *baseline.differences(scores, blind, candidates, settings, refitted),
         ]
-        bounds = self._bounds(candidates, {attack.name: tested[attack.name] for attack in scoring}, of_bounds)
+        bounds = self._bounds(candidates, done.tested, of_bounds)
         return Findings(
             evidence=(*evidence, *blind.evidence, *bounds.evidence),
             verdicts=(self._verdict(evidence, blind), *bounds.verdicts),
-            omissions=(*omitted, *_omissions(table)),
+            omissions=(*omitted, *_omissions(table), *bounds.omissions),
             warnings=(
-                *self._caveats(list(results), intervals, settings, alpha),
+                *self._caveats(list(results), done.intervals, settings, alpha),
+                *([] if self._grouping is None else [_of_groups(self._grouping.field, records, table.samples)]),
                 *_data_warnings(table, self._work.max_length),
                 *backwards_warnings(evidence),
                 *bounds.warnings,
@@ -175,7 +221,8 @@ class MembershipAudit:
                 "zlib": zlib.ZLIB_RUNTIME_VERSION,
                 **self._subject.describe(),
                 **({} if self._drawn is None else split_parameters(self._drawn)),
-                **({} if candidates.shadows is None else {"shadow": summary(candidates.shadows)}),
+                **({} if shadows is None else {"shadow": summary(shadows)}),
+                **({} if self._grouping is None else {"group_by": self._grouping.field, "grouped_records": records}),
                 **bounds.parameters,
             },
             arrays={
@@ -183,10 +230,37 @@ class MembershipAudit:
                 **{f"{SCORE}{name}": values for name, values in scores.items()},
                 **{f"roc.{name}": roc(*table.split(values)) for name, values in scores.items()},
                 f"{SCORE}blind": blind.scores,
-                **{f"{TESTED}{a.name}": tested[a.name] for a in scoring if a.unlabelled is not None},
+                **{f"{TESTED}{name}": done.tested[name] for name in done.kept},
                 FOLD: folds(digests).astype(np.uint8),
                 SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),
             },
+            reasons=reasons,
+        )
+
+    def _attacked(self, candidates: Candidates, attacks: Sequence[Attack], alpha: float) -> _Attacked:
+        """What ``attacks`` find, or only their scores where these are judged as one. Raises CommandError if too few."""
+        scoring = [attack for attack in attacks if isinstance(attack, ScoreAttack)]
+        unfused = why_not_fused(candidates, scoring, groups=self._grouping is not None)
+        if unfused and self._as_one:
+            raise CommandError(f"--attack {fused.NAME} cannot be run: {unfused}")
+        judged = [] if self._as_one else attacks
+        compared = [attack.name for attack in judged if isinstance(attack, ScoreAttack)]
+        intervals = sum(attack.quantities for attack in judged) + baseline.quantities(candidates, len(compared))
+        intervals += 0 if unfused else fused.QUANTITIES
+        settings = Settings(seed=self._request.seed, confidence=1 - alpha / intervals)
+        results = {attack.name: attack.run(candidates, settings) for attack in judged}
+        tested = {each.name: each.tested(candidates, settings, results[each.name].scores) for each in judged}
+        if self._as_one:
+            tested = {attack.name: attack.blindly(candidates, settings) for attack in scoring}
+        return _Attacked(
+            settings=settings,
+            intervals=intervals,
+            unfused=unfused,
+            results=results,
+            scores={name: results[name].scores for name in compared},
+            tested={attack.name: tested[attack.name] for attack in scoring},
+            statistics={each.name: each.statistics(candidates, settings, tested[each.name]) for each in judged},
+            kept=tuple(attack.name for attack in scoring if self._as_one or attack.unlabelled is not None),
         )
 
     def _verdict(self, evidence: Sequence[Evidence], blind: baseline.Baseline) -> Verdict:
@@ -213,6 +287,15 @@ class MembershipAudit:
             alpha=alpha,
         )
 
+    def _reasons(self, candidates: Candidates) -> dict[int, tuple[Reason, ...]]:
+        """Why members may stand out, by line; not of groups, whose lines stand for several records."""
+        if not self._members or self._grouping is not None:
+            return {}
+        member = candidates.table.member
+        judged = [record for record, inside in zip(candidates.records, member.tolist(), strict=True) if inside]
+        reference = None if candidates.reference is None else candidates.reference[member]
+        return why_exposed(self._members, judged, reference)
+
     def _with_shadows(self, candidates: Candidates) -> Candidates:
         if self._request.shadow is None:
             return candidates
@@ -225,10 +308,11 @@ class MembershipAudit:
         chosen, omitted = [], []
         for name in self._names:
             attack = load_attack(name)
-            missing = attack.missing(candidates)
+            alone = "" if self._grouping is None else NOT_OF_GROUPS.get(name, "")
+            missing = alone or attack.missing(candidates)
             if not missing:
                 chosen.append(attack)
-            elif self._request.attacks:
+            elif self._request.attacks and not self._as_one:
                 raise CommandError(f"--attack {name} cannot be run: {missing}")
             else:
                 omitted.append(Omission(what=f"{name} attack", reason=missing))
@@ -249,6 +333,15 @@ class MembershipAudit:
             f"holds at {100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
             "a stronger attack may find what these did not",
         ]
+
+
+def _of_groups(field: str, records: Mapping[str, int], groups: Mapping[str, int]) -> str:
+    return (
+        f"what is counted are groups of records with one value of {field!r}: {counted(groups['members'], 'group')} of "
+        f"{counted(records['members'], 'member')} and {counted(groups['nonmembers'], 'group')} of "
+        f"{counted(records['nonmembers'], 'non-member')}, each with one score from an attack. Groups, not records, are "
+        "taken to be independent of each other"
+    )
 
 
 def _nonmember_loss(table: ScoreTable) -> float:

@@ -110,7 +110,7 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
     table = candidates.table
     digests = [record.digest for record in candidates.records]
     labels = relabellings(table.member, data_seed(digests))
-    fitted = blind_scores(candidates.records, labels)
+    fitted = blind_scores(candidates.records, labels, candidates.features)
     blind = areas(fitted, labels)
     length = areas(np.diff(table.offsets), labels)
     # The blind baseline learns the direction; length and reference differ in either.
@@ -127,12 +127,13 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
     return Baseline(evidence=tuple(evidence), scores=fitted[0], labels=labels, areas=blind, p_value=p_value)
 
 
-def blind_scores(records: Sequence[Record], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """How member-like each record is by its own features, under each row of ``labels``, [rows, records].
+def blind_scores(records: Sequence[Record], labels: NDArray[np.bool_], features: Any = None) -> NDArray[np.float64]:
+    """How member-like each record is by its own ``features``, under each row of ``labels``, [rows, records].
 
     Each is judged by what was learned from the other folds.
     """
-    return cross_fitted(record_features(records), folds([record.digest for record in records]), labels, _RIDGE)
+    features = record_features(records) if features is None else features
+    return cross_fitted(features, folds([record.digest for record in records]), labels, _RIDGE)
 
 
 def _blind_evidence(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from scipy.special import ndtri
 
+from audits import FUSED
 from audits.membership.attack import RATES, AttackResult, Candidates, ScoreAttack, Settings, curve_evidence
 from audits.statistics.fused import FusedScore
 from audits.statistics.metrics import RELABELLED
@@ -17,30 +18,34 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-NAME = "fused"
+NAME = FUSED
 #: AUC, TPR at each of ``RATES``, and the difference from the blind baseline's AUC.
 QUANTITIES = 2 + len(RATES)
-#: Fewer records of a side teach nothing that one of the scores does not show.
-LEAST = 100
+#: Fewer records of a side teach nothing that one of the scores does not show; groups of records teach more each.
+LEAST, LEAST_GROUPS = 100, 20
 
 
-def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack]) -> str:
+def why_not_fused(candidates: Candidates, attacks: Sequence[ScoreAttack], *, groups: bool = False) -> str:
     """Why the scores of ``attacks`` are not fused; empty where they are."""
     if len(attacks) < 2:
         return "it joins the scores of two attacks or more"
-    if min(candidates.table.samples.values()) < LEAST:
-        return f"it learns which scores to trust from at least {LEAST} members and as many non-members"
+    least, of = (LEAST_GROUPS, "groups of ") if groups else (LEAST, "")
+    if min(candidates.table.samples.values()) < least:
+        return f"it learns which scores to trust from at least {least} {of}members and as many {of}non-members"
     return ""
 
 
-def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]]) -> FusedScore:
-    """What is learned from the scores that are ``tested`` [records], by attack: none of them knows the labels."""
+def fuse(candidates: Candidates, tested: Mapping[str, NDArray[Any]], rates: tuple[float, ...] = RATES) -> FusedScore:
+    """What is learned from the scores that are ``tested`` [records], by attack: none of them knows the labels.
+
+    It is tested by its AUC, and by its TPR at each of the false positive ``rates``.
+    """
     digests = [record.digest for record in candidates.records]
     return FusedScore(
         scores=tested,
         digests=digests,
         members=candidates.table.samples["members"],
-        rates=RATES,
+        rates=rates,
         seed=data_seed(digests),
     )
 

@@ -108,7 +108,10 @@ def _confounded(blind: Baseline, beyond: Sequence[Evidence]) -> Verdict:
 
 
 def _joint(test: JointTest | None) -> str:
-    return "" if test is None else f" (p {test.p_value:.2g}, adjusted for {counted(test.compared, 'attack')})"
+    if test is None:
+        return ""
+    adjusted = f", adjusted for {counted(test.compared, 'attack')}" if test.compared > 1 else ""
+    return f" (p {test.p_value:.2g}{adjusted})"
 
 
 def _span(item: Evidence) -> str:

@@ -151,17 +151,24 @@ def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) 
         images = read_images(path, channels=subject.facts.channels, resize=subject.resize, columns=columns)
         pairs = zip(images.labels, images.pixels, strict=True)
         return [Record(i, "", label, pixels) for i, (label, pixels) in enumerate(pairs, start=1)]
-    columns = with_chat(columns, subject.model)
+    columns = text_columns(subject, columns)
     if isinstance(subject, TextClassifierSubject):
-        columns = replace(columns, problem=subject.scorer.problem)
         return [Record(r.line, r.text, r.label) for r in iter_texts(path, labelled=True, columns=columns)]
     if subject.task in _ANNOTATED:
-        columns = replace(columns, problem=_ANNOTATED[subject.task])
         return [Record(r.line, r.text, r.label, start=r.start) for r in iter_texts(path, columns=columns)]
     if subject.task == SEQ2SEQ_LM:
-        columns = replace(columns, pair=True)
         return [Record(r.line, r.text, start=r.start) for r in iter_texts(path, columns=columns)]
     return list(read_records(path, columns))
+
+
+def text_columns(subject: AuditedModel, columns: Columns | None) -> Columns:
+    """``columns`` as the subject, which is for texts, reads them."""
+    columns = with_chat(columns, subject.model)
+    if isinstance(subject, TextClassifierSubject):
+        return replace(columns, problem=subject.scorer.problem)
+    if subject.task in _ANNOTATED:
+        return replace(columns, problem=_ANNOTATED[subject.task])
+    return replace(columns, pair=True) if subject.task == SEQ2SEQ_LM else columns
 
 
 def with_chat(columns: Columns | None, model: LanguageModel) -> Columns:

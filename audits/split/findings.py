@@ -12,14 +12,18 @@ from audits.findings import Findings
 from audits.split.bounds import DrawnScores
 from audits.split.manifest import DrawnSplit
 from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission
 from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+#: What is omitted where nothing is bounded.
+NO_BOUNDS = "bounds from the split"
 #: Fewer records with a coin of their own bound nothing.
 _FEWEST = 2
+_MORE = "split more records (privctl audit split"
 
 
 def split_findings(
@@ -39,13 +43,14 @@ def split_findings(
     bound.
     """
     if len(drawn.split.single) < _FEWEST or not scores:
-        return Findings()
+        reason = "no attack that was asked for scores each record" if not scores else "fewer than two lines occur once"
+        return Findings(omissions=(Omission(what=NO_BOUNDS, reason=reason),))
     if delta is None:
         delta = claimed[0].delta if claimed else DEFAULT_DELTA
     bounds = drawn.bounds(scores, delta, alpha, reason=_other_data(drawn.split, trained_on))
     return Findings(
         evidence=bounds,
-        verdicts=(*claims(bounds, claimed, more="split more records"), *curves(bounds, curve)),
+        verdicts=(*claims(bounds, claimed, more=_MORE), *curves(bounds, curve)),
         warnings=tuple(guesses_not_made(bounds)),
         parameters=curve_parameters(curve),
     )

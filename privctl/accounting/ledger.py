@@ -16,6 +16,7 @@ from privctl.accounting.pld.allocation import Allocation
 from privctl.accounting.pld.compose import COARSE, FINE, compose
 from privctl.accounting.pld.distribution import LossDistribution
 from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
+from privctl.accounting.pld.gaussian_pairs import OppositeMixtures
 from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import (
     Atoms,
@@ -167,7 +168,7 @@ def composed(
 
 def _orders(steps: list[RepeatedPair]) -> list[list[RepeatedPair]]:
     """The steps with the record against without it, and the reverse where that differs."""
-    if all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized) for step in steps):
+    if all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized | OppositeMixtures) for step in steps):
         return [steps]
     return [steps, [RepeatedPair(_reversed(step.pair), step.count) for step in steps]]
 

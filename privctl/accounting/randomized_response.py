@@ -15,7 +15,6 @@ import math
 from bisect import bisect_left
 
 import numpy as np
-from scipy.special import gammaln
 
 from privctl.accounting.composition import amplified_epsilon
 from privctl.accounting.three_point import MOST_STEPS, epsilon_at, log_delta, log_tail, smallest_epsilon
@@ -125,6 +124,8 @@ def _total_variation(epsilon0: float, bits: int) -> tuple[float, float]:
 
     The sum over j > m / 2 of C(m, j) (a (1 - a))^(m/2) 2 sinh((j - m/2) epsilon0), all of whose terms are positive.
     """
+    from scipy.special import gammaln
+
     if bits == 1:
         return math.tanh(epsilon0 / 2), 2.0**-50
     kept = np.arange(bits // 2 + 1, bits + 1, dtype=np.float64)

@@ -105,6 +105,7 @@ def audit(
     reference: FilePath | None = None,
     task: str | None = None,
     shadow: FilePath | None = None,
+    group_by: str | None = None,
     text_column: str | None = None,
     label_column: str | None = None,
     resize: tuple[int, int] | None = None,
@@ -154,6 +155,7 @@ def audit(
     (or ``split``, the manifest of one that ``privctl audit split`` drew),
     ``canaries`` for what was planted, ``train`` for extraction, ``secrets`` with ``data`` for secrets; ``from_scores``
     takes scores of many models instead of one model. ``thorough`` runs the attacks too that score records many times.
+    ``group_by`` names a field whose values say which records belong together, such as those of one user.
     ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
     and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.
 

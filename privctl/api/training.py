@@ -12,8 +12,10 @@ from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
 
 if TYPE_CHECKING:
+    from privctl.accounting.runs_law import NumberOfRuns
     from privctl.train.method import Method
-    from privctl.train.session import EpochCallback, Interrupts
+    from privctl.train.request import RetrainRequest
+    from privctl.train.session import EpochCallback, Interrupts, Session
 
 _BATCH_SIZE = 64
 _FILES = ("model", "output", "vocabulary", "secrets")
@@ -35,21 +37,14 @@ def run(
     Returns None but in the main one. Raises as ``retrain``.
     """
     from privctl.models.language import choose_device
-    from privctl.models.token_cache import TokenCache
     from privctl.parallel import start_workers
     from privctl.storage.atomic import require_name
     from privctl.train.options import request_of
-    from privctl.train.prepare import prepare
-    from privctl.train.run import run_training
     from privctl.train.session import NO_INTERRUPT_HANDLING, Session
 
     request = request_of(method, options, given, notify)
     require_name(request.output)
-    with (
-        start_workers(choose_device(request.device)) as workers,
-        TokenCache(request.output.with_name(f"{request.output.name}.tokens"), workers) as cache,
-    ):
-        job = prepare(request, cache, workers)
+    with start_workers(choose_device(request.device)) as workers:
         main = workers.is_main
         session = Session(
             workers=workers,
@@ -59,7 +54,45 @@ def run(
             interrupts=NO_INTERRUPT_HANDLING if interrupts is None else interrupts,
             notify=notify if main else lambda _: None,
         )
-        return run_training(job, session)
+        runs = method.search(request)
+        return _one_run(request, session) if runs is None else _searched(request, runs, session)
+
+
+def _one_run(request: RetrainRequest, session: Session) -> PrivacyReport | None:
+    from privctl.models.token_cache import TokenCache
+    from privctl.train.prepare import prepare
+    from privctl.train.run import run_training
+
+    place = request.output.with_name(f"{request.output.name}.tokens")
+    with TokenCache(place, session.workers) as cache:
+        return run_training(prepare(request, cache, session.workers), session)
+
+
+def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> PrivacyReport:
+    """The best of several runs, of which nothing is shown but how far they are."""
+    from contextlib import nullcontext
+    from dataclasses import replace
+
+    from privctl.train.search import run_search
+
+    if session.workers.size > 1:
+        raise CommandError("--search trains in one process; call it without torchrun")
+    request.method.check(request)
+    with session.interrupts as stop:
+        quiet = replace(session, detailed=None, on_epoch=lambda _: None, interrupts=nullcontext(stop))
+        said: set[str] = set()
+
+        def once(sentence: str) -> None:
+            if sentence not in said:
+                said.add(sentence)
+                session.notify(sentence)
+
+        def train(asked: RetrainRequest) -> PrivacyReport:
+            report = _one_run(asked, replace(quiet, notify=once))
+            assert report is not None
+            return report
+
+        return run_search(request, runs, train, session.notify)
 
 
 def retrain(

@@ -86,7 +86,7 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     from privctl.data.columns import Columns
     from privctl.data.count import count_examples
     from privctl.data.recorded import recorded_files
-    from verify.data import DataAtHand, stated, unit_of
+    from verify.data import DataAtHand, most_of, stated, unit_of
     from verify.run import read
 
     if stated(report) is None:
@@ -94,7 +94,8 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     parents = [path.parent / parent.path for parent in report.parents]
     known = [report, *(read(parent) for parent in parents if parent.is_file())]
     unit = next(filter(None, map(unit_of, known)), None)
-    examples = count_examples(data, unit, Columns(text=text_column))
+    most = next(filter(None, map(most_of, known)), None)
+    examples = count_examples(data, unit, Columns(text=text_column), most)
     digests = tuple(file.digest for file in recorded_files(data))
     return DataAtHand(name=data.name, examples=examples, digests=digests)
 

@@ -93,6 +93,8 @@ def account(**options: Any) -> None:
       privctl account --noise-multiplier 1 --delta 1e-6 --dataset-size 60000 --batch-size 256 \\
           --epochs 60 --plot plan.svg
       privctl account --epsilon 8 --delta 1e-6 --data train.jsonl --batch-size 256 --epochs 3
+      privctl account --mechanism search --expected-runs 5 --epsilon 8 --delta 1e-6 \\
+          --sample-rate 0.01 --steps 1000
     """
     from privctl.api.accounting import CountedData, planned
     from privctl.plan.request import report_for
@@ -168,12 +170,14 @@ def _rendered(plan: BudgetPlan) -> str:
         heading += f"\nFound for {goal} {plan.target:g}: {plan.solved.replace('_', ' ')} {plan.solution:.9g}"
     if whole is None or of_secret:
         return notions_text(rows, heading=heading, verbose=verbose())
-    column = "noise multiplier" if plan.solved == "noise multiplier" else "epsilon"
+    by_noise = plan.solved == "noise multiplier" and plan.guarantee.noise_multiplier is not None
+    column = "noise multiplier" if by_noise else "epsilon"
     return account_text(rows, plan.guarantee, column=column, heading=heading, verbose=verbose())
 
 
 def _described(event: object) -> str:
-    facts = ", ".join(f"{f.name.replace('_', ' ')} {_short(getattr(event, f.name))}" for f in fields(event))  # type: ignore[arg-type]
+    known = {f.name: getattr(event, f.name) for f in fields(event)}  # type: ignore[arg-type]
+    facts = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in known.items() if value is not None)
     return f"{type(event).__name__}: {facts}"
 
 

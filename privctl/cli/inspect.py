@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from privctl.cli.numbers import COUNT
 from privctl.cli.options import MODEL, common, show
-from privctl.domain.errors import ExitCode
+from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -28,9 +30,14 @@ if TYPE_CHECKING:
 @click.option(
     "--report", type=click.Path(), help="The model's report, if its header names none or the report has moved."
 )
+@click.option(
+    "--group-size", type=COUNT, help="Also show the epsilon of so many examples that are added or removed together."
+)
 @common
 @click.pass_context
-def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, quiet: bool) -> None:
+def inspect(
+    ctx: click.Context, model: str, report: str | None, group_size: int | None, as_json: bool, quiet: bool
+) -> None:
     """Show the tensors of MODEL with their digests, and the chain of reports behind it.
 
     The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
@@ -38,12 +45,16 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     model's own report or a file that it names is missing. The claims of the reports are shown as written, not
     recomputed.
 
+    With --group-size K, what the model's own report guarantees to one example is turned into what that means for K,
+    such as all records of one user: by the loss distribution of the group, from the ledger, in real arithmetic.
+
     Of a log of audits (.jsonl), its audits are shown, and the head that stands for all of its lines; exit code 3 says
     that its chain is broken.
 
     \b
     Example:
       privctl inspect model.private.safetensors
+      privctl inspect private/ --group-size 5
       privctl inspect m.audits.jsonl
     """
     from privctl.reports.files import pointer_of, read_report
@@ -53,6 +64,8 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
     from verify.integrity import check_beside, check_chain
 
     if model.endswith(".jsonl"):
+        if group_size is not None:
+            raise CommandError("--group-size does not apply to a log of audits; remove it")
         _of_log(Path(model), as_json=as_json)
         return
     _no_report(Path(model))
@@ -64,22 +77,54 @@ def inspect(ctx: click.Context, model: str, report: str | None, as_json: bool, q
         start = Path(report) if report else pointer_of(checkpoint)
         chain = check_chain(start, hashed) if start else ()
         beside = tuple(check_beside(_beside(checkpoint, start), hashed))
+        own = chain[0].report if chain else None
+        group = None if group_size is None else _of_group(own, model, group_size)
         if as_json:
             from privctl.reports.codec import encode
 
-            show(encode(_as_report(checkpoint, hashed, chain, beside)), as_json=True)
+            found = _as_report(checkpoint, hashed, chain, beside)
+            show(encode(found if group is None else replace(found, parameters={"group": group})), as_json=True)
         else:
-            from privctl.show.text.inspect import ChainRow, inspect_text
+            from privctl.show.text.inspect import ChainRow, group_text, inspect_text
 
             rows = [
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
             ]
             files = [_file_row(file, hashed[file.path]) for file in checkpoint.files]
-            show(inspect_text(files, rows, beside))
+            show(inspect_text(files, rows, beside) + group_text(group))
     if beside or any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
         ctx.exit(ExitCode.BAD_INPUT)
+
+
+def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, float | None]:
+    """Epsilon of ``size`` examples together and of one, at the delta of the report's guarantee; None: none is finite.
+
+    Raises CommandError where the report states no such guarantee, or there is no bound on its steps for groups.
+    """
+    from privctl.accounting.groups import of_group
+    from privctl.accounting.guarantees import finite
+    from privctl.accounting.ledger import epsilon_bound
+    from privctl.domain.events import Ledger
+    from privctl.domain.guarantee import Notion, PrivacyUnit, Status
+
+    mechanism = None if report is None else report.mechanism
+    standing = (Status.PROVED, Status.CONDITIONAL)
+    stated = [
+        g for g in ([] if report is None else report.guarantees)
+        if g.notion is Notion.APPROXIMATE_DP and g.unit is PrivacyUnit.EXAMPLE and g.status in standing and g.delta > 0
+    ]  # fmt: skip
+    if not isinstance(mechanism, Ledger) or not stated:
+        raise CommandError(
+            f"--group-size {size} needs a report with a guarantee for one example and its ledger, which {model} has "
+            "not; remove it"
+        )
+    try:
+        together = epsilon_bound(of_group(mechanism, size), stated[0].delta)
+    except ValueError as error:
+        raise CommandError(f"--{str(error).replace('group_size', 'group-size', 1)}") from None
+    return {"size": size, "delta": stated[0].delta, "epsilon": finite(together), "epsilon_of_one": stated[0].epsilon}
 
 
 def _of_log(path: Path, *, as_json: bool) -> None:

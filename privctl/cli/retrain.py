@@ -167,6 +167,7 @@ def _finish(method: Method, report: PrivacyReport, options: dict[str, Any], writ
     from privctl.reports.codec import encode
     from privctl.show.progress import note
 
-    text = encode(report) if options["as_json"] else rendered(report, method.warning, quiet=options["quiet"])
+    caveat = method.warning if method.warning in report.warnings else report.warnings[0]
+    text = encode(report) if options["as_json"] else rendered(report, caveat, quiet=options["quiet"])
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])

@@ -138,7 +138,7 @@ def require_columns(
             "--label-column"
         )
     if unit is not None and unit not in names:
-        raise InputError(f"{where} lacks {unit!r}, as --unit says; its columns are {have}")
+        raise InputError(f"{where} lacks {unit!r}, which was named to group its records; its columns are {have}")
 
 
 def text_of(data: Mapping[str, Any], where: str, columns: Columns | None = None) -> Passage:

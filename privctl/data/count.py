@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from privctl.data.bounded import bounded
 from privctl.data.columns import USUAL, Columns
 from privctl.data.images import count_images, holds_tables
 from privctl.data.places import holds_classes
@@ -13,8 +14,10 @@ from privctl.data.several import DataPath, paths_of
 from privctl.data.texts import iter_texts
 
 
-def count_examples(path: DataPath, unit: str | None = None, columns: Columns = USUAL) -> int:
+def count_examples(path: DataPath, unit: str | None = None, columns: Columns = USUAL, most: int | None = None) -> int:
     """The records of texts, the values of ``unit`` where one is given, or the images at ``path``.
+
+    With ``most``, so many records of each unit at most are counted, each as an example.
 
     A folder of class folders or an ``.npz`` file holds images; so do parquet and Arrow files with a column of them and
     none of texts. A text that training splits into pieces is one example. Raises InputError, CommandError and
@@ -23,6 +26,8 @@ def count_examples(path: DataPath, unit: str | None = None, columns: Columns = U
     if any(map(partial(_is_of_images, columns=columns), paths_of(path))):
         return sum(map(count_images, paths_of(path)))
     records = iter_texts(path, unit=unit, columns=columns)
+    if most is not None:
+        return sum(1 for _ in bounded(records, most))
     return sum(1 for _ in records) if unit is None else len({record.unit for record in records})
 
 

@@ -185,7 +185,9 @@ def _require(
         return
     require_annotated(names, where, columns)
     if unit is not None and unit not in names:
-        raise InputError(f"{where} lacks {unit!r}, as --unit says; its columns are {listed(names)}")
+        raise InputError(
+            f"{where} lacks {unit!r}, which was named to group its records; its columns are {listed(names)}"
+        )
 
 
 def _suffix(file: Path, otherwise: str | None) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from privctl.domain.checks import count, positive, probability
 from privctl.domain.event import Batches, Event, EventOption
+from privctl.domain.event_fields import Chance, Positive, Steps
 from privctl.domain.ranges import BANDS
 
 #: Coefficients are no larger than this, and the first no smaller than its inverse.
@@ -38,15 +38,12 @@ class BandedGaussian(Event):
         ),
     )
 
-    noise_multiplier: float
+    noise_multiplier: Positive
     coefficients: tuple[float, ...]
-    sample_rate: float = 1.0
-    steps: int = 1
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
-    def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
+    def _check_together(self) -> None:
         if not 1 <= len(self.coefficients) <= BANDS.high:
             raise ValueError(f"coefficients are {len(self.coefficients)}; there must be 1 to {BANDS.high:g}")
         if not all(math.isfinite(value) and abs(value) <= _LARGEST for value in self.coefficients):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from privctl.domain.checks import at_least, count, positive, probability
-from privctl.domain.event import Event, EventOption
+from privctl.domain.checks import at_least
+from privctl.domain.event import Event, EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, Positive, Several, Steps
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import COUNT, LOG_ODDS
 
@@ -22,15 +25,21 @@ SENSITIVITY = EventOption(
 )
 
 
-def check_sensitivity(sensitivity: int) -> None:
-    """Raise ValueError for a sensitivity below 1 or above the most."""
-    at_least("sensitivity", sensitivity, 1)
-    if sensitivity > MOST_SENSITIVITY:
-        raise ValueError(f"sensitivity is {sensitivity}; it must be at most {MOST_SENSITIVITY:,}")
+def _not_too_sensitive(name: str, value: int) -> None:
+    if value > MOST_SENSITIVITY:
+        raise ValueError(f"{name} is {value}; it must be at most {MOST_SENSITIVITY:,}")
+
+
+def _representable(name: str, value: float) -> None:
+    if not 0.1 <= value <= 10_000:
+        raise ValueError(f"{name} is {value:g}; it must lie between 0.1 and 10,000")
+
+
+Sensitivity = Annotated[Several, _not_too_sensitive]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteLaplaceNoise(Event):
+class DiscreteLaplaceNoise(SampledEvent):
     """A whole number plus k with probability proportional to exp(-``decay`` |k|), ``steps`` times.
 
     One record changes the number by ``sensitivity`` at most, so epsilon = ``decay`` * ``sensitivity``.
@@ -44,25 +53,14 @@ class DiscreteLaplaceNoise(Event):
     )
     contribution = "one example changes the whole number that noise is added to by its sensitivity at most"
 
-    decay: float
-    sensitivity: int = 1
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("decay", self.decay)
-        check_sensitivity(self.sensitivity)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    decay: Positive
+    sensitivity: Sensitivity = 1
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteGaussianNoise(Event):
+class DiscreteGaussianNoise(SampledEvent):
     """A whole number plus k with probability proportional to exp(-k^2 / (2 ``stddev``^2)), ``steps`` times.
 
     One record changes the number by ``sensitivity`` at most (Canonne, Kamath and Steinke 2020).
@@ -80,23 +78,10 @@ class DiscreteGaussianNoise(Event):
     )
     contribution = "one example changes the whole number that noise is added to by its sensitivity at most"
 
-    stddev: float
-    sensitivity: int = 1
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("stddev", self.stddev)
-        if not 0.1 <= self.stddev <= 10_000:
-            raise ValueError(f"stddev is {self.stddev:g}; it must lie between 0.1 and 10,000")
-        check_sensitivity(self.sensitivity)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    stddev: Annotated[Positive, _representable]
+    sensitivity: Sensitivity = 1
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +110,9 @@ class ManyWayResponse(Event):
     )
     contribution = "each example answers once a step, for itself alone"
 
-    epsilon: float
-    answers: int = 2
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        at_least("answers", self.answers, 2)
-        count("steps", self.steps)
+    epsilon: Positive
+    answers: Annotated[int, partial(at_least, least=2)] = 2
+    steps: Steps = 1
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from privctl.domain.event_fields import checks_of
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import POSITIVE, Range
 
@@ -32,6 +33,9 @@ class Batches(StrEnum):
     ``CYCLIC_POISSON`` divides the examples into parts, each example by a draw of its own that does not look at the
     data, and steps take the parts in turn: step t takes every example of part t mod parts with one probability,
     independently. ``BandedGaussian`` alone has such batches.
+
+    ``TRUNCATED_POISSON`` is ``POISSON``, except that of a batch above a stated size so many examples are kept, drawn
+    uniformly. ``TruncatedGaussian`` alone has such batches.
     """
 
     POISSON = "poisson"
@@ -39,6 +43,7 @@ class Batches(StrEnum):
     FIXED_SIZE = "fixed-size"
     BALLS_AND_BINS = "balls-and-bins"
     CYCLIC_POISSON = "cyclic-poisson"
+    TRUNCATED_POISSON = "truncated-poisson"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,8 @@ class Event(ABC):
     ``tag`` is its type in reports, ``mechanism`` its name for ``privctl account --mechanism``, ``options`` are the
     options of that command for this kind only. A kind without its own planner there must have ``steps`` and an option
     that sets its noise; one without ``sample_rate`` takes the whole data. ``composes``: whether a ledger may hold it.
-    ``contribution`` is the bound on one record that the noise is calibrated to.
+    ``contribution`` is the bound on one record that the noise is calibrated to. Values of fields are held to the checks
+    of their types (``privctl.domain.event_fields``).
     """
 
     tag: ClassVar[str]
@@ -89,6 +95,14 @@ class Event(ABC):
         @property
         def steps(self) -> int:
             """How many times it happens."""
+
+    def __post_init__(self) -> None:
+        for name, check in checks_of(type(self)):
+            check(name, getattr(self, name))
+        self._check_together()
+
+    def _check_together(self) -> None:  # noqa: B027 - most kinds have nothing to add
+        """Raise ValueError for values that pass the checks of their types and yet may not stand together."""
 
     @property
     @abstractmethod
@@ -124,3 +138,19 @@ class Event(ABC):
     def caption(self) -> str:
         """Title of its plots."""
         return type(self).__name__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledEvent(Event):
+    """An event whose protected records take part in a step with the chance ``sample_rate``, all alike."""
+
+    if TYPE_CHECKING:  # declared by every kind itself, as ``steps`` is
+
+        @property
+        def sample_rate(self) -> float:
+            """The chance."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (self.sample_rate,)

@@ -13,9 +13,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from privctl.domain.banded import BandedGaussian
-from privctl.domain.checks import at_least, count, positive, probability
 from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplaceNoise, ManyWayResponse
-from privctl.domain.event import Batches, Event, EventOption
+from privctl.domain.event import Batches, Event, EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, Chances, NotNegatives, Positive, Several, Steps
+from privctl.domain.gaussian_batches import GroupGaussian, ReplacedGaussian, TruncatedGaussian
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS
 from privctl.domain.stated_events import BestOfRuns, EpsilonDeltaDp, ZeroConcentratedDp
@@ -31,24 +32,27 @@ __all__ = [
     "EpsilonDeltaDp",
     "Event",
     "EventOption",
+    "GroupGaussian",
     "LaplaceNoise",
     "Ledger",
     "ManyWayResponse",
     "MixtureOfGaussians",
     "RandomizedResponse",
+    "ReplacedGaussian",
     "SampledGaussian",
     "SecretMixture",
     "SignBits",
+    "TruncatedGaussian",
     "ZeroConcentratedDp",
 ]  # fmt: skip
 
 
 #: The batches that steps with noise of their own may have.
-SAMPLED_BATCHES = tuple(kind for kind in Batches if kind is not Batches.CYCLIC_POISSON)
+SAMPLED_BATCHES = tuple(kind for kind in Batches if kind not in (Batches.CYCLIC_POISSON, Batches.TRUNCATED_POISSON))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampledGaussian(Event):
+class SampledGaussian(SampledEvent):
     """Gaussian noise on a sum of clipped contributions of a batch, ``steps`` times.
 
     ``noise_multiplier`` is noise standard deviation / clip norm. With ``sample_rate`` 1 it is the Gaussian mechanism,
@@ -58,17 +62,14 @@ class SampledGaussian(Event):
     tag = "sampled-gaussian"
     mechanism = "gaussian"
 
-    noise_multiplier: float
-    sample_rate: float = 1.0
-    steps: int = 1
+    noise_multiplier: Positive
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
     batches: Batches = Batches.POISSON
 
-    def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
+    def _check_together(self) -> None:
         if self.batches not in SAMPLED_BATCHES:
-            raise ValueError(f"batches is {self.batches}, which goes with banded-gaussian only")
+            raise ValueError(f"batches is {self.batches}, which goes with another kind of event only")
         if self.batches is Batches.BALLS_AND_BINS and self.sample_rate != 1 / self.steps_per_pass:
             raise ValueError(
                 f"sample_rate is {self.sample_rate:g}; with balls-and-bins batches it must be 1 over a whole number of "
@@ -79,11 +80,6 @@ class SampledGaussian(Event):
     def steps_per_pass(self) -> int:
         """The number of steps closest to 1 / ``sample_rate``; exact for balls-and-bins batches."""
         return round(1 / self.sample_rate) if self.sample_rate >= 2**-52 else 1
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -119,30 +115,20 @@ class SampledGaussian(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaplaceNoise(Event):
+class LaplaceNoise(SampledEvent):
     """Laplace noise on one number, ``steps`` times; ``scale`` is noise scale / sensitivity, so epsilon = 1 / scale."""
 
     tag = "laplace"
     mechanism = "laplace"
     options = (EventOption(name="scale", help="laplace: noise scale / sensitivity.", field="scale"),)
 
-    scale: float
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("scale", self.scale)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    scale: Positive
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomizedResponse(Event):
+class RandomizedResponse(SampledEvent):
     """``bits`` bits of one Poisson batch, each kept with log-odds ``epsilon``, else flipped; ``steps`` times."""
 
     tag = "randomized-response"
@@ -163,25 +149,14 @@ class RandomizedResponse(Event):
         ),
     )
 
-    epsilon: float
-    bits: int = 1
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        at_least("bits", self.bits, 1)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    epsilon: Positive
+    bits: Several = 1
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignBits(Event):
+class SignBits(SampledEvent):
     """Signs of directional derivatives of a batch gradient, published as they are (FERRET).
 
     Each of ``groups`` publishes with probability ``fire_probability`` a step, decided without looking at the data.
@@ -200,21 +175,10 @@ class SignBits(Event):
     )
     composes = False
 
-    groups: int
-    fire_probability: float
-    sample_rate: float
-    steps: int
-
-    def __post_init__(self) -> None:
-        at_least("groups", self.groups, 1)
-        probability("fire_probability", self.fire_probability)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    groups: Several
+    fire_probability: Chance
+    sample_rate: Chance
+    steps: Steps
 
     @property
     def adjacency(self) -> Adjacency:
@@ -234,24 +198,17 @@ class MixtureOfGaussians(Event):
     mechanism = "gaussian-mixture"
     contribution = "one example changes what noise is added to by a random amount, of the stated law at most"
 
-    noise_stddev: float
-    sensitivities: tuple[float, ...]
-    probabilities: tuple[float, ...]
-    sample_rate: float = 1.0
-    steps: int = 1
+    noise_stddev: Positive
+    sensitivities: NotNegatives
+    probabilities: Chances
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
-    def __post_init__(self) -> None:
-        positive("noise_stddev", self.noise_stddev)
+    def _check_together(self) -> None:
         if len(self.sensitivities) != len(self.probabilities) or not self.probabilities:
             raise ValueError("probabilities and sensitivities must be as many, one at least")
-        for value in self.sensitivities:
-            at_least("sensitivities", value, 0)
-        for value in self.probabilities:
-            probability("probabilities", value)
         if abs(math.fsum(self.probabilities) - 1) > 1e-9:
             raise ValueError(f"probabilities add up to {math.fsum(self.probabilities):.12g}; they must to 1")
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -279,17 +236,13 @@ class SecretMixture(Event):
     )
     unit = PrivacyUnit.SECRET
 
-    probabilities: tuple[float, ...]
-    noise_multiplier: float
-    steps: int = 1
+    probabilities: Chances
+    noise_multiplier: Positive
+    steps: Steps = 1
 
-    def __post_init__(self) -> None:
-        for value in self.probabilities:
-            probability("probabilities", value)
+    def _check_together(self) -> None:
         if not self.probabilities:
             raise ValueError("probabilities is empty; a secret lies in at least one record")
-        positive("noise_multiplier", self.noise_multiplier)
-        count("steps", self.steps)
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -324,6 +277,9 @@ EVENTS: dict[str, type[Event]] = {
         RandomizedResponse,
         ManyWayResponse,
         MixtureOfGaussians,
+        GroupGaussian,
+        ReplacedGaussian,
+        TruncatedGaussian,
         EpsilonDeltaDp,
         ZeroConcentratedDp,
         BestOfRuns,

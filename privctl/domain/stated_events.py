@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
-from privctl.domain.checks import at_least, count, fraction, positive, probability
-from privctl.domain.event import Batches, Event, EventOption
-from privctl.domain.ranges import FRACTION, LOG_ODDS
+from privctl.domain.checks import fraction
+from privctl.domain.event import Batches, Event, EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, NotNegative, NotNegativeIfGiven, OneOrMore, Positive, Steps
+from privctl.domain.ranges import FRACTION, LOG_ODDS, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonDeltaDp(Event):
+class EpsilonDeltaDp(SampledEvent):
     """Any mechanism that is (``epsilon``, ``delta``)-differentially private, ``steps`` times."""
 
     tag = "approximate-dp"
@@ -31,21 +34,10 @@ class EpsilonDeltaDp(Event):
     )
     contribution = "each step has its stated epsilon and delta for adding or removing one example"
 
-    epsilon: float
-    delta: float = 0.0
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        fraction("delta", self.delta, zero=True)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    epsilon: Positive
+    delta: Annotated[float, partial(fraction, zero=True)] = 0.0
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +55,9 @@ class ZeroConcentratedDp(Event):
     )
     contribution = "each step is zero-concentrated differentially private as stated, for adding or removing one example"
 
-    rho: float
-    xi: float = 0.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("rho", self.rho)
-        at_least("xi", self.xi, 0)
-        count("steps", self.steps)
+    rho: Positive
+    xi: NotNegative = 0.0
+    steps: Steps = 1
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -80,34 +67,40 @@ class ZeroConcentratedDp(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfRuns(Event):
-    """The best of a random number of runs of one mechanism, ``steps`` times; in ledgers only.
+    """The best of a random number of runs of one mechanism, ``steps`` times: a private search.
 
     A run is ``run_steps`` Gaussians on Poisson batches, with noise standard deviation / clip norm ``noise_multiplier``.
     The number of runs has the mean ``mean_runs`` and a truncated negative binomial law of this ``shape``: 1 is the
-    geometric, 0 the logarithmic law. Nothing but the best run is released (Papernot and Steinke 2022).
+    geometric, 0 the logarithmic law; or, without a shape, a Poisson law, where there may be no run. Nothing but the
+    best run is released (Papernot and Steinke 2022).
     """
 
     tag = "best-of-runs"
-    mechanism = "best-of-runs"
+    mechanism = "search"
+    options = (
+        EventOption(
+            name="expected_runs",
+            help="search: mean of the random number of runs of which the best is released.",
+            field="mean_runs",
+            within=Range(low=1, high=1000),
+        ),
+        EventOption(
+            name="runs_law",
+            help="search: law of that number: geometric, logarithmic or poisson.  [default: geometric]",
+            kind=str,
+        ),
+    )
     contribution = (
         "one example changes what noise is added to by the clip norm at most, and only the best of a secret, random "
         "number of runs is released"
     )
 
-    noise_multiplier: float
-    mean_runs: float
-    shape: float = 1.0
-    sample_rate: float = 1.0
-    run_steps: int = 1
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("noise_multiplier", self.noise_multiplier)
-        at_least("mean_runs", self.mean_runs, 1)
-        at_least("shape", self.shape, 0)
-        probability("sample_rate", self.sample_rate)
-        count("run_steps", self.run_steps)
-        count("steps", self.steps)
+    noise_multiplier: Positive
+    mean_runs: OneOrMore
+    shape: NotNegativeIfGiven = 1.0
+    sample_rate: Chance = 1.0
+    run_steps: Steps = 1
+    steps: Steps = 1
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -19,6 +19,12 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.integrations.private_training import PrivateTraining
 from privctl.randomness import NoiseSource
+from privctl.train.adaptive_clipping import (
+    LEARNING_RATE,
+    AdaptiveClipping,
+    default_count_stddev,
+    sum_noise_multiplier,
+)
 from privctl.train.choices import ClippingStyle
 from privctl.train.sampling import PoissonBatches
 
@@ -34,6 +40,9 @@ def make_private(
     delta: float | None = None,
     epochs: float | None = None,
     clipping: str = "flat",
+    target_unclipped_quantile: float | None = None,
+    clip_norm_learning_rate: float = LEARNING_RATE,
+    unclipped_count_stddev: float | None = None,
 ) -> PrivateTraining:
     """Make the steps of ``optimizer`` on ``model`` differentially private; ``loader`` says what a batch is.
 
@@ -41,6 +50,12 @@ def make_private(
     clip norm; or ``epsilon`` at ``delta`` after so many ``epochs``, from which the noise is found, and no step beyond
     them is made. ``delta`` is the
     smaller of 1e-5 and 1 / examples^1.1 by default. ``clipping`` is ``flat``, ``automatic`` or ``per-layer``.
+
+    With ``target_unclipped_quantile`` clipping is adaptive: ``clip_norm`` is that of the first step, and changes until
+    this share of gradients is not clipped (flat clipping only). Each step then also releases how many are not, with
+    noise of standard deviation ``unclipped_count_stddev`` (a twentieth of the batch size by default, at least twice the
+    noise multiplier); ``noise_multiplier`` and ``epsilon`` are for both releases. The result's ``clip_norms`` are the
+    norms so far.
 
     Iterate over the result's ``loader``, whose batches are Poisson samples (their expected size is that of ``loader``,
     and an empty one is stepped for you). For each batch call ``backward`` with a function that returns the losses (n,)
@@ -66,10 +81,25 @@ def make_private(
         style = ClippingStyle(clipping)
         if noise_multiplier is None:
             trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-            noise_multiplier, most_steps = _noise_for(epsilon, epochs, delta, rate, trained)
+            numbers = trained + (target_unclipped_quantile is not None)
+            noise_multiplier, most_steps = _noise_for(epsilon, epochs, delta, rate, numbers)
         elif epsilon is not None or epochs is not None:
             raise CommandError("noise_multiplier sets the noise, as epsilon and epochs do; give one or the other")
         positive("noise_multiplier", noise_multiplier)
+        adaptive = None
+        if target_unclipped_quantile is not None:
+            adaptive = AdaptiveClipping(
+                quantile=target_unclipped_quantile,
+                learning_rate=clip_norm_learning_rate,
+                count_stddev=default_count_stddev(noise_multiplier, size)
+                if unclipped_count_stddev is None
+                else unclipped_count_stddev,
+            )
+            sum_noise_multiplier(noise_multiplier, adaptive.count_stddev)
+            if style is not ClippingStyle.FLAT:
+                raise CommandError(f"an adaptive clip norm needs flat clipping, and clipping is {style}; change one")
+        elif unclipped_count_stddev is not None:
+            raise CommandError("unclipped_count_stddev is a setting of target_unclipped_quantile; give that too")
     except ValueError as error:
         raise CommandError(str(error)) from None
     return PrivateTraining(
@@ -84,6 +114,7 @@ def make_private(
         clipping=style,
         delta=delta,
         most_steps=most_steps,
+        adaptive=adaptive,
     )
 
 

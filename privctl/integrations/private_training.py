@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,14 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.own_model import fixed_digests, note_training, require_fixed, require_saved, require_unstepped
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
+from privctl.train.adaptive_clipping import (
+    AdaptiveClipping,
+    adaptive_parameters,
+    counted_gradients,
+    sum_noise_multiplier,
+)
 from privctl.train.choices import ClippingStyle
+from privctl.train.clip_norm import AdaptiveClipNorm
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
 from privctl.train.gradient_noise import noise_for
@@ -77,6 +85,7 @@ class PrivateTraining:
         clipping: ClippingStyle,
         delta: float,
         most_steps: int | None = None,
+        adaptive: AdaptiveClipping | None = None,
     ) -> None:
         self.noise_multiplier, self.clip_norm, self.clipping, self.delta = noise_multiplier, clip_norm, clipping, delta
         self.steps_begun = 0
@@ -86,6 +95,13 @@ class PrivateTraining:
         self._most_steps = most_steps
         # What clipping leaves below the clip norm is for float rounding of a batch's sum.
         self._engine = PerExample(model, Clipping(norm=clip_norm * (1 - ROUNDING_MARGIN), style=clipping))
+        self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive
+        self._count = torch.zeros((), dtype=torch.float64)
+        if adaptive is not None:
+            self._sum_noise = sum_noise_multiplier(noise_multiplier, adaptive.count_stddev)
+            self._changing = AdaptiveClipNorm(
+                adaptive, initial=clip_norm, noise_multiplier=noise_multiplier, batch_size=batch_size
+            )
         self._parameters = list(self._engine.trainable.values())
         self._noise = noise_for(self._parameters[0].device)
         self._stage, self._rows = _Stage.STEPPED, 0
@@ -132,6 +148,8 @@ class PrivateTraining:
                     "is drawn, neither cut nor extended"
                 )
             self._sums = [self._taken(parameter) for parameter in self._parameters]
+            if self._changing is not None:
+                self._count = self._changing.counted(found.norms)
         except BaseException:  # an interrupt too: whoever catches it may go on with the next batch
             self._failed = True
             raise
@@ -154,7 +172,8 @@ class PrivateTraining:
             statement=f"nobody can foretell the noise: {self._noise.description}",
             state=AssumptionState.ENFORCED if self._noise.cryptographic else ASSERTED,
         )
-        assumptions = [*premises(self._batches.size, _LOOP), noise, _ROUNDING]
+        counts = () if self._adaptive is None else (counted_gradients(ASSERTED),)
+        assumptions = [*premises(self._batches.size, _LOOP), *counts, noise, _ROUNDING]
         released = Released(coordinates=self._released)
         return guarantee_for(self._ledger(), self.delta if delta is None else delta, _NAME, assumptions, NOTE, released)
 
@@ -179,7 +198,7 @@ class PrivateTraining:
         require_finite(self._model, self.steps_begun)
         require_fixed(self._model, self._parameters, self._fixed)
         require_saved(self._model, self._engine.trainable, Path(model))
-        parameters: Mapping[str, Any] = {
+        parameters: dict[str, Any] = {
             "examples": self._batches.size,
             "batch_size": float(self._batch_size),
             "sample_rate": self._batches.rate,
@@ -192,6 +211,8 @@ class PrivateTraining:
             "released_numbers": self._released,
             "noise_source": self._noise.description,
         }
+        if self._adaptive is not None:
+            parameters |= adaptive_parameters(self._adaptive, self._sum_noise, self.clip_norms)
         return write(
             Path(model),
             place,
@@ -202,6 +223,13 @@ class PrivateTraining:
             warnings=(ONE_RUN, *delta_warnings(guarantee.delta, self._batches.size)),
         )
 
+    @property
+    def clip_norms(self) -> tuple[float, ...]:
+        """The clip norm of every step made so far, and last that of the next. All of it was released."""
+        if self._changing is None:
+            return (self.clip_norm,) * (self.steps_begun + 1)
+        return tuple(self._changing.norms)
+
     def close(self) -> None:
         """Leave model and optimizer as they were."""
         self._engine.close()
@@ -210,7 +238,8 @@ class PrivateTraining:
 
     @property
     def _released(self) -> int:
-        return self.steps_begun * sum(parameter.numel() for parameter in self._parameters)
+        numbers = sum(parameter.numel() for parameter in self._parameters) + (self._adaptive is not None)
+        return self.steps_begun * numbers
 
     def _ledger(self) -> Ledger:
         event = SampledGaussian(
@@ -248,6 +277,7 @@ class PrivateTraining:
     def _step_without_rows(self) -> None:
         """The step of an empty batch: noise alone, as leaving it out would tell that the batch was empty."""
         self._sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in self._parameters]
+        self._count = torch.zeros((), dtype=torch.float64)
         self._stage = _Stage.DIFFERENTIATED
         self._optimizer.step()
 
@@ -265,8 +295,13 @@ class PrivateTraining:
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
         self._require_whole_optimizer()
         self._require_no_gradients()
-        stddev = self.noise_multiplier * self.clip_norm / self._batch_size
-        self._noise.release(self._sums, stddev, self.steps_begun - 1)
+        changing = self._changing
+        stddev = self._sum_noise * (self.clip_norm if changing is None else changing.current) / self._batch_size
+        beside = [] if changing is None else [changing.beside(self._sums, self._count)]
+        self._noise.release([*self._sums, *beside], stddev, self.steps_begun - 1)
+        if changing is not None:
+            changing.follow(float(beside[0]))
+            self._engine.clipping = replace(self._engine.clipping, norm=changing.clipped_to)
         for parameter, noisy in zip(self._parameters, self._sums, strict=True):
             parameter.grad = noisy
         self._sums = []

@@ -39,6 +39,9 @@ _MANTISSA = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7}
 _LEAST = {"F64": -1074, "F32": -149, "F16": -24, "BF16": -133}
 #: Number of places sampled, evenly spaced over all weights that get noise.
 _PLACES = 32
+#: Weights counted at once, so few that memory for them is not taken from the system each time; and more than the
+#: exponents that any format has.
+_SLICE, _EXPONENTS = 1 << 14, 2200
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,10 @@ def _numbers(stored: NDArray[np.generic], tensor: TensorInfo) -> NDArray[np.gene
 
 def _spacings(stored: NDArray[np.generic], tensor: TensorInfo) -> Iterator[tuple[int, int]]:
     """Log2 of the spacings of ``stored`` (n,), each with how many weights have it."""
-    fraction, exponent = np.frexp(_numbers(stored, tensor))
-    least = _LEAST[tensor.dtype]
-    log_spacings = np.where(fraction == 0, least, np.maximum(exponent - 1 - _MANTISSA[tensor.dtype], least))
-    yield from zip(*(part.tolist() for part in np.unique(log_spacings, return_counts=True)), strict=True)
+    least, counts = _LEAST[tensor.dtype], np.zeros(_EXPONENTS, np.int64)
+    for start in range(0, len(stored), _SLICE):
+        fraction, exponent = np.frexp(_numbers(stored[start : start + _SLICE], tensor))
+        above_least = np.where(fraction == 0, 0, np.maximum(exponent - 1 - _MANTISSA[tensor.dtype] - least, 0))
+        counts += np.bincount(above_least, minlength=_EXPONENTS)
+    for above in np.flatnonzero(counts).tolist():
+        yield least + above, int(counts[above])

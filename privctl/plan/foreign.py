@@ -24,7 +24,9 @@ from privctl.domain.events import (
     LaplaceNoise,
     ManyWayResponse,
     MixtureOfGaussians,
+    ReplacedGaussian,
     SampledGaussian,
+    TruncatedGaussian,
     ZeroConcentratedDp,
 )
 from privctl.domain.guarantee import Adjacency
@@ -40,13 +42,14 @@ _ADD_OR_REMOVE_TAKEN = (
     "removed leaves its place empty"
 )
 _REPLACE_ONE_TAKEN = (
-    "Adjacency taken: replace-one, which batches of fixed size and answers of each record are known for. Replacing one "
-    "example changes a sum by twice the clip norm at most, and noise multipliers are taken to be noise standard "
-    "deviation / clip norm"
+    "Adjacency taken: replace-one, which is stated or is what batches of fixed size and answers of each record are "
+    "known for. Replacing one example changes a sum by twice the clip norm at most, and noise multipliers are taken to "
+    "be noise standard deviation / clip norm"
 )
 #: Where a ledger may say which neighbours it means, and how it says add-or-remove.
 _ADJACENCY_KEYS = ("adjacency", "neighboring_relation", "neighbouring_relation", "neighbors", "neighbours")
 _ADD_OR_REMOVE = {"addorremove", "addorremoveone"}
+_REPLACE_ONE = {"replaceone"}
 _KNOWN = (
     "a list of events as privctl writes it; Opacus's accountant.history, [[noise multiplier, sample rate, steps]], "
     'or its state_dict(), {"history": [...]}; a dp_accounting tree as repr() writes it, or as JSON with "class_name"'
@@ -101,12 +104,11 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
 
     Raises InputError, naming ``source``, for anything else, and for events that privctl has no bound for.
     """
-    if text.lstrip()[:1] not in ("[", "{"):
-        return _composed(_of_repr(text, source), source)
-    data = parse_json(text, source)
-    _check_adjacency(data, source)
-    if isinstance(data, dict) and "class_name" in data:
-        return _composed(data, source)
+    tree = _of_repr(text, source) if text.lstrip()[:1] not in ("[", "{") else None
+    data = parse_json(text, source) if tree is None else tree
+    replaced = _states_replacement(data, source)
+    if tree is not None or (isinstance(data, dict) and "class_name" in data):
+        return _composed(data, source, replaced)
     history = data.get("history") if isinstance(data, dict) else data
     if not isinstance(history, list) or not (history or history is data):
         raise InputError(f"{source} is no ledger; expected {_KNOWN}")
@@ -114,20 +116,34 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
         if history is data:
             return None
         _refuse_entry(history[0], 0, source)
-    return tuple(_of_history(entry, i, source) for i, entry in enumerate(history))
+    events = tuple(_of_history(entry, i, source) for i, entry in enumerate(history))
+    return tuple(map(_of_replacement, events)) if replaced else events
 
 
-def _check_adjacency(data: Any, source: str) -> None:
-    """Raise InputError where ``data`` names neighbours that do not differ by one example added or removed."""
-    for key in _ADJACENCY_KEYS:
-        stated = data.get(key) if isinstance(data, dict) else None
+def _states_replacement(data: Any, source: str) -> bool:
+    """Whether ``data`` says that its neighbours replace an example; InputError for neighbours of any other kind."""
+    stated = set(_relations(data, source, 0))
+    if len(stated) > 1:
+        raise InputError(f"{source} states both add-or-remove and replace-one adjacency; state one of them")
+    return True in stated
+
+
+def _relations(data: Any, source: str, depth: int) -> Iterator[bool]:
+    """What ``data`` and all within it say of their neighbours: True for replacement, False for adding or removing."""
+    within = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    for each in within if depth <= _DEEPEST else ():
+        if isinstance(each, dict | list):
+            yield from _relations(each, source, depth + 1)
+    for key in _ADJACENCY_KEYS if isinstance(data, dict) else ():
+        stated = data.get(key)
         plain = "".join(c for c in str(stated).rpartition(".")[2].lower() if c.isalpha())
-        if stated is not None and plain not in _ADD_OR_REMOVE:
+        if stated is not None and plain not in _ADD_OR_REMOVE | _REPLACE_ONE:
             raise InputError(
-                f"{source} has {key} {shown(stated)}; foreign ledgers are read with add-or-remove adjacency, and the "
-                "same noise protects less where neighbours replace an example; give the noise multipliers of "
-                "add-or-remove, and state that or nothing"
+                f"{source} has {key} {shown(stated)}; foreign ledgers are read with add-or-remove or replace-one "
+                "adjacency; give the noise multipliers of one of them, and state that"
             )
+        if stated is not None:
+            yield plain in _REPLACE_ONE
 
 
 def _of_history(entry: Any, index: int, source: str) -> Event:
@@ -198,7 +214,8 @@ def _plain(node: ast.expr, depth: int) -> Any:
     return ast.literal_eval(node)
 
 
-def _composed(tree: Any, source: str) -> tuple[Event, ...]:
+def _composed(tree: Any, source: str, stated: bool) -> tuple[Event, ...]:
+    """The events of a tree, for neighbours that replace an example where it is ``stated`` or an event is for these."""
     counts: Counter[Event] = Counter()
     for event, times in _leaves(tree, 1.0, 1, 0, source):
         counts[event] += times
@@ -208,14 +225,27 @@ def _composed(tree: Any, source: str) -> tuple[Event, ...]:
         _checked(lambda event=event, n=n: replace(event, steps=n), source)  # type: ignore[misc]
         for event, n in counts.items()
     )
-    replaced = any(event.adjacency is Adjacency.REPLACE_ONE for event in found)
-    return tuple(map(_of_replacement, found)) if replaced else found
+    replaced = stated or any(event.adjacency is Adjacency.REPLACE_ONE for event in found)
+    if not replaced:
+        return found
+    found = tuple(map(_of_replacement, found))
+    for event in found:
+        if stated and event.adjacency is not Adjacency.REPLACE_ONE:
+            raise InputError(
+                f"{source} holds {event.mechanism} among events for neighbours that replace an example, for which no "
+                "bound on it is derived here; expected Gaussian noise, and randomized response on the whole data"
+            )
+    return found
 
 
 def _of_replacement(event: Event) -> Event:
-    """Gaussian noise on the whole data as it protects where a record is replaced: a batch of all of it."""
+    """Gaussian noise on the whole data or on Poisson batches, as it protects where a record is replaced."""
     if isinstance(event, SampledGaussian) and event.sample_rate == 1:
         return replace(event, batches=Batches.FIXED_SIZE)
+    if isinstance(event, SampledGaussian) and event.batches is Batches.POISSON:
+        return ReplacedGaussian(
+            noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=event.steps
+        )
     return event
 
 
@@ -224,7 +254,6 @@ def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iter
     name = tree.get("class_name") if isinstance(tree, dict) else None
     if name is None or depth > _DEEPEST:
         raise InputError(f"{source}: {shown(tree)} is no DpEvent; expected {_KNOWN}")
-    _check_adjacency(tree, source)
     if name == "NoOpDpEvent":
         return
     if name == "ComposedDpEvent" and isinstance(tree.get("events"), list) and rate == 1:
@@ -245,8 +274,9 @@ def _leaves(tree: Any, rate: float, times: int, depth: int, source: str) -> Iter
         raise InputError(
             f"{source} holds {shown(name)}{within}, for which no bound is derived here; expected Gaussian noise, "
             "mixtures of it, Laplace or discrete Laplace noise, each on the whole data or on a Poisson batch of its "
-            "own, Gaussian noise on samples without replacement, randomized response, zCDP and tree aggregation on the "
-            "whole data, the best of runs of equal Gaussians, and compositions of these"
+            "own, Gaussian noise on truncated Poisson batches and on samples without replacement, randomized response, "
+            "zCDP and tree aggregation on the whole data, the best of runs of equal Gaussians, and compositions of "
+            "these"
         )
 
 
@@ -292,8 +322,6 @@ def _of_batch(tree: Any, rate: float, times: int, depth: int, source: str) -> It
 def _of_runs(tree: Mapping[str, Any], depth: int, source: str) -> Event:
     """The best of runs, each of equal Gaussians on batches, or of any on the whole data."""
     mean, shape = _number(tree, "mean"), _number(tree, "shape")
-    if math.isinf(shape):
-        raise ValueError("shape is inf; no bound is derived here for a Poisson number of runs")
     inner = tree.get("event")
     # Gaussians on the whole data amount to one, as several on one batch do.
     batched = list(_leaves(inner, 1.0, 1, depth, source))
@@ -304,8 +332,8 @@ def _of_runs(tree: Mapping[str, Any], depth: int, source: str) -> Event:
     if not isinstance(only, SampledGaussian) or only.batches is not Batches.POISSON:
         raise ValueError("the runs of which the best is released are not of equal Gaussians on the data or on batches")
     return BestOfRuns(
-        noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, mean_runs=mean, shape=shape,
-        run_steps=sum(n for _, n in run or batched),
+        noise_multiplier=only.noise_multiplier, sample_rate=only.sample_rate, mean_runs=mean,
+        shape=None if shape == math.inf else shape, run_steps=sum(n for _, n in run or batched),
     )  # fmt: skip
 
 
@@ -323,10 +351,22 @@ def _of_trees(tree: Mapping[str, Any]) -> Event:
     return SampledGaussian(noise_multiplier=noise / math.sqrt(levels))
 
 
+def _truncated(tree: Mapping[str, Any]) -> Sequence[Event]:
+    """Poisson batches cut to a largest size."""
+    rate, records, size = (
+        _number(tree, "sampling_probability"), _whole(tree, "dataset_size"), _whole(tree, "truncated_batch_size")
+    )  # fmt: skip
+    if rate == 0 or records == 0 or size == 0:
+        return ()
+    noise = _number(tree, "noise_multiplier")
+    return (TruncatedGaussian(noise_multiplier=noise, sample_rate=rate, examples=records, largest_batch=size),)
+
+
 #: DpEvents on the whole data alone -> one step of each here, nothing where they tell nothing.
 _STATED: Mapping[str, Callable[[Mapping[str, Any], int, str], Sequence[Event]]] = {
     "RandomizedResponseDpEvent": lambda tree, depth, source: _answers(tree),
     "RepeatAndSelectDpEvent": lambda tree, depth, source: (_of_runs(tree, depth, source),),
     "SingleEpochTreeAggregationDpEvent": lambda tree, depth, source: (_of_trees(tree),),
+    "TruncatedSubsampledGaussianDpEvent": lambda tree, depth, source: _truncated(tree),
     "ZCDpEvent": lambda tree, depth, source: _concentrated(tree),
 }

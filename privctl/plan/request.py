@@ -30,8 +30,12 @@ _ACCEPTED = {
     "banded": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ferret": {"epsilon"} | _RATE,
     "secret": {"noise_multiplier", "priors"} | (_RATE - {"sample_rate"}),
+    "search": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ledger": {"ledger", "priors", "no_peers"},
 }
+#: Mechanisms whose noise is told by --noise-multiplier.
+_GAUSSIANS = ("group-gaussian", "replace-one-gaussian", "truncated-poisson")
+_ACCEPTED |= {name: {"epsilon", "noise_multiplier", "priors"} | _RATE for name in _GAUSSIANS}
 _ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
 _ALWAYS = {"delta", "mechanism"}
 
@@ -112,6 +116,7 @@ def _planner(options: Mapping[str, Any], note: Notify) -> _Planner:
         return _plan_of_ledger(options)
     planned = {
         "gaussian": _plan_of_gaussian, "banded": _plan_of_banded, "ferret": _plan_of_signs, "secret": _plan_of_secret,
+        "search": _plan_of_search,
     }  # fmt: skip
     return planned.get(options["mechanism"], _plan_of_event)(options, note)
 
@@ -159,6 +164,25 @@ def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
     return partial(plan_banded, asked, _delta(options), priors=tuple(options["priors"]))
 
 
+def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:
+    from privctl.accounting.runs_law import shape_of
+    from privctl.domain.events import BestOfRuns
+    from privctl.plan.theorems import plan_search
+
+    target, noise = _one_of(options, "epsilon", "noise_multiplier")
+    if options["expected_runs"] is None:
+        raise CommandError("--mechanism search needs --expected-runs, the number of runs on average, such as 10")
+    rate, steps = _rate_and_steps(options, note)
+    event = BestOfRuns(
+        noise_multiplier=1.0 if noise is None else noise,
+        mean_runs=options["expected_runs"],
+        shape=shape_of(options["runs_law"] or "geometric"),
+        sample_rate=rate,
+        run_steps=steps,
+    )
+    return partial(plan_search, event, _delta(options), target=target, priors=options["priors"])
+
+
 def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     """A kind of event without a table of methods of its own."""
     from privctl.plan.theorems import NoiseSearch, plan_ledger, setting_of
@@ -168,16 +192,22 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
         known = ", ".join(kind.mechanism for kind in EVENTS.values())
         raise CommandError(f"--mechanism {options['mechanism']} is none of privctl's; choose from {known}")
     setting = setting_of(kind)
-    target, _ = _one_of(options, "epsilon", setting.parameter)
+    target, stated = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)
     own = {option.field: options[option.parameter] for option in kind.options}
     facts = {field: value for field, value in own.items() if value is not None} | {"steps": steps}
+    if stated is not None:
+        facts[setting.field] = stated
     if "sample_rate" in {field.name for field in fields(kind)}:
         facts["sample_rate"] = rate
     elif rate != 1:
         raise CommandError(
             f"--mechanism {kind.mechanism} is not known on batches; remove --sample-rate, --dataset-size and --epochs"
         )
+    if "examples" in {field.name for field in fields(kind)}:
+        if options["dataset_size"] is None:
+            raise CommandError(f"--mechanism {kind.mechanism} needs --dataset-size, --batch-size and --epochs")
+        facts["examples"] = options["dataset_size"]
     required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
     for option in kind.options:
         if option.field in required - facts.keys():

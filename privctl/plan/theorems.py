@@ -12,8 +12,19 @@ from privctl.accounting import calibrate as calibration
 from privctl.accounting import renyi, sign_bits
 from privctl.accounting.events import ROWS
 from privctl.accounting.guarantees import assumptions_of, finite, guarantee_of
+from privctl.accounting.ledger import epsilon_bound
+from privctl.accounting.runs_law import name_of
 from privctl.accounting.secrets import fano as secrets
-from privctl.domain.events import Batches, Event, EventOption, Ledger, SecretMixture, SignBits
+from privctl.domain.events import (
+    Batches,
+    BestOfRuns,
+    Event,
+    EventOption,
+    Ledger,
+    SampledGaussian,
+    SecretMixture,
+    SignBits,
+)
 from privctl.domain.guarantee import (
     Adjacency,
     Assumption,
@@ -47,9 +58,17 @@ class NoiseSearch:
         return self.kind(**self.facts, **{setting.field: setting.of_noise(noise)})
 
 
+#: The option that sets the noise of Gaussian mechanisms, which they share.
+NOISE_MULTIPLIER = EventOption(
+    name="noise_multiplier", help="Noise standard deviation / clip norm.", field="noise_multiplier"
+)
+
+
 def setting_of(kind: type[Event]) -> EventOption:
     """The option that sets the noise of events of ``kind``; raises ValueError where none does."""
     setting = ROWS[kind].setting if kind in ROWS else None
+    if setting is not None and setting.field == NOISE_MULTIPLIER.field:
+        return NOISE_MULTIPLIER
     for option in kind.options:
         if setting is not None and option.field == setting.field:
             return option
@@ -108,6 +127,35 @@ def plan_ledger(
         solution=solution,
         remarks=remarks,
     )
+
+
+def price(event: BestOfRuns, delta: float) -> str:
+    """What releasing the best of the event's runs costs beside one run, in one sentence."""
+    run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=event.run_steps)
+    alone, whole = (epsilon_bound(Ledger(events=(each,)), delta) for each in (run, event))
+    return (
+        f"one run alone has epsilon {alone:.4g} at delta {delta:g}; releasing the best of a random number of them, "
+        f"{event.mean_runs:g} on average ({name_of(event.shape)} law), raises it to {whole:.4g}"
+    )
+
+
+def plan_search(
+    event: BestOfRuns, delta: float, *, target: float | None = None, priors: Sequence[float] = ()
+) -> BudgetPlan:
+    """The best of the event's runs; with a ``target`` epsilon, of the least noise that meets it.
+
+    Raises ValueError where no noise does.
+    """
+    if target is not None:
+        noise = calibration.noise_multiplier_for(
+            target, delta, lambda noise: Ledger(events=(replace(event, noise_multiplier=noise),))
+        )
+        event = replace(event, noise_multiplier=noise)
+    remark = price(event, delta)
+    plan = plan_ledger([event], delta, priors=priors, remarks=(remark[:1].upper() + remark[1:],))
+    if target is None:
+        return plan
+    return replace(plan, solved="noise multiplier", target=target, solution=event.noise_multiplier)
 
 
 def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None) -> BudgetPlan:

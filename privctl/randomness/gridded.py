@@ -147,17 +147,31 @@ def _release_float32(
             return False
         doubtful.append(np.where(near < pairs, near, near - pairs))
         results.append(whole)
-    chosen = np.unique(np.concatenate(doubtful))
-    places = np.concatenate([chosen, chosen[chosen + pairs < count] + pairs])
+    places, refined = _refined(values, np.concatenate(doubtful), stddevs, words, bits)
+    for out, whole, exact, stddev in zip(outputs, results, refined, stddevs, strict=True):
+        np.multiply(whole, np.float32(spacing(stddev)), out=out)
+        out[places] = exact
+    return True
+
+
+def _refined(
+    values: NDArray[np.floating],
+    doubtful: NDArray[np.intp],
+    stddevs: Sequence[float],
+    words: Sequence[NDArray[np.int32]],
+    bits: Sequence[BlockBits],
+) -> tuple[NDArray[np.intp], list[NDArray[np.float32]]]:
+    """The places in ``values`` that the ``doubtful`` pairs make, and what is released there, computed in float64."""
+    if not len(doubtful):  # as in most tensors of a hundred numbers
+        return doubtful, [np.empty(0, np.float32)] * len(stddevs)
+    chosen, pairs = np.unique(doubtful), (len(values) + 1) // 2
+    places = np.concatenate([chosen, chosen[chosen + pairs < len(values)] + pairs])
     padded = np.zeros(2 * len(chosen))
     padded[: len(places)] = values[places]
     refined = [np.empty(len(padded), np.float32) for _ in stddevs]
     leading = [np.concatenate([candidate_words[chosen], candidate_words[chosen + pairs]]) for candidate_words in words]
     _release_float64(padded, np.arange(len(chosen)), stddevs, refined, leading, bits)
-    for out, whole, exact, stddev in zip(outputs, results, refined, stddevs, strict=True):
-        np.multiply(whole, np.float32(spacing(stddev)), out=out)
-        out[places] = exact[: len(places)]
-    return True
+    return places, [exact[: len(places)] for exact in refined]
 
 
 def _round(

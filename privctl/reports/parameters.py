@@ -143,6 +143,7 @@ class TrainingParameters:
     delta: float | None = None
     data: str | None = None
     unit: str | None = None
+    max_records_per_user: int | None = None
     initial_weights: str | None = None
     initial_seed: int | None = None
     trained: tuple[str, ...] | None = None
@@ -171,7 +172,8 @@ class ExternalTrainingParameters:
     """Of a training in a loop that privctl did not write; ``program`` says what wrote the report.
 
     ``batch_size`` is the expected one. ``steps_begun`` count as spent; ``updates`` were made.
-    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry.
+    ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry. ``clip_norms`` is the
+    path of an adaptive clip norm.
     """
 
     program: str
@@ -190,6 +192,11 @@ class ExternalTrainingParameters:
     released_numbers: int | None = None
     noise_source: str | None = None
     accountant_history: tuple[tuple[float, ...], ...] = ()
+    target_unclipped_quantile: float | None = None
+    clip_norm_learning_rate: float | None = None
+    unclipped_count_stddev: float | None = None
+    sum_noise_multiplier: float | None = None
+    clip_norms: tuple[float, ...] | None = None
     measured_members: int | None = None
     measured_nonmembers: int | None = None
 
@@ -313,19 +320,47 @@ class ShadowParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAudit:
+    """What an audit was asked, as far as something could be left out of its report.
+
+    ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each that was to be judged, those
+    of the model's own report included; ``curve`` says that of its mechanism was. ``columns`` are those of scores.
+    ``logged`` says that it was entered into a log.
+    """
+
+    files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    attacks: tuple[str, ...] = ()
+    thorough: bool = False
+    least_auc: float | None = None
+    claims: tuple[tuple[float, float], ...] = ()
+    curve: bool = False
+    delta: float | None = None
+    threshold: float | None = None
+    columns: tuple[str, ...] = ()
+    group_by: str | None = None
+    greedy_only: bool = False
+    exact_only: bool = False
+    logged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditParameters:
     """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own.
 
+    ``asked`` is what it was asked, None in older reports.
     ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
     """
 
     task: str | None = None
     attack: tuple[str, ...] = ()
+    asked: AskedAudit | None = None
     extraction: Mapping[str, Any] | None = None
     confidence: float | None = None
     least_auc: float | None = None
     split_commitment: str | None = None
     split_records: int | None = None
+    group_by: str | None = None
+    grouped_records: Mapping[str, int] | None = None
     canary_groups: int | None = None
     canary_exact_groups: int | None = None
     canary_commitment: str | None = None

@@ -166,7 +166,15 @@ def weights_path(folder: Path, index: int) -> Path:
 def settings_of(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
     """The settings that all models of a folder share, as JSON values."""
     training, recipe = pool.request.training, pool.recipe
-    left_out = {"method", "micro_tokens", "micro_examples", "clipping_passes", "clip_norm", "noise_multiplier"}
+    left_out = {
+        "method",
+        "micro_tokens",
+        "micro_examples",
+        "clipping_passes",
+        "clip_norm",
+        "noise_multiplier",
+        "adaptive",
+    }
     of_recipe = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in left_out}
     return {
         **{name: str(value) if isinstance(value, str) else value for name, value in of_recipe.items()},

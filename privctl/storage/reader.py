@@ -103,10 +103,14 @@ class SafetensorsFile:
         self.close()
 
 
-def version_of(file: Path | int) -> tuple[int, int, int]:
-    """What tells a file from another one and from itself after a write: its number, size and time of change [ns]."""
+def version_of(file: Path | int) -> tuple[int, int, int, int]:
+    """What tells a file from another one and from itself after a write: its number, size and two times [ns].
+
+    Whoever may write to a file can set the time of its last write back, but not that of the last change of its status,
+    which the system sets, at every write too.
+    """
     found = os.stat(file)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @dataclass(frozen=True, slots=True)

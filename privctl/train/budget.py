@@ -10,9 +10,10 @@ from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, exact_target
 from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
+from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
-from privctl.domain.events import BandedGaussian, Batches, Ledger, SampledGaussian
+from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, GroupGaussian, Ledger, SampledGaussian
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
@@ -46,11 +47,12 @@ def recipe_for(
     steps = _steps(request, examples, rate) if plan is None else _planned_steps(request, plan)
     private = request.method.noised
     delta = (request.budget.delta or default_delta(examples)) if request.method.guaranteed else None
+    search = request.method.search(request)
     try:
         coefficients = _coefficients(request.method.bands(request), rate, steps)
         noise = 0.0
         if private and delta is not None:
-            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients)
+            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients, search)
         return TrainingSettings(
             method=request.method_name,
             steps=steps,
@@ -72,9 +74,19 @@ def recipe_for(
             bf16=in_bfloat16(request),
             batches=batches,
             coefficients=coefficients,
+            group=request.method.group(request),
+            search=search,
+            adaptive=request.method.adaptive(request, noise, size),
         ), delta
     except ValueError as error:
-        raise CommandError(flagged(str(error), {"bands", *TrainingSettings.__dataclass_fields__})) from None
+        raise CommandError(
+            flagged(str(error), {"bands", "unclipped_count_stddev", *TrainingSettings.__dataclass_fields__})
+        ) from None
+
+
+def numbers_of_step(request: RetrainRequest, trained: int) -> int:
+    """How many numbers a step releases, which trains so many; 0 where that is not known."""
+    return trained + 1 if trained and request.method.adaptive(request, 1.0, 1.0) is not None else trained
 
 
 def _coefficients(bands: int, rate: float, steps: int) -> tuple[float, ...] | None:
@@ -101,13 +113,46 @@ def ledger_of(
     its privacy loss.
     """
     rate = recipe.sample_rate if plan is None else plan.largest_probability
+    if recipe.search is not None:
+        return _searched(recipe.noise_multiplier, rate, spent, recipe.search)
     if recipe.coefficients is not None:
         return _banded(recipe.noise_multiplier, rate, spent, recipe.coefficients)
+    if recipe.group is not None:
+        return _grouped(recipe.noise_multiplier, rate, spent, recipe.group)
     return _gaussians(recipe.noise_multiplier, rate, spent, measured, recipe.batches)
 
 
 def _banded(noise: float, rate: float, steps: int, coefficients: tuple[float, ...]) -> Ledger:
     event = BandedGaussian(noise_multiplier=noise, coefficients=coefficients, sample_rate=rate, steps=steps)
+    return Ledger(events=(event,))
+
+
+def _grouped(noise: float, rate: float, steps: int, group: int) -> Ledger:
+    return Ledger(events=(GroupGaussian(noise_multiplier=noise, group_size=group, sample_rate=rate, steps=steps),))
+
+
+def price_of_group(recipe: TrainingSettings, delta: float | None) -> str:
+    """What clipping each record of a user by itself costs beside clipping all of them as one; "" where it is not done.
+
+    As one example a user would be drawn as often as a record is.
+    """
+    if recipe.group is None or delta is None:
+        return ""
+    rate, steps = recipe.sample_rate, recipe.steps
+    epsilon = epsilon_bound(_grouped(recipe.noise_multiplier, rate, steps, recipe.group), delta)
+    alone = noise_multiplier_for(epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
+    return (
+        f"with up to {recipe.group} records of a user, each clipped by itself, epsilon {epsilon:.3g} takes a noise "
+        f"multiplier of {recipe.noise_multiplier:.4g}; clipping all of a user's records as one, without "
+        f"--max-records-per-user, takes {alone:.4g} at the same sampling rate"
+    )
+
+
+def _searched(noise: float, rate: float, steps: int, search: NumberOfRuns) -> Ledger:
+    """The best of a random number of runs of so many steps."""
+    event = BestOfRuns(
+        noise_multiplier=noise, mean_runs=search.mean, shape=search.shape, sample_rate=rate, run_steps=steps
+    )
     return Ledger(events=(event,))
 
 
@@ -151,6 +196,7 @@ def _noise(
     plan: Protection | None,
     trained: int,
     coefficients: tuple[float, ...] | None = None,
+    search: NumberOfRuns | None = None,
 ) -> float:
     budget = request.budget
     if plan is not None:
@@ -161,9 +207,15 @@ def _noise(
     assert budget.epsilon is not None
     measured = request.method.side_releases(request, examples, steps, rate)
     if measured is None:
-        within = _within(budget.epsilon, delta, steps * trained)
+        within = _within(
+            budget.epsilon, delta, steps * numbers_of_step(request, trained) * (1 if search is None else search.most)
+        )
+        if search is not None:
+            return noise_multiplier_for(*within, lambda noise: _searched(noise, rate, steps, search))
         if coefficients is not None:
             return noise_multiplier_for(*within, lambda noise: _banded(noise, rate, steps, coefficients))
+        if (group := request.method.group(request)) is not None:
+            return noise_multiplier_for(*within, lambda noise: _grouped(noise, rate, steps, group))
         batches = request.method.batches(request)
         return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps, batches=batches))
     within = _within(budget.epsilon, delta, steps * trained + measured.releases * _MOST_LAYERS if trained else 0)

@@ -33,6 +33,14 @@ class ClippingPasses(StrEnum):
     AUTO = "auto"
 
 
+class RunsLaw(StrEnum):
+    """The law of the number of runs of a private search; under POISSON there may be none."""
+
+    GEOMETRIC = "geometric"
+    LOGARITHMIC = "logarithmic"
+    POISSON = "poisson"
+
+
 class DerivativeMethod(StrEnum):
     """How a directional derivative is found, by the names users give."""
 

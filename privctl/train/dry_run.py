@@ -23,7 +23,7 @@ from privctl.models.synthetic import synthetic
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.parallel import Workers, own_device
 from privctl.train.adapters import adapted
-from privctl.train.budget import ledger_of, recipe_for
+from privctl.train.budget import ledger_of, price_of_group, recipe_for
 from privctl.train.contribution.training_job import clipping_of, gradient_stages, run_contribution_test
 from privctl.train.correlated_noise import correlated
 from privctl.train.gradient_noise import noise_for
@@ -131,7 +131,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     ratio = None
     if request.method.noised:
         ratio = SignalToNoise(
-            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=trained
+            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.sum_noise_multiplier, numbers=trained
         )
         said += too_little(ratio)
     seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)
@@ -167,8 +167,15 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
     if sentence := _truncation(job.task):
         yield sentence
     yield from voiding(job)
+    if job.recipe.search is not None:
+        yield (
+            f"this is one run of a search, which makes {job.recipe.search.mean:g} on average; epsilon is that of the "
+            "whole search"
+        )
     if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
         yield near
+    if price := price_of_group(job.recipe, job.delta):
+        yield price
 
 
 def _full(job: TrainingJob, network: nn.Module, device: torch.device) -> Precision:

@@ -16,11 +16,15 @@ _PREFIX = "tally."
 
 @dataclass(slots=True, kw_only=True)
 class EpochStats:
-    """Losses and norms (n,) of the examples in order of use; ``zeroed`` counts those without a finite gradient."""
+    """Losses and norms (n,) of the examples in order of use; ``zeroed`` counts those without a finite gradient.
+
+    ``counted`` is what those of the step under way added to the count that an adaptive clip norm follows.
+    """
 
     losses: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     zeroed: int = 0
+    counted: list[Tensor] = field(default_factory=list)
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor]) -> Self:
@@ -37,16 +41,24 @@ class EpochStats:
             _PREFIX + "zeroed": zeroed,
         }
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> tuple[int, int, int, int]:
         """What ``rewind`` takes to forget everything added since."""
-        return len(self.losses), len(self.norms), self.zeroed
+        return len(self.losses), len(self.norms), self.zeroed, len(self.counted)
 
-    def rewind(self, mark: tuple[int, int, int]) -> None:
+    def rewind(self, mark: tuple[int, int, int, int]) -> None:
         """Forget what was added since ``mark``; nothing may have been gathered or summarized meanwhile."""
-        losses, norms, self.zeroed = mark
-        del self.losses[losses:], self.norms[norms:]
+        losses, norms, self.zeroed, counted = mark
+        del self.losses[losses:], self.norms[norms:], self.counted[counted:]
 
-    def finite_since(self, mark: tuple[int, int, int]) -> bool:
+    def take_count(self) -> Tensor:
+        """The sum of ``counted``, a number float64 on the CPU, which is then forgotten."""
+        found = torch.zeros((), dtype=torch.float64)
+        for each in self.counted:
+            found += each.cpu()
+        self.counted = []
+        return found
+
+    def finite_since(self, mark: tuple[int, int, int, int]) -> bool:
         """Whether every loss and norm that was added since ``mark`` is finite; waits for the device, once."""
         added = [values for values in (self.losses[mark[0] :], self.norms[mark[1] :]) if values]
         return not added or bool(torch.stack([torch.isfinite(torch.cat(values)).all() for values in added]).all())
@@ -61,14 +73,18 @@ class EpochStats:
         if workers.is_main:
             self.losses, self.norms, self.zeroed = [losses], [norms], zeroed
 
-    def summary(self, clip_norm: float) -> dict[str, float]:
-        """Mean loss, median norm, and the shares of clipped gradients and of those set to zero; empties the tally."""
+    def summary(self, clip_norm: float | None) -> dict[str, float]:
+        """Mean loss, median norm, and the shares of clipped gradients and of those set to zero; empties the tally.
+
+        Without one ``clip_norm`` for all, there is no share of clipped gradients.
+        """
         losses, norms = _joined(self.losses), _joined(self.norms)
         measures = {}
         if len(losses):
             measures["training_loss"] = float(losses.mean())
         if len(norms):
-            measures["clipped_fraction"] = float((norms > clip_norm).double().mean())
+            if clip_norm is not None:
+                measures["clipped_fraction"] = float((norms > clip_norm).double().mean())
             measures["median_norm"] = float(norms.median())
         if self.zeroed:
             measures["zeroed_fraction"] = self.zeroed / (self.zeroed + len(losses))

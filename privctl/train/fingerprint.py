@@ -14,6 +14,7 @@ from privctl.storage.reader import open_checkpoint
 from privctl.train.method import OPTION, MethodSettings, flag_of
 from privctl.train.methods import METHODS, method_named
 from privctl.train.prepare import TrainingJob
+from privctl.train.request import RetrainRequest
 
 #: Settings that may change when a run is resumed, as the help of --resume says: the device, how much it processes at
 #: once, what it shows, what it is evaluated on.
@@ -54,6 +55,19 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
         _WEIGHTS: list(_digests(job)),
+    }
+    fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
+    return fingerprint
+
+
+def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
+    """Everything that must stay the same when a search is resumed: also the held-out examples, which choose."""
+    asked, data = _settings_of(request), request.data
+    facts = {
+        "method": asked.pop("method_name"),
+        **asked,
+        "data": {**_settings_of(data), "train": data_digest(data.train)},
+        "held_out": None if data.held_out is None else data_digest(data.held_out),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint

@@ -68,22 +68,24 @@ class GradientCanaries:
         self.every_step: NDArray[np.float64] = np.zeros(count)
         self._begun = self._read(parameters)
 
-    @property
-    def unit(self) -> float:
+    def unit(self, clip_norm: float) -> float:
         """A canary's entry in a step's gradient, which is divided by the expected batch size like all gradients."""
-        return _BELOW * self._recipe.clip_norm / self._recipe.batch_size
+        return _BELOW * clip_norm / self._recipe.batch_size
 
-    def add(self, gradients: Sequence[Tensor]) -> None:
-        """Add the canaries that take part in this step to the sums ``gradients``, before noise."""
+    def add(self, gradients: Sequence[Tensor], clip_norm: float) -> None:
+        """Add the canaries that take part in this step to the sums ``gradients``, before noise.
+
+        A gradient of exactly the clip norm changes nothing in the count that an adaptive clip norm follows.
+        """
         taking_part = self.included & (self._source.random(len(self.included)) < self._recipe.sample_rate)
         chosen = self._places[torch.from_numpy(taking_part)]
         for gradient, places in self._within(gradients, chosen):
-            gradient.view(-1)[places.to(gradient.device)] += self.unit
+            gradient.view(-1)[places.to(gradient.device)] += self.unit(clip_norm)
 
-    def observe(self, gradients: Sequence[Tensor]) -> None:
+    def observe(self, gradients: Sequence[Tensor], clip_norm: float) -> None:
         """Take in the released ``gradients`` of one step, with their noise."""
-        values = self._read(gradients) / self.unit
-        rate, noise = self._recipe.sample_rate, self._recipe.noise_multiplier
+        values = self._read(gradients) / self.unit(clip_norm)
+        rate, noise = self._recipe.sample_rate, self._recipe.sum_noise_multiplier
         absent = math.log1p(-rate) if rate < 1 else -math.inf
         self.every_step += np.logaddexp(absent, math.log(rate) + (2 * values - 1) / (2 * noise * noise))
 

@@ -18,6 +18,7 @@ from privctl.models.normalisation import require_initial
 from privctl.parallel import Workers, own_device
 from privctl.storage.atomic import PendingFile
 from privctl.train.adapters import merged
+from privctl.train.budget import numbers_of_step
 from privctl.train.contribution.network_state import seed_dropout_secretly
 from privctl.train.contribution.training_job import (
     clipping_of,
@@ -138,10 +139,10 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     # With noise the steps begun are the position in the schedule, as in the loop.
     done = 0 if start is None else start.steps_begun if request.method.noised else start.updates
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
-    spent = steps_ledger(job)
+    spent, released = steps_ledger(job), numbers_of_step(request, trained)
     with (
         folder or nullcontext(),
-        observed(job, session, device=device, spent=spent, done=done, folder=folder, trained=trained) as observers,
+        observed(job, session, device=device, spent=spent, done=done, folder=folder, trained=released) as observers,
     ):
         trainer.advance, trainer.watch = observers
         with session.interrupts as stop:
@@ -167,7 +168,10 @@ def _too_noisy(job: TrainingJob, network: nn.Module) -> Iterator[str]:
         recipe = job.recipe
         yield from too_little(
             SignalToNoise(
-                steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=trained
+                steps=recipe.steps,
+                batch=recipe.batch_size,
+                noise_multiplier=recipe.sum_noise_multiplier,
+                numbers=trained,
             )
         )
 
@@ -229,6 +233,12 @@ def announced(job: TrainingJob) -> str:
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:
         sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    if recipe.adaptive is not None:
+        sentence += (
+            f"; the clip norm follows quantile {recipe.adaptive.quantile:g} of the gradients' norms from "
+            f"{recipe.clip_norm:g}, by counts with noise of standard deviation {recipe.adaptive.count_stddev:g}, for "
+            f"which the sum's noise is {recipe.sum_noise_multiplier:.6g} clip norms"
+        )
     if job.plan is not None:
         protection = job.plan.protection
         sentence += (

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.parallel import Workers
 from privctl.train.clipping.shards import is_shard, own_part, part_of
+from privctl.train.optimizers import moments, restore_moments
 from privctl.train.tensors import load_tensors, named_tensors, require_finite
 
 #: Makes sums of gradients safe to release, in place.
@@ -113,13 +114,13 @@ class Copies:
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         """See ``Holding``."""
-        return _weights(self.network) | _moments(optimizer, lambda _, moment: moment)
+        return _weights(self.network) | moments(optimizer, lambda _, moment: moment)
 
     def restore(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
         """See ``Holding``."""
         weights = {name.removeprefix(_MODEL): tensors[name] for name in tensors if name.startswith(_MODEL)}
         load_tensors(self.network, weights)
-        _restore_moments(optimizer, tensors, lambda _, moment: moment)
+        restore_moments(optimizer, tensors, lambda _, moment: moment)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,7 +171,7 @@ class Shards:
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         """See ``Holding``."""
-        return _weights(self.network) | _moments(optimizer, lambda i, moment: _shared_like(self.trained[i], moment))
+        return _weights(self.network) | moments(optimizer, lambda i, moment: _shared_like(self.trained[i], moment))
 
     def restore(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
         """See ``Holding``; one tensor at a time is read whole."""
@@ -181,10 +182,10 @@ class Shards:
         with torch.no_grad():
             for name, place in places.items():
                 own_part(place).copy_(part_of(tensors[_MODEL + name], place))
-        _restore_moments(optimizer, tensors, lambda i, moment: part_of(moment, self.trained[i]).clone())
+        restore_moments(optimizer, tensors, lambda i, moment: part_of(moment, self.trained[i]).clone())
 
 
-_MODEL, _OPTIMIZER = "model.", "optimizer."
+_MODEL = "model."
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
@@ -196,28 +197,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 def _weights(network: nn.Module) -> dict[str, Tensor]:
     return {_MODEL + name: tensor for name, tensor in named_tensors(network).items()}
-
-
-def _moments(optimizer: torch.optim.Optimizer, as_saved: Callable[[int, Tensor], Tensor]) -> dict[str, Tensor]:
-    """The optimizer's moments by name, each ``as_saved`` for the parameter of that number."""
-    return {
-        f"{_OPTIMIZER}{index}.{key}": as_saved(index, torch.as_tensor(value))
-        for index, moments in optimizer.state_dict()["state"].items()
-        for key, value in moments.items()
-        if value is not None
-    }
-
-
-def _restore_moments(
-    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], own: Callable[[int, Tensor], Tensor]
-) -> None:
-    state: dict[int, dict[str, Any]] = {}
-    for name in tensors:
-        if name.startswith(_OPTIMIZER):
-            _, index, key = name.split(".", 2)
-            state.setdefault(int(index), {})[key] = own(int(index), tensors[name])
-    if state:
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def _shared_like(parameter: nn.Parameter, part: Tensor) -> Tensor:

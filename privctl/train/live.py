@@ -75,7 +75,7 @@ class EpsilonSoFar:
             return self._known
         if (ledger := self.spent(begun)) is not None:
             started = time.perf_counter()
-            released = Released(coordinates=max(1, begun * self.trained))
+            released = Released(coordinates=max(1, begun * self.trained) * self.job.recipe.most_runs)
             whole, _ = epsilon_with_charge(lambda less: epsilon_bound(ledger, less, precision=COARSE), released, delta)
             # The coarse grid may round the last steps up past the budget, which is met.
             self._known = begun, whole if budget is None else min(whole, budget)

@@ -8,32 +8,31 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError, RunInterruptedError
-from privctl.domain.mechanism import Optimizer
+from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance, Notify
-from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
-from privctl.parallel import Workers, take_part
-from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
+from privctl.parallel import Workers
+from privctl.train.batch_gradients import BatchGradients
+from privctl.train.clip_norm import AdaptiveClipNorm, adaptive_norm
+from privctl.train.clipping.engine import PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
-from privctl.train.clipping.shards import begin_anew
 from privctl.train.correlated_noise import kept_noise, restore_noise
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
-from privctl.train.holding import Holding, Release, holding
+from privctl.train.holding import Holding, holding
 from privctl.train.kept_memory import kept_memory
 from privctl.train.micro_batches import MicroBatches
+from privctl.train.optimizers import optimizer_for
 from privctl.train.precision import FullPrecision, Precision
 from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import BatchSource
@@ -41,17 +40,14 @@ from privctl.train.settings import TrainingSettings
 from privctl.train.tensors import gather_shards
 from privctl.train.watch import Unwatched, Watch
 
-NOT_FINITE = "the loss is not finite; the training diverged: lower --learning-rate, or check the model"
-#: Tokens of a made-up record that a process computes where only others have examples left.
-_SHORT = 4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
     """A completed run: the number of ``updates`` and of ``steps_begun``, and one entry of ``history`` per epoch.
 
     ``side_releases_begun`` counts side releases. ``released`` counts all numbers that were released, with noise if the
-    method adds any. ``before`` are the held-out measures of the starting weights.
+    method adds any. ``before`` are the held-out measures of the starting weights. ``clip_norms`` are those of an
+    adaptive clip norm, one an update, and last what the next would have had.
     """
 
     updates: int
@@ -60,6 +56,7 @@ class FinishedRun:
     side_releases_begun: int = 0
     released: int = 0
     before: Mapping[str, float] = field(default_factory=dict)
+    clip_norms: tuple[float, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,14 +90,14 @@ class Trainer:
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
     notify: Notify = lambda _: None
-    _micro: MicroBatches = field(init=False)
     _held: Holding = field(init=False)
-    _looks: bool = field(init=False)  # whether each micro-batch is held to be finite by itself
+    _adaptive: AdaptiveClipNorm | None = field(init=False)
+    _batch: BatchGradients = field(init=False)
 
     def __post_init__(self) -> None:
         self._held = holding(self.network, self.workers)
-        self._looks = self.workers.lockstep
-        self._micro = MicroBatches(
+        self._adaptive = adaptive_norm(self.recipe)
+        micro = MicroBatches(
             task=self.task,
             examples=self.recipe.micro_examples,
             tokens=self.recipe.micro_tokens,
@@ -108,6 +105,18 @@ class Trainer:
             notify=self.notify,
             workers=self.workers,
             may_pass_twice=self.recipe.may_pass_twice,
+        )
+        self._batch = BatchGradients(
+            network=self.network,
+            task=self.task,
+            recipe=self.recipe,
+            noisy=self.noise is not None,
+            workers=self.workers,
+            device=self.device,
+            precision=self.precision,
+            held=self._held,
+            micro=micro,
+            adaptive=self._adaptive,
         )
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
@@ -120,13 +129,15 @@ class Trainer:
         """
         updates, steps_begun, history = 0, 0, list(start.history) if start else []
         before = finite_of(self.first_look(self.network))
-        optimizer = _optimizer(self._held.optimized, self.recipe)
+        optimizer = optimizer_for(self._held.optimized, self.recipe)
         if start is not None:
             updates, steps_begun = start.updates, start.steps_begun
             self.precision.restore(start.tensors, start.side_releases_begun)
             if self.canaries is not None:
                 self.canaries.restore(start.tensors)
             restore_noise(self.noise if self.workers.is_main else None, start.tensors)
+            if self._adaptive is not None:
+                self._adaptive.restore(start.tensors)
             if start.tensors:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
@@ -153,7 +164,8 @@ class Trainer:
                     raise RunInterruptedError(self._interruption(updates))
                 self.advance(1)
         side_releases = self.precision.side_releases_begun
-        released = steps_begun * sum(p.numel() for p in self._held.trained) + side_releases * self.precision.numbers
+        numbers = sum(p.numel() for p in self._held.trained) + (self._adaptive is not None)
+        released = steps_begun * numbers + side_releases * self.precision.numbers
         return FinishedRun(
             updates=updates,
             steps_begun=steps_begun,
@@ -161,6 +173,7 @@ class Trainer:
             side_releases_begun=side_releases,
             released=released,
             before=before,
+            clip_norms=() if self._adaptive is None else tuple(self._adaptive.norms),
         )
 
     def _state(self, updates: int, steps_begun: int, history: Sequence[Mapping[str, float]]) -> SavedState:
@@ -204,10 +217,12 @@ class Trainer:
         # Secret draws are never repeated; a public order continues where it stopped.
         position = self._position(updates, steps_begun)
         chosen = self.workers.share(self.batches.batch(position)).tolist()
-        accumulate = partial(self._accumulate_all, engine, chosen, position, tally)
+        if engine is not None and self._adaptive is not None:
+            engine.clipping = replace(engine.clipping, norm=self._adaptive.clipped_to)
+        accumulate = partial(self._batch.add, engine, chosen, position, tally)
         # In lockstep they begin and end each pass jointly.
         seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
-        self._held.combine(None if self.noise is None else self._releasing(self.noise, steps_begun))
+        self._release(steps_begun, tally.take_count())
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(updates)
         optimizer.step()
@@ -215,137 +230,37 @@ class Trainer:
             engine.bound_rows()
         return seen
 
-    def _releasing(self, noise: GradientNoise, steps_begun: int) -> Release:
-        stddev = self.recipe.noise_multiplier * self.recipe.clip_norm / self.recipe.batch_size
+    def _release(self, steps_begun: int, count: Tensor) -> None:
+        """Sum the gradients over all processes, with noise where there is any; so ``count``, for an adaptive norm."""
+        noise, adaptive = self.noise, self._adaptive
+        clip_norm = self.recipe.clip_norm if adaptive is None else adaptive.current
+        stddev = self.recipe.sum_noise_multiplier * clip_norm / self.recipe.batch_size
+        noisy = torch.zeros(1, dtype=torch.float64)
 
-        def release(gradients: Sequence[Tensor]) -> None:
+        def release(noise: GradientNoise, gradients: Sequence[Tensor]) -> None:
+            # The main process has the count's sum, and alone adds noise to it.
+            beside = [adaptive.beside(gradients, count)] if adaptive is not None and self.workers.is_main else []
             if self.canaries is not None:
-                self.canaries.add(gradients)
-            noise.release(gradients, stddev, steps_begun)
+                self.canaries.add(gradients, clip_norm)
+            noise.release([*gradients, *beside], stddev, steps_begun)
             if self.canaries is not None:
-                self.canaries.observe(gradients)
+                self.canaries.observe(gradients, clip_norm)
+            for each in beside:
+                noisy.copy_(each)
 
-        return release
-
-    def _accumulate_all(
-        self, engine: PerExample | None, chosen: Sequence[int], position: int, tally: EpochStats
-    ) -> list[int]:
-        """Add the gradients of all ``chosen`` examples, which are returned in order.
-
-        Whether all was finite is looked at once, in the end, for that waits for a GPU. Where something was not, the
-        same examples are gone through again, each micro-batch being looked at. In lockstep each is looked at at once,
-        before other processes add to it, and what ends the run in one process ends it in all.
-        """
-        mark = tally.mark()
-
-        def restart() -> None:
-            tally.rewind(mark)
-            begin_anew(self.network)
-            self._held.forget()
-
-        def add(micro: list[int]) -> list[list[int]]:
-            return self._accumulate(engine, micro, position, tally)
-
-        seen = self._micro.each(chosen, position, add, restart=restart)
-        if not self.workers.any_in_lockstep(not tally.finite_since(mark)):
-            return seen
-        if engine is None or self.workers.lockstep:
-            raise InputError(NOT_FINITE)
-        restart()
-        self._looks = True
-        try:
-            return self._micro.each(chosen, position, add, restart=restart)
-        finally:
-            self._looks = self.workers.lockstep
-
-    def _accumulate(
-        self, engine: PerExample | None, examples: Sequence[int], position: int, tally: EpochStats
-    ) -> list[list[int]]:
-        """Add the examples' share of the step's gradient: their sum, divided by the expected batch size.
-
-        Returns groups of them that must be computed again by themselves, nothing of which was added. Without examples,
-        take part in what other processes compute.
-        """
-        if not examples:
-            self._accompany(engine, position)
-            return []
-        losses = partial(self._losses, self.task.batch(examples, self.device, position))
-        if engine is not None:
-            result = self._clipped(engine, losses, examples)
-            if isinstance(result, ClippedBatch):
-                tally.losses.append(result.losses)
-                tally.norms.append(result.norms)
-                return []
-            if self.noise is None:  # in lockstep: the others are in this step too
-                tally.losses.append(torch.tensor([math.nan], device=self.device))
-                return []
-            if result and len(examples) == 1:
-                tally.zeroed += 1
-                return []
-            # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
-            # decides the fate of another, each suspect row is run again alone, and only then counted as zero. Without
-            # suspects, it was another process's rows that were not finite.
-            sound = [example for row, example in enumerate(examples) if row not in result]
-            return [group for group in (sound, *([examples[row]] for row in sorted(result))) if group]
-        with self.precision.on(examples):
-            batch_losses = losses()
-            torch.autograd.backward(batch_losses.sum() * self._held.share / self.recipe.batch_size)
-        tally.losses.append(batch_losses.detach())
-        return []
-
-    def _accompany(self, engine: PerExample | None, position: int) -> None:
-        """Make a pass with one made-up record, of which nothing is added."""
-        inputs = synthetic(self.task, [_SHORT], classes=1).batch([0], self.device, position)
-        if engine is None:
-            torch.autograd.backward(self._losses(inputs).sum() * 0.0)
-            return
-        losses = partial(self._losses, inputs)
-        with suppress(NotFiniteError):
-            if self._suspects(engine, losses, 1) is None:
-                engine.accumulate(losses, weight=0.0)
-
-    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            return self.task.losses(self.network, inputs)
-
-    def _clipped(
-        self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int]
-    ) -> ClippedBatch | frozenset[int]:
-        """Add a batch's clipped gradients. Return rows that are not finite, with nothing added; without noise raise."""
-        try:
-            suspects = self._suspects(engine, losses, len(examples))
-            if suspects is not None:
-                return suspects
-            with self.precision.on(examples):
-                return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks)
-        except NotFiniteError as fault:
-            if self.noise is None and not self.workers.lockstep:
-                raise
-            return frozenset(fault.rows)
-
-    def _suspects(self, engine: PerExample, losses: Callable[[], Tensor], rows: int) -> frozenset[int] | None:
-        """Verify what random rounding would hide, first; returns rows that are not finite in any process's batch.
-
-        None where there are none; outside of lockstep this raises NotFiniteError instead.
-        """
-        if not self.precision.rounds:
-            return None
-        found: frozenset[int] = frozenset()
-        try:
-            engine.verify(losses, rows)
-        except NotFiniteError as fault:
-            if not self.workers.lockstep:
-                raise
-            found = frozenset(fault.rows)
-        return found if self.workers.lockstep and take_part(bool(found)) else None
+        if adaptive is not None:
+            self.workers.reduce_to_main([count])
+        self._held.combine(None if noise is None else partial(release, noise))
+        if adaptive is not None:
+            adaptive.follow(float(self.workers.broadcast(noisy)))
 
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
         """One epoch's finite measures. Raises InputError for weights that are not finite."""
         self._held.require_finite(step)
         tally.gather(self.workers)
         measured = self.evaluate(self.network)
-        numbers = {"step": float(step), **tally.summary(self.recipe.clip_norm), **measured}
-        return finite_of(numbers)
+        clip_norm = self.recipe.clip_norm if self._adaptive is None else None
+        return finite_of({"step": float(step), **tally.summary(clip_norm), **measured})
 
     def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
         """Write ``state``, after collecting its tensors."""
@@ -356,6 +271,7 @@ class Trainer:
             if self.folder is not None:
                 more = {} if self.canaries is None else self.canaries.tensors()
                 own = tally.tensors() | dict(self.precision.tensors()) | kept_noise(self.noise)
+                own |= {} if self._adaptive is None else self._adaptive.tensors()
                 self.folder.save(replace(state, tensors=tensors | own | more))
 
         # Shards are gathered while they are written.
@@ -372,29 +288,3 @@ class Trainer:
 def finite_of(measures: Mapping[str, float]) -> dict[str, float]:
     """The finite ones of ``measures``."""
     return {name: number for name, number in measures.items() if math.isfinite(number)}
-
-
-def _optimizer(parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> torch.optim.Optimizer:
-    """Torch's optimizer for the recipe, without any weight decay in the gradient."""
-    common: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
-    if recipe.optimizer in (Optimizer.SGD, Optimizer.MOMENTUM):
-        # Weight decay of torch's SGD is part of the gradient; the decoupled kind is what sensitivities are derived for.
-        return _DecayedSGD(parameters, momentum=recipe.momentum, **common)
-    # Torch's Adam adds weight decay to the gradient too; without any, AdamW is Adam.
-    return torch.optim.AdamW(parameters, betas=(recipe.beta1, recipe.beta2), fused=True, **common)
-
-
-class _DecayedSGD(torch.optim.SGD):
-    """(Heavy-ball) gradient descent with decoupled weight decay: weights shrink first, then move."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter], *, lr: float, momentum: float, weight_decay: float) -> None:
-        super().__init__(parameters, lr=lr, momentum=momentum)
-        self._decay = weight_decay
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        if self._decay:
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.mul_(1 - group["lr"] * self._decay)
-        return super().step(closure)

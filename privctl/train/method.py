@@ -13,10 +13,12 @@ from privctl.domain.events import Batches
 from privctl.domain.ranges import Range
 
 if TYPE_CHECKING:
+    from privctl.accounting.runs_law import NumberOfRuns
     from privctl.domain.events import SampledGaussian
     from privctl.domain.progress import Progress
     from privctl.domain.report import PrivacyReport
     from privctl.domain.training_plan import TrainingPlan
+    from privctl.train.adaptive_clipping import AdaptiveClipping
     from privctl.train.prepare import TrainingJob
     from privctl.train.request import ReplayRequest, RetrainRequest
     from privctl.train.session import Session
@@ -132,10 +134,13 @@ class Method:
     warning of its report.
 
     ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
-    noise is correlated (``bands``). Otherwise they are passes in a public order; then ``whole_passes``, if not empty,
-    says what is accounted in whole passes, and no run may end within one. ``run`` trains and saves, ``plan`` says
-    what a run would do without training, ``replay`` repeats a recorded run without data, ``files`` are suffixes of
-    files beside the output.
+    noise is correlated (``bands``); ``group`` is how many records a user may have who is protected as a whole though
+    each record is clipped by itself, None where there is no such. Otherwise they are passes in a public order; then
+    ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one. ``search`` is
+    how many runs there are of which the best is released, None for one run. ``adaptive`` gives how the clip norm
+    follows the gradients, for a noise multiplier and a batch size, None where it stays. ``run`` trains and saves,
+    ``plan`` says what a run would do without training, ``replay`` repeats a recorded run without data, ``files`` are
+    suffixes of files beside the output.
     """
 
     name: str
@@ -156,6 +161,9 @@ class Method:
     sampled: Callable[[RetrainRequest], bool]
     batches: Callable[[RetrainRequest], Batches] = lambda _: Batches.POISSON
     bands: Callable[[RetrainRequest], int] = lambda _: 1
+    group: Callable[[RetrainRequest], int | None] = lambda _: None
+    search: Callable[[RetrainRequest], NumberOfRuns | None] = lambda _: None
+    adaptive: Callable[[RetrainRequest, float, float], AdaptiveClipping | None] = lambda *_: None
     check: Callable[[RetrainRequest], None] = lambda _: None
     side_releases: Callable[[RetrainRequest, int, int, float], SideReleases | None] = lambda *_: None
     run: Callable[[TrainingJob, Session], PrivacyReport | None]

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from privctl.data.bounded import bounded
 from privctl.data.columns import HeadKind
 from privctl.data.images import read_images
 from privctl.data.labels import labels_of, numbers_below
@@ -96,6 +97,8 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     classify = request.task in CLASSIFICATION
     problem = problem_of(request.model.path, request.task)
     train = partial(_texts, request, request.data.train, unit=request.data.unit)
+    if (most := request.method.group(request)) is not None:
+        train = partial(_first_of_each, train, most)
     workers.once_a_machine(lambda: _begun(train()))
     if classify and problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
@@ -103,6 +106,10 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     task = text_task(model, train(), text_options(request.data), seed=request.seed, keep=keep)
     held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
     return _job(request, model, task, held_out, collected, plan)
+
+
+def _first_of_each(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[TextRecord]:
+    return bounded(read(), most)
 
 
 def _texts(request: RetrainRequest, path: DataPath, unit: str | None = None) -> Iterator[TextRecord]:

@@ -21,7 +21,8 @@ from privctl.models.tasks.classification import ImageClassification, TextClassif
 from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
-from privctl.train import withheld
+from privctl.train import search, withheld
+from privctl.train.adaptive_clipping import adaptive_parameters, counted_gradients
 from privctl.train.budget import ledger_of
 from privctl.train.contribution.training_job import test_parameters, with_contribution_test
 from privctl.train.gradient_noise import GradientNoise
@@ -41,7 +42,7 @@ PRIVATE_OWNER = (
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
 #: Settings that a report states only where they say something.
-_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients")
+_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "adaptive", "search", "group")
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -93,7 +94,7 @@ def report_for(
         guarantees=tuple(_guarantees(job, finished, noise, secrets)),
         evidence=tuple(evidence_of(job, finished)),
         warnings=(
-            job.request.method.warning,
+            *(search.WARNINGS if job.recipe.search is not None else (job.request.method.warning,)),
             owner_of(job),
             *loaded_on(job),
             *withheld.caveats(job.request),
@@ -229,7 +230,7 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
         state=AssumptionState.ENFORCED,
         assumptions=(*premises(job), *secret_noise(noise)),
         note=NOTE,
-        released=Released(coordinates=finished.released),
+        released=Released(coordinates=finished.released * job.recipe.most_runs),
     )
     return with_contribution_test(guarantee, job)
 
@@ -237,6 +238,10 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
 def premises(job: TrainingJob) -> Iterator[Assumption]:
     """The assumptions of the record-level guarantee, beside those of the mechanism."""
     yield starting_weights(job)
+    if job.recipe.search is not None:
+        yield search.PREMISE
+    if job.recipe.adaptive is not None:
+        yield counted_gradients(AssumptionState.ENFORCED)
     if job.request.data.unit is None:
         yield Assumption(
             name="unit of privacy",
@@ -244,9 +249,10 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
             state=AssumptionState.ENFORCED,
         )
     else:
+        used = "" if job.recipe.group is None else f", of which {job.recipe.group} at most are used,"
         yield Assumption(
             name="unit of privacy",
-            statement=f"all records with one value of {job.request.data.unit!r} are one example",
+            statement=f"all records with one value of {job.request.data.unit!r}{used} are one example",
             state=AssumptionState.ENFORCED,
         )
     if job.plan is not None:
@@ -307,6 +313,12 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["batches"] = recipe.batches
     if recipe.coefficients is not None:
         settings["coefficients"] = list(recipe.coefficients)
+    if recipe.group is not None:
+        settings["max_records_per_user"] = recipe.group
+    if recipe.search is not None:
+        settings["search"] = search.parameters_of(request, recipe.search)
+    if recipe.adaptive is not None:
+        settings |= adaptive_parameters(recipe.adaptive, recipe.sum_noise_multiplier, finished.clip_norms)
     return {
         **{name: str(value) if isinstance(value, str) else value for name, value in settings.items()},
         "task": str(request.task),
@@ -329,7 +341,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "collected_from_data": list(collected(job)),
         "updates": finished.updates,
         "steps_begun": finished.steps_begun,
-        "released_numbers": finished.released if request.method.noised else None,
+        "released_numbers": finished.released * recipe.most_runs if request.method.noised else None,
         "noise_source": None if noise is None else noise.description,
         **test_parameters(job),
         "history": withheld.released(request, finished.history),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
+from privctl.train.adaptive_clipping import AdaptiveClipping, sum_noise_multiplier
 from privctl.train.choices import Schedule
 from privctl.train.methods import method_named
 
@@ -19,9 +21,12 @@ class TrainingSettings:
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
-    (``BandedGaussian``), and are None where each step has noise of its own. ``micro_tokens`` and ``micro_examples``
-    bound what goes through the network at once, and ``clipping_passes`` are the backward passes that clip it; they
-    change nothing but memory, time and rounding. Raises ValueError for settings out of range.
+    (``BandedGaussian``), and are None where each step has noise of its own. ``group`` is how many records of a user are
+    examples that are protected together (``GroupGaussian``), None where each is by itself. ``search`` is how many such
+    runs there are of which the best is released, None for this one alone. With ``adaptive``, ``clip_norm`` is that of
+    the first step, and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and
+    ``micro_examples`` bound what goes through the network at once, and ``clipping_passes`` are the backward passes that
+    clip it; they change nothing but memory, time and rounding. Raises ValueError for settings out of range.
     """
 
     method: str
@@ -44,6 +49,9 @@ class TrainingSettings:
     bf16: bool = False
     batches: Batches = Batches.POISSON
     coefficients: tuple[float, ...] | None = None
+    group: int | None = None
+    search: NumberOfRuns | None = None
+    adaptive: AdaptiveClipping | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):
@@ -57,11 +65,25 @@ class TrainingSettings:
         probability("sample_rate", self.sample_rate)
         if (self.noise_multiplier > 0) != method_named(self.method).noised:
             raise ValueError(f"noise_multiplier {self.noise_multiplier} contradicts method {self.method}")
+        if self.adaptive is not None:
+            sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
+
+    @property
+    def sum_noise_multiplier(self) -> float:
+        """Noise standard deviation / clip norm of each step's sum of gradients."""
+        if self.adaptive is None:
+            return self.noise_multiplier
+        return sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
 
     @property
     def bands(self) -> int:
         """Over how many steps noise is correlated; 1 where it is not."""
         return 1 if self.coefficients is None else len(self.coefficients)
+
+    @property
+    def most_runs(self) -> int:
+        """How many runs there are at most, of which the best is released."""
+        return 1 if self.search is None else self.search.most
 
     @property
     def may_pass_twice(self) -> bool:

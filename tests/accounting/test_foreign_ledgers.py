@@ -103,8 +103,9 @@ NOISE = {"class_name": "GaussianDpEvent", "noise_multiplier": 1.0}
 @pytest.mark.parametrize(
     ("ledger", "refused"),
     [
-        (OPACUS | {"adjacency": "replace-one"}, True),
-        (NOISE | {"neighboring_relation": "NeighboringRelation.REPLACE_ONE"}, True),
+        (OPACUS | {"adjacency": "replace-one"}, False),
+        (NOISE | {"neighboring_relation": "NeighboringRelation.REPLACE_ONE"}, False),
+        (OPACUS | {"adjacency": "whole-user"}, True),
         (
             {"class_name": "ComposedDpEvent", "events": [NOISE, NOISE | {"neighboring_relation": "REPLACE_SPECIAL"}]},
             True,
@@ -118,7 +119,7 @@ def test_a_ledger_of_another_adjacency_is_refused(ledger: dict[str, object], ref
     if not refused:
         assert foreign_events(json.dumps(ledger), "x")
         return
-    with pytest.raises(InputError, match="add-or-remove adjacency"):
+    with pytest.raises(InputError, match="add-or-remove or replace-one adjacency"):
         foreign_events(json.dumps(ledger), "x")
 
 
@@ -129,6 +130,7 @@ READ = {
     "mixture": Mixture(2.0, [0.0, 1.0, 2.0], [0.7, 0.2, 0.1]),
     "trees": Tree(4.0, [3, 8]),
     "sampled": Step(0.1, GAUSSIAN(1.5)),
+    "truncated": dp_event.TruncatedSubsampledGaussianDpEvent(1000, 0.02, 40, 1.5),
     "sampled-laplace": Step(0.1, LAPLACE(2.0)),
     "one-batch": Step(
         0.1, dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), dp_accounting.SelfComposedDpEvent(GAUSSIAN(4.0), 2)])
@@ -159,6 +161,7 @@ def test_each_kind_of_event_means_what_dp_accounting_means(name: str) -> None:
 
 
 REPLACED = {
+    "sampled": dp_accounting.ComposedDpEvent([Step(0.1, GAUSSIAN(2.0)), GAUSSIAN(6.0)]),
     "answers": dp_event.RandomizedResponseDpEvent(0.4, 5),
     "whole": dp_accounting.ComposedDpEvent([GAUSSIAN(3.0), dp_event.RandomizedResponseDpEvent(0.9, 5)]),
 }
@@ -166,12 +169,23 @@ REPLACED = {
 
 @pytest.mark.parametrize("name", REPLACED)
 def test_what_protects_against_replacement_means_what_dp_accounting_means(name: str) -> None:
-    events = foreign_events(repr(REPLACED[name]), "x")
+    stated = as_json(REPLACED[name].to_named_tuple()) | {"neighboring_relation": "REPLACE_ONE"}  # type: ignore[operator]
+    events = foreign_events(json.dumps(stated), "x")
     assert events is not None
+    assert name == "sampled" or events == foreign_events(repr(REPLACED[name]), "x")
     ledger, relation = Ledger(events=events), dp_accounting.NeighboringRelation.REPLACE_ONE
     found = epsilon_bound(ledger, 1e-5)
     assert found == pytest.approx(PLDAccountant(relation).compose(REPLACED[name]).get_epsilon(1e-5), rel=2e-3)
     assert verified_epsilon_of(ledger, 1e-5, (found * (1 + 1e-3),)).at_most(found * (1 + 1e-3))
+
+
+def test_replacement_is_not_taken_for_what_no_bound_is_derived_for() -> None:
+    replaced = {"neighboring_relation": "replace_one"}
+    with pytest.raises(InputError, match="holds laplace among events for neighbours that replace"):
+        foreign_events(json.dumps({"class_name": "LaplaceDpEvent", "noise_multiplier": 2.0} | replaced), "x")
+    both = {"class_name": "ComposedDpEvent", "events": [NOISE | {"adjacency": "add-or-remove"}]}
+    with pytest.raises(InputError, match="states both"):
+        foreign_events(json.dumps(both | replaced), "x")
 
 
 def test_samples_without_replacement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,6 +233,9 @@ def test_the_best_of_runs() -> None:
     assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(whole, 2.0, 0.0)), "x") == (
         BestOfRuns(noise_multiplier=1 / math.hypot(1 / 3, 1 / 4), mean_runs=2, shape=0),
     )
+    assert foreign_events(repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, math.inf)), "x") == (
+        BestOfRuns(noise_multiplier=1, mean_runs=3, shape=None),
+    )
 
 
 def test_several_gaussians_of_one_batch_are_one() -> None:
@@ -251,7 +268,6 @@ def test_laplace_noise() -> None:
         (repr(WithoutReplacement(10, 2, LAPLACE(1.0))), "other than Gaussian noise on samples without replacement"),
         (repr(WithoutReplacement(2, 10, GAUSSIAN(1.0))), "takes 10 of 2 records"),
         (repr(dp_event.SampledWithReplacementDpEvent(10, 2, GAUSSIAN(1.0))), "SampledWithReplacementDpEvent"),
-        (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 3.0, math.inf)), "Poisson number of runs"),
         (repr(dp_event.RepeatAndSelectDpEvent(LAPLACE(1.0), 3.0, 1.0)), "not of equal Gaussians"),
         (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 0.5, 1.0)), "mean_runs is 0.5"),
         (repr(dp_event.RandomizedResponseDpEvent(0.0, 3)), "every answer is told as it is"),

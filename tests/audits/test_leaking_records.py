@@ -75,7 +75,8 @@ def test_the_file_is_its_owners_alone_and_in_no_report(place: Path, capfd: pytes
     records = [json.loads(line) for line in leaks.read_text().splitlines()]
     assert sorted(record["line"] for record in records) == list(range(1, 31))
     assert {record["file"] for record in records} == {"members.jsonl"}
-    assert all(record.keys() == {"file", "line", "extracted", "scores", "nonmembers_as_high"} for record in records)
+    fields = {"file", "line", "extracted", "scores", "nonmembers_as_high", "reasons"}
+    assert all(record.keys() == fields for record in records)
     assert any(record["extracted"] is not None for record in records)
     assert f"and {leaks}" in capfd.readouterr().err
     for other in place.iterdir():

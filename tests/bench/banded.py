@@ -18,7 +18,7 @@ from tests.bench.common import ROOT, publish
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SHARED = ROOT.parent / "shared" / "data" / "text" / "sst2" / "train.tsv"
+SHARED = ROOT.parent / "shared" / "data" / "text" / "sst2" / "train.tsv"
 _HASHED = 2048
 #: Name -> expected batch size, epochs, width of the hidden layer (0: none), learning rates.
 TASKS = {
@@ -41,7 +41,7 @@ def main(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     data: dict[str, Any] = {"seeds": options.seeds, "threads": 1, "runs": []}
     for name in TASKS:
-        if name.startswith("SST-2") and not _SHARED.is_file():
+        if name.startswith("SST-2") and not SHARED.is_file():
             continue
         for epsilon in options.epsilon or (2.0, 8.0):
             data["runs"] += compared(name, epsilon, options.seeds)
@@ -62,7 +62,7 @@ def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:
     from privctl.plan.banded import BandedRequest, plan_banded
 
     batch, epochs, _, rates = TASKS[name]
-    size = len(_data(name, 0)[0])
+    size = len(data_of(name, 0)[0])
     steps, found = round(epochs * size / batch), []
     for bands in (1, 4, None):
         plan = plan_banded(
@@ -93,7 +93,7 @@ def trained(name: str, event: Any, learning_rate: float, seed: int) -> float:
     from privctl.train.sampling import CyclicPoisson, PoissonBatches
 
     batch, _, width, _ = TASKS[name]
-    inputs, labels, held_inputs, held_labels = _data(name, seed)
+    inputs, labels, held_inputs, held_labels = data_of(name, seed)
     torch.manual_seed(seed)
     sizes = [inputs.shape[1], *([width] if width else []), int(labels.max()) + 1]
     layers: list[torch.nn.Module] = []
@@ -132,7 +132,8 @@ def trained(name: str, event: Any, learning_rate: float, seed: int) -> float:
         return float((network(held_inputs).argmax(1) == held_labels).double().mean())
 
 
-def _data(name: str, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def data_of(name: str, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Inputs and labels to train on, and held-out ones."""
     import torch
 
     inputs, labels = _sentences() if name.startswith("SST-2") else _digits()
@@ -154,7 +155,7 @@ def _sentences() -> tuple[Tensor, Tensor]:
 
     import torch
 
-    lines = [line.rsplit("\t", 1) for line in _SHARED.read_text(encoding="utf-8").splitlines()]
+    lines = [line.rsplit("\t", 1) for line in SHARED.read_text(encoding="utf-8").splitlines()]
     inputs = torch.zeros(len(lines), _HASHED)
     for row, (text, _) in enumerate(lines):
         for word in text.split():

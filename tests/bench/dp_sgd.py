@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> None:
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking must not keep forked processes from the device
     if options.fastdp:
         sys.path.insert(0, options.fastdp)
-    _load()
+    load_parties()
     import torch
 
     from tests.bench import dp_sgd_parties, dp_sgd_shapes
@@ -76,7 +76,7 @@ def main(options: argparse.Namespace) -> None:
         sys.exit(f"privctl made no step of {', '.join(failed)}")
 
 
-def _load() -> None:
+def load_parties() -> None:
     """Import what the parties need, so that it counts in no one's memory."""
     import importlib
 
@@ -100,7 +100,8 @@ def _measured(shape: Shape, names: list[str], kind: str, options: argparse.Names
     return {"shape": shape.name, "examples": shape.examples, "positions": shape.positions, "parties": parties}
 
 
-def _work(shape: Shape, kind: str, size: tuple[int, int], *, noise: float, clip: float = 1.0) -> Work:
+def work_of(shape: Shape, kind: str, size: tuple[int, int], *, noise: float, clip: float = 1.0) -> Work:
+    """A new model of ``shape`` on the ``kind`` of device, with a batch of ``size``; always the same."""
     import torch
 
     from tests.bench.dp_sgd_parties import Work
@@ -120,7 +121,8 @@ def _work(shape: Shape, kind: str, size: tuple[int, int], *, noise: float, clip:
     )
 
 
-def _step(work: Work, name: str) -> Step:
+def step_of(work: Work, name: str) -> Step:
+    """The step of the party of this ``name``."""
     from tests.bench.dp_sgd_parties import PARTIES
 
     return PARTIES[name](work)
@@ -134,9 +136,9 @@ def _error(shape: Shape, name: str, kind: str) -> float | None:
 
     if name in (BASE, PARTLY):
         return None
-    expected, clip = _definition(_work(shape, kind, shape.tiny, noise=0))
-    work = _work(shape, kind, shape.tiny, noise=0, clip=clip)
-    _step(work, name)()
+    expected, clip = _definition(work_of(shape, kind, shape.tiny, noise=0))
+    work = work_of(shape, kind, shape.tiny, noise=0, clip=clip)
+    step_of(work, name)()
     found = {n: p.grad for n, p in _named(work.model)}
     off = [(expected[n] if g is None else g * work.count - expected[n]).norm() for n, g in found.items()]
     size = [g.norm() for g in expected.values()]
@@ -170,7 +172,7 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
 
     count_what_is_held()
     before = status_mib("VmRSS")
-    step = _step(_work(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
+    step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
     if name in (OURS, PARTLY):
         step()  # the first also compares with autograd
     gc.collect()
@@ -190,7 +192,7 @@ def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespac
     from tests.bench.dp_sgd_parties import BASE, OURS, PARTLY
 
     size = (shape.examples, shape.positions)
-    steps = {name: _step(_work(shape, kind, size, noise=NOISE), name) for name in names}
+    steps = {name: step_of(work_of(shape, kind, size, noise=NOISE), name) for name in names}
     factor = 1 if shape.fewer_rounds else 3
     seconds: dict[str, dict[int, float]] = {name: {} for name in names}
     processor: dict[str, dict[int, float]] = {name: {} for name in names}

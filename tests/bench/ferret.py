@@ -116,7 +116,7 @@ def _measured(shape: Shape, peers: list[str], options: argparse.Namespace) -> Re
 
 
 def _work(shape: Shape, size: tuple[int, int]) -> Work:
-    from tests.bench.dp_sgd import _work as work
+    from tests.bench.dp_sgd import work_of as work
 
     return work(shape, "cpu", size, noise=1.0)
 

@@ -145,8 +145,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "-o scores-0.parquet",
             "secrets scan train.jsonl --shard 1/2 -o part-1.jsonl.gz",
             "secrets scan train.jsonl --shard 2/2 -o part-2.jsonl.gz",
-            "audit m/ --members train.jsonl --nonmembers held-out.jsonl",
-            "audit private/ --members train.jsonl --nonmembers held-out.jsonl",
+            "audit m/ --members train.jsonl --nonmembers held-out.jsonl --attack loss",
+            "audit private/ --members train.jsonl --nonmembers held-out.jsonl --attack loss",
         )
         for line in prepare:
             assert run([*smaller(shlex.split(line)), "-q"]) in MAY_END.get(line.split()[0], (0,)), line

@@ -22,6 +22,7 @@ def parts() -> dict[str, str]:
     """Each made part by its mark."""
     return {
         "figures dp-sgd": _dp_sgd(),
+        "figures dp-sgd-processes": _processes(),
         "figures clipping-passes": _clipping_passes(),
         "figures layers": _layers(),
         "figures dpquant": _dpquant(),
@@ -108,6 +109,24 @@ def _dp_sgd() -> str:
 
 def _memory(shape: dict[str, Any], found: dict[str, Any]) -> float:
     return float(found["peak_mib"] / shape["parties"]["non-private"]["peak_mib"])
+
+
+def _processes() -> str:
+    rows = []
+    for shape in results("dp-sgd-processes")["shapes"]:
+        base, base_kept, ours, ours_kept = shape["processes"].values()
+        rows.append(
+            [
+                f"{shape['shape']}, {shape['rounds']}",
+                *(f"{each['to_non_private']:.2f}" for each in (ours, ours_kept, base_kept)),
+                f"{ours_kept['to_non_private_alike']:.2f}",
+                *(f"{a['page_faults']:,.0f} -> {b['page_faults']:,.0f}" for a, b in [(ours, ours_kept)]),
+                *(f"{a['peak_mib']:.0f} -> {b['peak_mib']:.0f}" for a, b in [(ours, ours_kept), (base, base_kept)]),
+            ]
+        )
+    titles = ["shape, rounds", "private, not kept", "private, kept", "non-private, kept", "private / non-private, kept"]
+    peaks = ["resident peak, MiB", "of a non-private step"]
+    return as_table([*titles, "page faults of a private step", *peaks], rows)
 
 
 def _clipping_passes() -> str:
@@ -219,12 +238,14 @@ def _noise() -> str:
             [
                 name,
                 _number(found["median_s"]),
+                _number(found["cpu_s"]),
                 _number(found["to_cp"]),
                 _number(found["to_cp_and_sync"]),
                 "-" if above is None else f"{above:,.0f}",
             ]
         )
-    return as_table(["way", "seconds", "time / cp", "time / cp and sync", "MiB above libraries"], rows)
+    ratios = ["time / cp", "time / cp and sync"]
+    return as_table(["way", "seconds", "processor seconds", *ratios, "MiB above libraries"], rows)
 
 
 def _layers() -> str:
@@ -310,6 +331,7 @@ def _conditions() -> str:
     rows = []
     for name in (
         "dp-sgd",
+        "dp-sgd-processes",
         "clipping-passes",
         "layers",
         "dpquant",

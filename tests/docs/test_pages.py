@@ -150,6 +150,8 @@ def test_what_builds_the_site_is_pinned() -> None:
     assert names <= pinned
 
 
+# Links, citations and command lines of the pages are looked at above, in quick tests.
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="needs pip install -e '.[docs]'")
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.events.row import EventAccounting, NoiseSetting, on_batches
 from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Atoms, Sampled
+from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from tests.events.geometric_event import GeometricNoise
 
@@ -16,7 +16,7 @@ from tests.events.geometric_event import GeometricNoise
 def _pair(event: GeometricNoise, lower: bool) -> RepeatedPair:
     up = -math.log1p(math.exp(-event.epsilon))
     atoms = Atoms((-event.epsilon, event.epsilon), (up - event.epsilon, up))
-    return RepeatedPair(Sampled(atoms, event.sample_rate) if event.sample_rate < 1 else atoms, event.steps)
+    return on_batches(atoms, event)
 
 
 def _divergences(event: GeometricNoise, alphas: Floats) -> Floats:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privctl.domain.checks import count, positive, probability
-from privctl.domain.events import Event, EventOption
+from privctl.domain.event import EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, Positive, Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeometricNoise(Event):
+class GeometricNoise(SampledEvent):
     """A count of a Poisson batch plus k with probability proportional to exp(-|k| epsilon), ``steps`` times."""
 
     tag = "geometric"
@@ -17,16 +17,6 @@ class GeometricNoise(Event):
     options = (EventOption(name="count_epsilon", help="geometric: epsilon of one count.", field="epsilon"),)
     contribution = "one example changes a count by one at most"
 
-    epsilon: float
-    sample_rate: float = 1.0
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon)
-        probability("sample_rate", self.sample_rate)
-        count("steps", self.steps)
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (self.sample_rate,)
+    epsilon: Positive
+    sample_rate: Chance = 1.0
+    steps: Steps = 1

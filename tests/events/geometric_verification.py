@@ -8,24 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from flint import arb
 
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from tests.events.geometric_event import GeometricNoise
 from verify.events.row import (
     OF_STEPS,
-    CellMaker,
     DeltaOfRatio,
     Draw,
-    EventVerification,
     Floats,
     PlannedAs,
-    poisson_unless_all,
+    PoissonVerification,
+    fixed_cells,
 )
 from verify.recompute.step_cells import LossCells, atoms, largest_on_batch
-
-
-def _cells(event: GeometricNoise, attained_only: bool) -> CellMaker:
-    return lambda width, reach: _of_counts(event)
 
 
 def _of_counts(event: GeometricNoise) -> LossCells:
@@ -66,17 +60,14 @@ class GeometricParameters(BudgetParameters):
     count_epsilon: float | None = None
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="geometric",
         parameters=GeometricParameters,
         fields={"count_epsilon": ("epsilon", None), **OF_STEPS},
         solved={"count epsilon": "epsilon"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
-    chances=lambda event: (event.sample_rate,),
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
-    cells=_cells,
+    cells=fixed_cells(_of_counts),
     largest_loss=lambda event: largest_on_batch(event.epsilon, event.sample_rate),
     once=_once,
     draw=_draw,

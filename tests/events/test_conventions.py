@@ -17,12 +17,15 @@ from privctl.domain.events import (
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
     Event,
+    GroupGaussian,
     LaplaceNoise,
     ManyWayResponse,
     MixtureOfGaussians,
     RandomizedResponse,
+    ReplacedGaussian,
     SampledGaussian,
     SecretMixture,
+    TruncatedGaussian,
     ZeroConcentratedDp,
 )
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
@@ -44,7 +47,14 @@ KINDS: list[Event] = [
     EpsilonDeltaDp(epsilon=0.5, delta=1e-8, sample_rate=0.1, steps=5),
     SecretMixture(probabilities=(0.1, 0.2), noise_multiplier=5, steps=5),
 ]
-SLOW = [pytest.param(event, marks=pytest.mark.slow) for event in (IN_BINS, ZERO_CONCENTRATED, BEST_OF_RUNS)]
+OF_BATCHES = (
+    GroupGaussian(noise_multiplier=2, group_size=3, sample_rate=0.1, steps=20),
+    ReplacedGaussian(noise_multiplier=2, sample_rate=0.1, steps=20),
+    TruncatedGaussian(noise_multiplier=2, largest_batch=15, examples=100, sample_rate=0.1, steps=20),
+)
+SLOW = [
+    pytest.param(event, marks=pytest.mark.slow) for event in (IN_BINS, ZERO_CONCENTRATED, BEST_OF_RUNS, *OF_BATCHES)
+]
 
 
 def _named(event: Event) -> str:

@@ -37,6 +37,9 @@ PROVED = Guarantee(
 CONDITIONAL = replace(PROVED, status=Status.CONDITIONAL, assumptions=(ENFORCED, ASSERTED))
 
 
+DATA = Artifact(role="data", path="records.jsonl", digest="blake3:" + "d" * 64, bytes=9)
+
+
 def digest(name: str) -> str:
     return "blake3:" + name.encode().hex().ljust(64, "0")
 
@@ -50,11 +53,13 @@ def making(
     *guarantees: Guarantee,
     name: str = "m",
     step: str = "retrain",
-    inputs: Sequence[Artifact] = (),
+    inputs: Sequence[Artifact] | None = None,
     parents: Sequence[Path] = (),
     **more: Any,
 ) -> Path:
-    """The report of a step that wrote the weights ``name``."""
+    """The report of a step that wrote the weights ``name``; of a training it names some data unless told otherwise."""
+    if inputs is None:
+        inputs = (DATA,) if step == "retrain" else ()
     report = PrivacyReport(
         step=step,
         created=CREATED,

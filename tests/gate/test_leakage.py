@@ -13,10 +13,13 @@ from audits.extraction.summary import METHOD as EXTRACTION
 from audits.membership.attack import RATES
 from audits.membership.baseline import BLIND, CONTROL, LENGTH
 from privctl.domain.evidence import Bound, Evidence, JointTest
+from privctl.domain.gate import GateOutcome
+from privctl.domain.report import Artifact
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks.exposure import upper_bits
 from privctl.gate.checks.leakage import BASELINES
 from tests.gate.made import (
+    DATA,
     FAIL,
     INCONCLUSIVE,
     PASS,
@@ -28,6 +31,7 @@ from tests.gate.made import (
     making,
     of,
     only,
+    weights,
 )
 
 
@@ -247,3 +251,13 @@ def test_the_bound_on_exposure_is_a_little_above_clopper_and_pearson_s(bits: flo
 def test_the_bound_on_exposure_where_there_is_none() -> None:
     assert upper_bits(12.0, 12.0, 0.05) is None
     assert upper_bits(0.0, 0.0, 0.05) is None
+
+
+@pytest.mark.parametrize(("trained", "outcome"), [((DATA,), PASS), ((), INCONCLUSIVE)])
+def test_a_training_that_names_no_data_shows_of_no_records_that_they_were_trained_on(
+    tmp_path: Path, trained: tuple[Artifact, ...], outcome: GateOutcome
+) -> None:
+    """Left out of its report, any records could be audited in their place."""
+    report = making(tmp_path / "m.json", PROVED, inputs=trained)
+    looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.55), inputs=[weights("m"), replace(DATA, role="members")])
+    assert only(judged(report, looked, max_auc="0.6"), "max_auc").outcome is outcome

@@ -11,7 +11,7 @@ import pytest
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.domain.guarantee import Guarantee, Notion, PrivacyUnit, Status
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Status
 from privctl.domain.report import Artifact
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks.permitted import _largest_accuracy, _largest_auc, _largest_tpr
@@ -51,7 +51,8 @@ def data(name: str, role: str = "data") -> Artifact:
 def finding(folder: Path, *evidence: Evidence, guarantee: Guarantee = PROVED, **limits: Any) -> Finding:
     """What a gate finds of the verdict that members can be told from non-members."""
     # Reports made by hand hold no mechanism to compute anything from; what only reads the setting takes it as given.
-    report = making(folder / "m.json", guarantee)
+    guarantees = [guarantee, *limits.pop("more", ())]
+    report = making(folder / "m.json", *guarantees, inputs=limits.pop("trained", (data("later"),)))
     inputs = limits.pop("inputs", (weights("m"), data("later", "members")))
     looked = audit(folder / "a.json", *(evidence or (SEEN,)), verdicts=[limits.pop("verdict", APART)], inputs=inputs)
     return only(judged(report, looked, recompute=limits.pop("recompute", "true"), **limits), "forbid_outcomes")
@@ -86,11 +87,41 @@ def test_a_leak_within_limits_and_guarantee_passes_and_is_shown(tmp_path: Path, 
         ({"min_confidence": "0.995"}, "the interval is not certain enough"),
         ({"inputs": (weights("m"),)}, "it is not known whose membership was attacked"),
         ({"verdict": replace(APART, subject="planted canaries left no trace")}, "another verdict"),
+        ({"trained": ()}, "the training does not name its data"),
+        ({"trained": (data("earlier"),)}, "the training names other data"),
     ],
 )
 def test_anything_else_fails(tmp_path: Path, change: dict[str, Any], why: str) -> None:
     settings = {name: value for name, value in {**LIMITS, **change}.items() if value is not None}
     assert finding(tmp_path, **settings).outcome is FAIL, why
+
+
+@pytest.mark.parametrize(("smaller", "outcome"), [(0.02, FAIL), (0.5, PASS)])
+def test_a_leak_beyond_a_guarantee_for_other_neighbours_fails(
+    tmp_path: Path, smaller: float, outcome: GateOutcome
+) -> None:
+    """The policy counts one kind of neighbours; that the other guarantee is contradicted shows all the same."""
+    counted = replace(PROVED, adjacency=Adjacency.REPLACE_ONE)
+    other = replace(PROVED, epsilon=smaller)
+    settings = {**LIMITS, "adjacencies": "replace-one"}
+    assert finding(tmp_path, guarantee=counted, more=[other], **settings).outcome is outcome
+
+
+def test_a_guarantee_for_neighbours_that_the_policy_does_not_count_allows_nothing(tmp_path: Path) -> None:
+    assert finding(tmp_path, **LIMITS, adjacencies="replace-one").outcome is FAIL
+
+
+@pytest.mark.parametrize(("unit", "outcome"), [(None, FAIL), ("document", FAIL), ("user", PASS)])
+def test_a_guarantee_of_single_records_allows_nothing_of_users(
+    tmp_path: Path, unit: str | None, outcome: GateOutcome
+) -> None:
+    """What an epsilon of one record allows is less than what all records of a user may show."""
+    parameters = {"method": "dp-sgd", "unit": unit}
+    report = making(tmp_path / "m.json", PROVED, parameters=parameters, inputs=[data("later")])
+    grouped = {"group_by": "user", "grouped_records": {"members": 900, "nonmembers": 900}}
+    inputs = (weights("m"), data("later", "members"))
+    looked = audit(tmp_path / "a.json", SEEN, verdicts=[APART], inputs=inputs, parameters=grouped)
+    assert only(judged(report, looked, recompute="true", **LIMITS), "forbid_outcomes").outcome is outcome
 
 
 def test_a_few_records_that_stand_out_fail(tmp_path: Path) -> None:

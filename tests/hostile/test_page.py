@@ -71,7 +71,8 @@ class _Markup(HTMLParser):
 def markup(text: str) -> tuple[set[tuple[str, ...]], str]:
     """Every element that occurs, with its attributes' names; and the text between them."""
     parser = _Markup()
-    parser.feed(text)
+    for line in text.splitlines(keepends=True):  # much quicker than all at once
+        parser.feed(line)
     parser.close()
     return set(parser.found), "".join(parser.text)
 

@@ -238,6 +238,20 @@ def test_text_that_cannot_be_read(tmp_path: Path) -> None:
         read_text(tmp_path / "f")
 
 
+def test_a_file_written_to_whose_time_was_set_back_is_another(tmp_path: Path, write_model: WriteModel) -> None:
+    """Size and time of the last write are what they were; the system's own time of the change is not."""
+    path = write_model(tmp_path / SINGLE_NAME, {"w": np.ones(2, np.float32)})
+    with SafetensorsFile(path) as file:
+        file.require_unchanged()
+        before, content = os.stat(path), path.read_bytes()
+        with path.open("r+b") as stream:
+            stream.write(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (os.stat(path).st_mtime_ns, os.stat(path).st_size) == (before.st_mtime_ns, before.st_size)
+        with pytest.raises(InputError, match="was changed since it was opened"):
+            file.require_unchanged()
+
+
 def test_the_weight_map_is_returned_as_it_stands(sharded: Path) -> None:
     assert weight_map(sharded / INDEX_NAME) == {"a": SHARDS[0], "b": SHARDS[0], "c": SHARDS[1]}
 

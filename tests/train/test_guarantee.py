@@ -120,6 +120,9 @@ def scores(
     return np.diff(np.asarray(seen))
 
 
+_interval = functools.cache(clopper_pearson)
+
+
 def certified_epsilon(present: Scores, absent: Scores, delta: float, alpha: float) -> float:
     """An epsilon that no (epsilon, delta) guarantee can be below, but with probability ``alpha``; 0 where unknown."""
     chosen, kept = ([arm[start::2] for arm in (present, absent)] for start in (0, 1))
@@ -133,8 +136,8 @@ def _bound_of(arms: Sequence[Scores], threshold: float, above: bool, delta: floa
     """The bound from one event: scores above the threshold tell of the canary, those below of its absence."""
     counts = [int((arm > threshold).sum() if above else (arm < threshold).sum()) for arm in arms]
     likely, unlikely = (0, 1) if above else (1, 0)
-    low = clopper_pearson(counts[likely], len(arms[likely]), alpha)[0] - delta
-    high = clopper_pearson(counts[unlikely], len(arms[unlikely]), alpha)[1]
+    low = _interval(counts[likely], len(arms[likely]), alpha)[0] - delta
+    high = _interval(counts[unlikely], len(arms[unlikely]), alpha)[1]
     return math.log(low / high) if low > 0 else -math.inf
 
 

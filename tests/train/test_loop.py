@@ -120,7 +120,7 @@ def test_a_plain_step_does_not_clip() -> None:
     assert torch.allclose(weight(made), -0.1 * ROWS.sum(0) / 5, rtol=1e-5)
 
 
-def noises(multiplier: float, steps: int = 3000) -> Tensor:
+def noises(multiplier: float, steps: int = 1000) -> Tensor:
     """The weights' moves over many steps without any examples: pure noise, divided as gradients are."""
     plan = recipe(method="dp-sgd", steps=steps, noise_multiplier=multiplier, clip_norm=2.0, sample_rate=0.25)
     made = trainer(ROWS, plan, PoissonBatches(4, 0.0, NoiseSource(1)))
@@ -142,7 +142,7 @@ def test_noise_has_the_stated_scale_and_half_of_it_would_not() -> None:
     stated = 1.5 * 2.0 / 5 * 0.1
     error = stated / math.sqrt(2 * moves.numel())
     assert abs(float(moves.double().std()) - stated) < 5 * error
-    assert abs(float(noises(0.75).double().std()) - stated) > 50 * error
+    assert abs(float(noises(0.75).double().std()) - stated) > 20 * error
     # Successive noises are not alike.
     assert abs(float((moves[1:] * moves[:-1]).double().mean())) < 6 * stated**2 / math.sqrt(moves.numel())
 

@@ -77,7 +77,7 @@ def test_weights_move_by_correlated_noise_as_the_inverse_matrix_says(optimizer: 
     matrix = sum(value * np.eye(STEPS, k=-age) for age, value in enumerate(EVENT.coefficients))
     expected = np.linalg.inv(matrix).T @ coefficients(chosen)
     assert noise_coefficients(chosen) == pytest.approx(expected, rel=1e-9)
-    stddev = math.hypot(chosen.noise_stddev, chosen.grid / math.sqrt(12))
+    stddev = math.hypot(chosen.noise_stddev, chosen.grids[0] / math.sqrt(12))
     assert law_of(chosen, 1e-6).scale == pytest.approx(np.linalg.norm(expected) * stddev, rel=0.01)
     alone = facts((1.0,), optimizer)
     assert law_of(alone, 1e-6).scale > 1.15 * law_of(chosen, 1e-6).scale  # what would be expected without

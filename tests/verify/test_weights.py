@@ -21,7 +21,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.choices import Schedule
-from privctl.train.loop import _optimizer
+from privctl.train.optimizers import optimizer_for
 from privctl.train.settings import TrainingSettings
 from tests.verify.reports import trained
 from verify.checkpoint_noise.values import Floats
@@ -249,7 +249,7 @@ def descended(chosen: TrainingFacts, gradients: torch.Tensor) -> torch.Tensor:
         beta2=chosen.beta2, schedule=Schedule(chosen.schedule), warmup_steps=chosen.warmup,
     )  # fmt: skip
     weights = torch.nn.Parameter(torch.ones(gradients.shape[1], dtype=torch.float64))
-    optimizer = _optimizer([weights], recipe)
+    optimizer = optimizer_for([weights], recipe)
     for step, gradient in enumerate(gradients):
         optimizer.param_groups[0]["lr"] = recipe.learning_rate_at(step)
         weights.grad = gradient.clone()

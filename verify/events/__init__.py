@@ -13,13 +13,16 @@ from privctl.domain.events import (
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
     Event,
+    GroupGaussian,
     LaplaceNoise,
     ManyWayResponse,
     MixtureOfGaussians,
     RandomizedResponse,
+    ReplacedGaussian,
     SampledGaussian,
     SecretMixture,
     SignBits,
+    TruncatedGaussian,
     ZeroConcentratedDp,
 )
 from verify.events import (
@@ -29,12 +32,15 @@ from verify.events import (
     discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
+    group_gaussian,
     laplace,
     many_way_response,
     randomized_response,
+    replaced_gaussian,
     sampled_gaussian,
     secret_mixture,
     sign_bits,
+    truncated_gaussian,
     zero_concentrated,
 )
 from verify.events.row import EventVerification, PlannedAs
@@ -42,6 +48,9 @@ from verify.events.row import EventVerification, PlannedAs
 #: Kind of event -> how it is verified; all kinds that compose.
 ROWS: dict[type[Event], EventVerification[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
+    GroupGaussian: group_gaussian.ROW,
+    ReplacedGaussian: replaced_gaussian.ROW,
+    TruncatedGaussian: truncated_gaussian.ROW,
     BandedGaussian: banded_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,

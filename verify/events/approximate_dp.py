@@ -9,23 +9,18 @@ import numpy as np
 from flint import arb
 
 from privctl.domain.events import EpsilonDeltaDp
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import (
     OF_STEPS,
-    CellMaker,
     DeltaOfRatio,
     Draw,
-    EventVerification,
     Floats,
     PlannedAs,
-    poisson_unless_all,
+    PoissonVerification,
+    delta_of_outcomes,
+    fixed_cells,
 )
 from verify.recompute.step_cells import LossCells, largest_on_batch
-
-
-def _cells(event: EpsilonDeltaDp, attained_only: bool) -> CellMaker:
-    return lambda width, reach: _of_outcomes(event)
 
 
 def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:
@@ -50,14 +45,10 @@ def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:
 
 def _once(event: EpsilonDeltaDp) -> DeltaOfRatio:
     def delta(ratio: arb) -> arb:
-        rate, told, odds = arb(event.sample_rate), arb(event.delta), arb(event.epsilon).exp()
+        told, odds = arb(event.delta), arb(event.epsilon).exp()
         kept, turned = (1 - told) * odds / (1 + odds), (1 - told) / (1 + odds)
-        totals = [arb(0), arb(0)]
-        for sure, without in ((arb(0), told), (turned, kept), (kept, turned), (told, arb(0))):
-            present = rate * sure + (1 - rate) * without
-            totals[0] += (present - ratio * without).max(arb(0))
-            totals[1] += (without - ratio * present).max(arb(0))
-        return totals[0].max(totals[1])
+        laws = ((arb(0), told), (turned, kept), (kept, turned), (told, arb(0)))
+        return delta_of_outcomes(laws, event.sample_rate, ratio)
 
     return delta
 
@@ -83,17 +74,14 @@ class ApproximateParameters(BudgetParameters):
     step_delta: float | None = None
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="approximate-dp",
         parameters=ApproximateParameters,
         fields={"step_epsilon": ("epsilon", None), "step_delta": ("delta", 0.0), **OF_STEPS},
         solved={"step epsilon": "epsilon"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
-    chances=lambda event: (event.sample_rate,),
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
-    cells=_cells,
+    cells=fixed_cells(_of_outcomes),
     largest_loss=lambda event: largest_on_batch(event.epsilon, event.sample_rate) if event.delta == 0 else math.inf,
     once=_once,
     draw=_draw,

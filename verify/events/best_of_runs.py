@@ -1,9 +1,12 @@
-"""The best of a random number of runs: Papernot and Steinke's theorem 2 on Renyi divergences of whole orders."""
+"""The best of a random number of runs: Papernot and Steinke's theorems 2 and 6 on Renyi divergences of whole orders."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from flint import arb
@@ -11,14 +14,47 @@ from scipy.special import gammaln, logsumexp
 
 from privctl.domain.events import BestOfRuns
 from privctl.domain.guarantee import Adjacency
+from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs, poisson_unless_all
 from verify.recompute.profile_cells import cells_of_profile
 from verify.recompute.step_cells import LossCells, gaussian_mixture
 
 _KNOTS, _LARGEST_ORDER = 8001, 2048
+#: Name of the law of the number of runs -> its shape.
+SHAPES: Mapping[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": None}
+#: What a law may leave beyond the number of runs that a report says it never exceeds.
+_BEYOND = math.exp(-99.0)
+_NOTHING = LossCells(
+    low=np.zeros(1), high=np.zeros(1), p=np.ones(1), q=np.ones(1), up=np.zeros(1), p_infinite=0.0, q_infinite=0.0
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchParameters(BudgetParameters):
+    """A plan of a private search."""
+
+    expected_runs: float | None = None
+    runs_law: str | None = None
+
+
+def _more(parameters: Any) -> Mapping[str, Any]:
+    return {"shape": SHAPES.get(parameters.runs_law or "geometric", math.nan)}
+
+
+def runs_exceed(mean: float, shape: float | None, most: int) -> bool:
+    """Whether more than ``most`` runs have a chance that counts, by the tail of the law from above."""
+    if shape is None:
+        logs = most * math.log(mean) - mean - gammaln(most + 1)  # P(K = most), and each next is at most half as likely
+        return most < 2 * mean or bool(logs > math.log(_BEYOND))
+    if mean == 1 or shape > 1:
+        return most < 1 or shape > 1
+    # P(K = k + 1) is at most 1 - gamma times P(K = k).
+    return most * math.log(-math.expm1(_log_gamma(mean, shape))) > math.log(_BEYOND)
 
 
 def _cells(event: BestOfRuns, attained_only: bool) -> CellMaker:
+    if attained_only and event.shape is None:  # of a Poisson number there may be none, which tells nothing
+        return lambda width, reach: _NOTHING
     if attained_only:  # a step of a run, where all runs are equally good
         law = np.array([1 - event.sample_rate, event.sample_rate])
         return lambda width, reach: gaussian_mixture(np.array([0.0, 1.0]), law, event.noise_multiplier, width, reach)
@@ -60,13 +96,25 @@ def _moments(event: BestOfRuns) -> tuple[Floats, Floats]:
     else:
         known = np.arange(2.0, _LARGEST_ORDER + 1)
         run = event.run_steps * np.array([_of_batch(event, int(a)) for a in known])
-    if event.mean_runs > 1:
+    if event.shape is None:
+        run = run + math.log(event.mean_runs) / (known - 1) + event.mean_runs * _deltas(known, run)
+        run = np.minimum.accumulate(run[::-1])[::-1]
+    elif event.mean_runs > 1:
         least = np.min((1 - 1 / known) * run - _log_gamma(event.mean_runs, event.shape) / known)
         run = run + math.log(event.mean_runs) / (known - 1) + (1 + event.shape) * least
         run = np.minimum.accumulate(run[::-1])[::-1]
     moments = event.steps * (known - 1) * run
     between = np.unique(np.concatenate([known, np.linspace(1.001, 66, 5000), 1 + np.arange(1, 100) / 10]))
     return between, np.interp(between, np.append(1.0, known), np.append(0.0, moments))
+
+
+def _deltas(orders: Floats, run: Floats) -> Floats:
+    """Delta of one run at epsilon log(a / (a - 1)), for each order a: the least over orders b of what D_b implies."""
+    found = np.zeros(len(orders))
+    for b, divergence in zip(orders, run, strict=True):
+        implied = (b - 1) * (divergence + np.log1p(-1 / orders) + math.log1p(-1 / b)) - math.log(b)
+        found = np.minimum(found, implied)
+    return np.exp(found)
 
 
 def _of_batch(event: BestOfRuns, order: int) -> float:
@@ -89,7 +137,18 @@ def _log_gamma(mean: float, shape: float) -> float:
 
 
 ROW = EventVerification(
-    planned=PlannedAs(mechanism="best-of-runs", fields={}),
+    planned=PlannedAs(
+        mechanism="search",
+        parameters=SearchParameters,
+        fields={
+            "noise_multiplier": ("noise_multiplier", None),
+            "expected_runs": ("mean_runs", None),
+            "sample_rate": ("sample_rate", 1.0),
+            "steps": ("run_steps", 1),
+        },
+        solved={"noise multiplier": "noise_multiplier"},
+        more=_more,
+    ),
     neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
     chances=lambda event: (1.0 if event.sample_rate else 0.0,),
     drawn=lambda event: poisson_unless_all(event.sample_rate),
@@ -97,6 +156,7 @@ ROW = EventVerification(
     parts=lambda event: [(event, 1)],
     met=lambda event: False,
     once=_once,
+    in_floats=True,
     statements={
         "contribution": (
             "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "

@@ -9,17 +9,16 @@ import numpy as np
 from flint import arb
 
 from privctl.domain.events import DiscreteGaussianNoise
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import (
     OF_STEPS,
-    CellMaker,
     DeltaOfRatio,
     Draw,
-    EventVerification,
     Floats,
     PlannedAs,
-    poisson_unless_all,
+    PoissonVerification,
+    delta_of_outcomes,
+    fixed_cells,
 )
 from verify.recompute.step_cells import LossCells, atoms, sampled_losses
 
@@ -27,10 +26,6 @@ from verify.recompute.step_cells import LossCells, atoms, sampled_losses
 _MOST_OUTCOMES = 4096
 #: Standard deviations beyond which a float holds no probability, and beyond which balls of 256 bits need none.
 _REACH, _BALL_REACH = 39, 20
-
-
-def _cells(event: DiscreteGaussianNoise, attained_only: bool) -> CellMaker:
-    return lambda width, reach: _of_outcomes(event)
 
 
 def _of_outcomes(event: DiscreteGaussianNoise) -> LossCells:
@@ -59,13 +54,9 @@ def _once(event: DiscreteGaussianNoise) -> DeltaOfRatio | None:
     total = 2 * sum(weights[1:], arb(0)) + weights[0] + beyond
 
     def delta(ratio: arb) -> arb:
-        rate, totals = arb(event.sample_rate), [arb(0), arb(0)]
-        for k in range(-side, side + event.sensitivity + 1):
-            without = weights[abs(k)]
-            present = (1 - rate) * without + rate * weights[abs(k - event.sensitivity)]
-            totals[0] += (present - ratio * without).max(arb(0))
-            totals[1] += (without - ratio * present).max(arb(0))
-        return (totals[0].max(totals[1]) + beyond) / total
+        places = range(-side, side + event.sensitivity + 1)
+        laws = ((weights[abs(k - event.sensitivity)], weights[abs(k)]) for k in places)
+        return (delta_of_outcomes(laws, event.sample_rate, ratio) + beyond) / total
 
     return delta
 
@@ -100,17 +91,14 @@ class DiscreteGaussianParameters(BudgetParameters):
     sensitivity: int | None = None
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="discrete-gaussian",
         parameters=DiscreteGaussianParameters,
         fields={"stddev": ("stddev", None), "sensitivity": ("sensitivity", 1), **OF_STEPS},
         solved={"stddev": "stddev"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
-    chances=lambda event: (event.sample_rate,),
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
-    cells=_cells,
+    cells=fixed_cells(_of_outcomes),
     once=_once,
     draw=_draw,
     statements={

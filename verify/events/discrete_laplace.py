@@ -9,26 +9,21 @@ import numpy as np
 from flint import arb
 
 from privctl.domain.events import DiscreteLaplaceNoise
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import (
     OF_STEPS,
-    CellMaker,
     DeltaOfRatio,
     Draw,
-    EventVerification,
     Floats,
     PlannedAs,
-    poisson_unless_all,
+    PoissonVerification,
+    delta_of_outcomes,
+    fixed_cells,
 )
 from verify.recompute.step_cells import LossCells, atoms, largest_on_batch, sampled_losses
 
 #: A larger sensitivity is left to the grids.
 _MOST_OUTCOMES = 512
-
-
-def _cells(event: DiscreteLaplaceNoise, attained_only: bool) -> CellMaker:
-    return lambda width, reach: _of_outcomes(event)
 
 
 def _of_outcomes(event: DiscreteLaplaceNoise) -> LossCells:
@@ -46,17 +41,12 @@ def _once(event: DiscreteLaplaceNoise) -> DeltaOfRatio | None:
         return None
 
     def delta(ratio: arb) -> arb:
-        rate, fade, most = arb(event.sample_rate), (-arb(event.decay)).exp(), event.sensitivity
+        fade, most = (-arb(event.decay)).exp(), event.sensitivity
         inner = (1 - fade) / (1 + fade)
-        totals = [arb(0), arb(0)]
         # Outcomes at both ends stand for all beyond them, which have the same ratio.
         laws = [inner * fade**x for x in range(most + 1)]
         laws[0], laws[most] = 1 / (1 + fade), fade**most / (1 + fade)
-        for without, moved in zip(laws, reversed(laws), strict=True):
-            present = (1 - rate) * without + rate * moved
-            totals[0] += (present - ratio * without).max(arb(0))
-            totals[1] += (without - ratio * present).max(arb(0))
-        return totals[0].max(totals[1])
+        return delta_of_outcomes(zip(reversed(laws), laws, strict=True), event.sample_rate, ratio)
 
     return delta
 
@@ -82,17 +72,14 @@ class DiscreteLaplaceParameters(BudgetParameters):
     sensitivity: int | None = None
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="discrete-laplace",
         parameters=DiscreteLaplaceParameters,
         fields={"decay": ("decay", None), "sensitivity": ("sensitivity", 1), **OF_STEPS},
         solved={"decay": "decay"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
-    chances=lambda event: (event.sample_rate,),
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
-    cells=_cells,
+    cells=fixed_cells(_of_outcomes),
     largest_loss=lambda event: largest_on_batch(event.decay * event.sensitivity, event.sample_rate),
     once=_once,
     draw=_draw,

@@ -9,17 +9,15 @@ import numpy as np
 from flint import arb
 
 from privctl.domain.events import LaplaceNoise
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import (
     OF_STEPS,
     CellMaker,
     DeltaOfRatio,
     Draw,
-    EventVerification,
     Floats,
     PlannedAs,
-    poisson_unless_all,
+    PoissonVerification,
 )
 from verify.recompute.step_cells import MOST_CELLS, LossCells, largest_on_batch, sampled_losses
 from verify.recompute.tails import delta_of_tails
@@ -89,16 +87,13 @@ class LaplaceParameters(BudgetParameters):
     scale: float | None = None
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="laplace",
         parameters=LaplaceParameters,
         fields={"scale": ("scale", None), **OF_STEPS},
         solved={"scale": "scale"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
-    chances=lambda event: (event.sample_rate,),
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
     cells=_cells,
     largest_loss=lambda event: largest_on_batch(1 / event.scale, event.sample_rate),
     once=_once,

@@ -11,12 +11,8 @@ from flint import arb
 from privctl.domain.events import ManyWayResponse
 from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
-from verify.events.row import CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
+from verify.events.row import DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs, fixed_cells
 from verify.recompute.step_cells import LossCells, atoms
-
-
-def _cells(event: ManyWayResponse, attained_only: bool) -> CellMaker:
-    return lambda width, reach: _of_answers(event)
 
 
 def _of_answers(event: ManyWayResponse) -> LossCells:
@@ -65,7 +61,7 @@ ROW = EventVerification(
     neighbours=lambda event: Adjacency.REPLACE_ONE,
     chances=lambda event: (1.0,),
     drawn=lambda event: None,
-    cells=_cells,
+    cells=fixed_cells(_of_answers),
     largest_loss=lambda event: event.epsilon,
     once=_once,
     draw=_draw,

@@ -10,26 +10,21 @@ from flint import arb
 from scipy.special import xlogy
 
 from privctl.domain.events import RandomizedResponse
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import (
     OF_STEPS,
-    CellMaker,
     DeltaOfRatio,
     Draw,
-    EventVerification,
     Floats,
     PlannedAs,
-    poisson_unless_all,
+    PoissonVerification,
+    delta_of_outcomes,
+    fixed_cells,
 )
 from verify.recompute.step_cells import LossCells, atoms, largest_on_batch
 
 #: More bits of one step are left to the grids.
 _MOST_BITS = 512
-
-
-def _cells(event: RandomizedResponse, attained_only: bool) -> CellMaker:
-    return lambda width, reach: _cells_of(event)
 
 
 def _cells_of(event: RandomizedResponse) -> LossCells:
@@ -55,17 +50,10 @@ def _once(event: RandomizedResponse) -> DeltaOfRatio | None:
 
 
 def _delta(event: RandomizedResponse, ratio: arb) -> arb:
-    rate = arb(event.sample_rate)
     odds = arb(event.epsilon).exp()
     kept, turned = odds / (1 + odds), 1 / (1 + odds)
-    totals = [arb(0), arb(0)]
-    for k in range(event.bits + 1):
-        ways = arb(math.comb(event.bits, k))
-        certain, without = (ways * kept**i * turned ** (event.bits - i) for i in (k, event.bits - k))
-        with_record = (1 - rate) * without + rate * certain
-        for order, gain in enumerate((with_record - ratio * without, without - ratio * with_record)):
-            totals[order] += gain.max(arb(0))
-    return totals[0].max(totals[1])
+    masses = [math.comb(event.bits, k) * kept**k * turned ** (event.bits - k) for k in range(event.bits + 1)]
+    return delta_of_outcomes(zip(masses, reversed(masses), strict=True), event.sample_rate, ratio)
 
 
 def _draw(event: RandomizedResponse) -> Draw:
@@ -87,17 +75,14 @@ class ResponseParameters(BudgetParameters):
     bits: int | None = None
 
 
-ROW = EventVerification(
+ROW = PoissonVerification(
     planned=PlannedAs(
         mechanism="randomized-response",
         parameters=ResponseParameters,
         fields={"bit_epsilon": ("epsilon", None), "bits": ("bits", 1), **OF_STEPS},
         solved={"bit epsilon": "epsilon"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
-    chances=lambda event: (event.sample_rate,),
-    drawn=lambda event: poisson_unless_all(event.sample_rate),
-    cells=_cells,
+    cells=fixed_cells(_cells_of),
     largest_loss=lambda event: largest_on_batch(event.bits * event.epsilon, event.sample_rate),
     once=_once,
     draw=_draw,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from flint import arb
 from numpy.typing import NDArray
 
-from privctl.domain.events import Batches, Event
+from privctl.domain.event import Batches, Event, SampledEvent
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.reports.parameters import BudgetParameters
 from verify.recompute.bound_pair import BoundPair
@@ -59,6 +59,10 @@ def _yes(event: Event) -> bool:
     return True
 
 
+def _one(event: Event) -> int:
+    return 1
+
+
 def _zero(event: Event) -> float:
     return 0.0
 
@@ -75,13 +79,14 @@ class EventVerification(Generic[Kind]):
     chances of each protected record to take part in a step. ``drawn`` is the condition on its batches, None where there
     is none. ``cells`` makes the cells of one step; with True, only those that some data set attains.
 
-    The others help where they apply. ``parts`` are smaller events, each with how often it occurs, that together are the
-    event, where these are not its steps. ``joined`` makes one step of all events of the kind in a ledger, where that
-    is what they amount to. ``squared_shift`` is that of the single Gaussian equivalent to all steps,
-    ``met`` whether some data set attains its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that
-    of one step. ``once`` gives the delta of one step, ``draw`` losses of one step, ``toy`` a small training to
-    simulate; None where there is none. ``information`` is the nats about a secret. ``noise`` is its noise multiplier
-    where it has one; ``with_noise``, the event with another noise multiplier, for kinds whose guarantees state one.
+    The others help where they apply. ``alike`` is how many records its neighbours differ by. ``parts`` are smaller
+    events, each with how often it occurs, that together are the event, where these are not its steps. ``joined`` makes
+    one step of all events of the kind in a ledger, where that is what they amount to. ``squared_shift`` is that of the
+    single Gaussian equivalent to all steps, ``met`` whether some data set attains its cells from above, ``tilt`` how
+    far tilting may go, ``largest_loss`` that of one step. ``once`` gives the delta of one step, ``draw`` losses of one
+    step, ``toy`` a small training to simulate; None where there is none. ``information`` is the nats about a secret.
+    ``noise`` is its noise multiplier where it has one; ``with_noise``, the event with another noise multiplier, for
+    kinds whose guarantees state one.
     ``in_floats``: its noise is written in floating point. ``statements`` are those its assumptions may have beyond what
     all kinds share, as in ``verify.wording``.
     """
@@ -92,6 +97,7 @@ class EventVerification(Generic[Kind]):
     drawn: Callable[[Kind], Batches | None]
     cells: Callable[[Kind, bool], CellMaker]
     unit: PrivacyUnit = PrivacyUnit.EXAMPLE
+    alike: Callable[[Kind], int] = _one
     parts: Callable[[Kind], Sequence[tuple[Event, int]] | None] = _none
     joined: Callable[[Sequence[Kind]], Kind] | None = None
     squared_shift: Callable[[Kind], float | None] = _none
@@ -111,3 +117,45 @@ class EventVerification(Generic[Kind]):
 def poisson_unless_all(rate: float) -> Batches | None:
     """Poisson, unless every record takes part."""
     return None if rate == 1 else Batches.POISSON
+
+
+def _added_or_removed(event: Event) -> Adjacency:
+    return Adjacency.ADD_OR_REMOVE
+
+
+def _alike(event: SampledEvent) -> Sequence[float]:
+    return (event.sample_rate,)
+
+
+def _by_coins(event: SampledEvent) -> Batches | None:
+    return poisson_unless_all(event.sample_rate)
+
+
+SampledKind = TypeVar("SampledKind", bound=SampledEvent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoissonVerification(EventVerification[SampledKind]):
+    """A kind on Poisson batches of one rate, whose bounds hold for adding or removing a record."""
+
+    neighbours: Callable[[SampledKind], Adjacency] = _added_or_removed
+    chances: Callable[[SampledKind], Sequence[float]] = _alike
+    drawn: Callable[[SampledKind], Batches | None] = _by_coins
+
+
+def fixed_cells(law: Callable[[Kind], LossCells]) -> Callable[[Kind, bool], CellMaker]:
+    """For kinds with few outcomes: the cells of ``law``, of whatever width, which are attained."""
+    return lambda event, attained_only: lambda width, reach: law(event)
+
+
+def delta_of_outcomes(laws: Iterable[tuple[arb, arb]], rate: float, ratio: arb) -> arb:
+    """Delta at e^epsilon = ``ratio``, the worse order's, from the outcomes' masses.
+
+    ``laws`` has each outcome's mass with the record in the batch, and without it; ``rate`` is the chance of the first.
+    """
+    chance, totals = arb(rate), [arb(0), arb(0)]
+    for held, without in laws:
+        present = (1 - chance) * without + chance * held
+        totals[0] += (present - ratio * without).max(arb(0))
+        totals[1] += (without - ratio * present).max(arb(0))
+    return totals[0].max(totals[1])

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.domain.events import BandedGaussian, Batches, Ledger, SampledGaussian
+from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, GroupGaussian, Ledger, SampledGaussian
+from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
+from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
+from verify.events.best_of_runs import SHAPES, runs_exceed
 from verify.method import ExpectedMethod, StatedTraining
-from verify.wording import TIGHT
+from verify.wording import TESTED, TIGHT
 
 #: By so much the norm of a column may exceed 1, which its coefficients' last digits are good for.
 _ROUNDED = 2.0**-50
@@ -28,10 +31,30 @@ class NoisyGradients(StatedTraining):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatedSearch:
+    """A private search: ``settings`` is ``name=value,value`` for each, ``most_runs`` is never exceeded."""
+
+    settings: str
+    expected_runs: float
+    runs_law: str
+    most_runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSteps(NoisyGradients):
-    """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, where it is correlated."""
+    """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, where it is correlated.
+
+    ``search`` is what is said of the search of which it is the best run, where it is one. The others are those of a
+    clip norm that changes, ``clip_norms`` being its path (``verify.clip_norms``).
+    """
 
     coefficients: tuple[float, ...] | None = None
+    search: StatedSearch | None = None
+    target_unclipped_quantile: float | None = None
+    clip_norm_learning_rate: float | None = None
+    unclipped_count_stddev: float | None = None
+    sum_noise_multiplier: float | None = None
+    clip_norms: tuple[float, ...] | None = None
 
 
 def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
@@ -40,7 +63,9 @@ def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
     return events if len(events) == len(ledger.events) else None
 
 
-def steps_disagree(events: Sequence[SampledGaussian | BandedGaussian], parameters: NoisyGradients) -> Iterator[str]:
+def steps_disagree(
+    events: Sequence[SampledGaussian | BandedGaussian | GroupGaussian], parameters: NoisyGradients
+) -> Iterator[str]:
     """What differs between the events of the steps and the parameters."""
     total = sum(event.steps for event in events)
     yield from compare("number of steps in the ledger", total, parameters.steps_begun, "steps_begun says")
@@ -51,6 +76,7 @@ def steps_disagree(events: Sequence[SampledGaussian | BandedGaussian], parameter
         noise = parameters.noise_multiplier
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
         kind = event.batches if isinstance(event, SampledGaussian) else Batches.CYCLIC_POISSON
+        kind = Batches.POISSON if isinstance(event, GroupGaussian) else kind
         yield from compare("kind of batches in the ledger", kind, parameters.batches, "the parameters say")
     if parameters.updates is not None and parameters.updates > total:
         made = counted(parameters.updates, "update was", "updates were")
@@ -58,12 +84,44 @@ def steps_disagree(events: Sequence[SampledGaussian | BandedGaussian], parameter
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Iterator[str]:
+    yield from norms_disagree(_norms(parameters))
     if not isinstance(mechanism, Ledger):
         return
-    if parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
+    if parameters.search is not None or any(isinstance(each, BestOfRuns) for each in mechanism.events):
+        yield from _of_search(mechanism, parameters)
+    elif parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
         yield from _of_correlated(mechanism, parameters)
+    elif parameters.max_records_per_user is not None or any(isinstance(e, GroupGaussian) for e in mechanism.events):
+        yield from _of_users(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
         yield from steps_disagree(events, parameters)
+    else:
+        yield "the ledger holds events of another kind than the steps that this method makes"
+
+
+def _of_users(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """What is wrong where each record of a user is clipped by itself: the ledger must be of groups of so many."""
+    event = ledger.events[0]
+    if len(ledger.events) != 1 or not isinstance(event, GroupGaussian):
+        yield "the parameters clip each record of a user by itself, but the ledger does not protect groups of records"
+        return
+    most = parameters.max_records_per_user
+    yield from compare("number of records of a group in the ledger", event.group_size, most, "the parameters say")
+    if parameters.unit is None:
+        yield "the ledger protects groups of records, but the parameters name no field that says whose a record is"
+    yield from steps_disagree([event], parameters)
+
+
+def _norms(parameters: PrivateSteps) -> StatedNorms:
+    names = StatedNorms.__dataclass_fields__.keys() - {"reduced"}
+    return StatedNorms(reduced=bool(parameters.bf16), **{name: getattr(parameters, name) for name in names})
+
+
+def _premises(parameters: PrivateSteps, _: Guarantee) -> Iterator[str]:
+    if _norms(parameters).changes:
+        yield "unclipped count"
+    if parameters.search is not None:
+        yield "selection"
 
 
 def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
@@ -87,11 +145,69 @@ def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     yield from steps_disagree([event], parameters)
 
 
+def _of_search(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """What is wrong with the best of several runs: their law, what each is, and whether this is one of them."""
+    event, stated = ledger.events[0], parameters.search
+    if len(ledger.events) != 1 or not isinstance(event, BestOfRuns) or event.steps != 1:
+        yield "the parameters name a search, but the ledger holds something else than the best of its runs"
+        return
+    if stated is None:
+        yield "the ledger holds the best of several runs, but the parameters name no search"
+        return
+    if stated.runs_law not in SHAPES:
+        yield f"the law of the number of runs, {stated.runs_law}, is none that a search draws by"
+    else:
+        shape = SHAPES[stated.runs_law]
+        yield from compare("shape of the law in the ledger", event.shape, shape, f"{stated.runs_law} has")
+        if runs_exceed(event.mean_runs, event.shape, stated.most_runs):
+            yield f"more than {stated.most_runs} runs are said never to happen, but the law gives them"
+    yield from compare("mean number of runs in the ledger", event.mean_runs, stated.expected_runs, "the parameters say")
+    yield from compare("steps of a run in the ledger", event.run_steps, parameters.steps_begun, "steps_begun says")
+    rate, noise = parameters.sample_rate, parameters.noise_multiplier
+    yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
+    yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
+    yield from compare("parameter batches", parameters.batches, str(Batches.POISSON), "a search draws")
+    released, steps = parameters.released_numbers, stated.most_runs * parameters.steps_begun
+    if released is not None and steps > 0 and (released < steps or released % steps):
+        yield f"released_numbers is {released}, which is not the same number in each of {steps} steps of all runs"
+    yield from _chosen(stated.settings, parameters)
+
+
+def _chosen(settings: str, parameters: PrivateSteps) -> Iterator[str]:
+    """A setting that the run has, and the search does not name."""
+    for part in settings.split():
+        name, _, values = part.partition("=")
+        here = getattr(parameters, name.removeprefix("--").replace("-", "_"), None)
+        if here is None or not any(_same(value, here) for value in values.split(",")):
+            yield f"{name} is {here}, which is none of the {values} that were searched"
+
+
+def _same(text: str, value: object) -> bool:
+    if not isinstance(value, int | float):
+        return text == value
+    try:
+        return float(text) == value
+    except ValueError:
+        return False
+
+
 EXPECTED = ExpectedMethod(
     parameters=PrivateSteps,
     mechanisms=(Ledger,),
     disagreements=_disagreements,
+    premises=_premises,
     accountants={"dp-sgd": TIGHT},
+    statements={
+        "contribution": (
+            "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "
+            f"random number of runs is released{TESTED}",
+        ),
+        "selection": (
+            "how many runs there were, and how long they took, stays with whoever made them; the operating system's "
+            "coins drew that number and the candidate of each run before the first; of the runs the best on held-out "
+            "examples, which are taken to be public, is released alone",
+        ),
+    },
     noised=True,
     clipped=True,
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from privctl.domain.errors import InputError
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import ProtectionParameters
+from privctl.reports.parameters import FoundKind, ProtectionParameters, ScanParameters
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -52,6 +53,33 @@ def check_book(
                 )
                 return
     reason = f"the plan has the records, priors and posteriors of all {len(ids)} secrets of this book"
+    yield Verdict(subject=book.name, outcome=Outcome.PROVED, reason=reason)
+
+
+def check_counts(book: Path, parameters: ScanParameters) -> Iterator[Verdict]:
+    """Verdicts on what a scan says that it found, by kind, against the ``book`` that it wrote.
+
+    Raises InputError for a book that cannot be read.
+    """
+    secrets, memberships, most = Counter[str](), Counter[str](), Counter[str]()
+    records: defaultdict[str, set[int]] = defaultdict(set)
+    for row in _rows(book):
+        kind, count = str(row.get("kind")), len(row["records"])
+        secrets[kind] += 1
+        memberships[kind] += count
+        most[kind] = max(most[kind], count)
+        records[kind].update(row["records"])
+    for kind in sorted({*secrets, *(name for name, found in parameters.found.items() if found.secrets)}):
+        found = FoundKind(
+            secrets=secrets[kind], records=len(records[kind]), memberships=memberships[kind], most_records=most[kind]
+        )
+        if parameters.found.get(kind) != found:
+            yield _refuted(book, f"the report does not count the secrets of kind {kind!r} as the book has them")
+            return
+    if max((max(each, default=-1) for each in records.values()), default=-1) >= parameters.dataset_size:
+        yield _refuted(book, f"the report says that {parameters.dataset_size} records were read, and it names others")
+        return
+    reason = f"the report counts the {sum(secrets.values())} secrets of this book as it has them"
     yield Verdict(subject=book.name, outcome=Outcome.PROVED, reason=reason)
 
 

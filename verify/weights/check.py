@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import norm
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import Omission, PrivacyReport
@@ -19,7 +18,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.reader import SafetensorsFile
 from verify.methods import expected_of
 from verify.weights.law import NoiseLaw, law_of
-from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_coefficients, reach, signal
+from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
 from verify.weights.presence import Presence
 from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
@@ -268,11 +267,9 @@ def _noised(settings: TrainingFacts) -> _Bounds:
     if settings.adaptive:
         entry = adam_reach(settings)
     else:
-        root = float(np.linalg.norm(noise_coefficients(settings)))
-        stddev, grid = settings.noise_stddev, settings.grid
-        stddevs = root * stddev, root * math.hypot(stddev, grid / math.sqrt(12))
+        stddevs = noise_sizes(settings)
         # 2^60 weights are more than there are.
-        entry = reach(settings, LEVEL / 4) + stddevs[1] * float(norm.isf(LEVEL / 4 / 2**60))
+        entry = reach(settings, LEVEL / 4) + noise_reach(settings, LEVEL / 4 / 2**60)
     try:
         law = law_of(settings, LEVEL / 4)
         # Two tests of each tensor, of which there are fewer than 2^20.

@@ -69,15 +69,15 @@ def _above(counts: Floats, trials: int, level: float) -> Floats:
 
 def _moves(settings: TrainingFacts, draws: int, coins: np.random.Generator) -> Floats:
     """D of so many weights [draws], by noise on the grid."""
-    stddev, grid = settings.noise_stddev, settings.grid
+    stddevs, grids = settings.noise_stddevs.tolist(), settings.grids.tolist()
     total, weights = np.zeros(draws), coefficients(settings)
     mean, square = np.zeros(draws), np.zeros(draws)
     own, earlier = settings.correlation[0], settings.correlation[1:]
     past: deque[Floats] = deque(maxlen=len(earlier))
     rates = settings.rates * kept(settings)[:-1]
     for step in range(settings.updates):
-        noise = coins.standard_normal(draws)
-        noise *= stddev / grid
+        noise, grid = coins.standard_normal(draws), grids[step]
+        noise *= stddevs[step] / grid
         for share, before in zip(earlier, past, strict=False):
             noise -= share / grid * before
         np.rint(noise, out=noise)

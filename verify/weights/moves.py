@@ -15,9 +15,13 @@ import math
 import numpy as np
 from scipy.linalg import solve_banded
 from scipy.optimize import brentq
+from scipy.stats import norm
 
 from verify.checkpoint_noise.values import Floats
 from verify.weights.settings import TrainingFacts, UncheckableError
+
+#: Powers of two of the first clip norm that a later one is expected within.
+_TRIED = 45
 
 
 def kept(settings: TrainingFacts) -> Floats:
@@ -50,6 +54,31 @@ def noise_coefficients(settings: TrainingFacts) -> Floats:
     for age, value in enumerate(column):
         bands[len(column) - 1 - age, age:] = value
     return np.asarray(solve_banded((0, len(column) - 1), bands, found))
+
+
+def noise_sizes(settings: TrainingFacts) -> tuple[float, float]:
+    """The standard deviation of a weight's move by noise alone, without rounding onto the grid and with it."""
+    found, stddevs = noise_coefficients(settings), settings.noise_stddevs
+    rounded = np.hypot(stddevs, settings.grids / math.sqrt(12))
+    return float(np.linalg.norm(found * stddevs)), float(np.linalg.norm(found * rounded))
+
+
+def noise_reach(settings: TrainingFacts, level: float) -> float:
+    """What noise alone moves a weight by no farther than, but with probability ``level``, by gradient descent.
+
+    Where clip norms change, a step's noise has a variance that follows from earlier steps, and noise decides about
+    later ones. Of such a sum S with variances that add up to V, sqrt(r / (V + r)) exp(S^2 / (2 (V + r))) exceeds
+    1 / level with that probability at most, whatever r was fixed beforehand (method of mixtures: de la Pena, Klass and
+    Lai 2004; Ville's inequality), and many are tried.
+    """
+    scale = noise_sizes(settings)[1]
+    if settings.clip_norms is None:
+        return scale * float(norm.isf(level))
+    begun = float(np.linalg.norm(noise_coefficients(settings))) * settings.noise_stddev
+    tried = [(2.0**power * begun) ** 2 for power in range(-_TRIED, _TRIED + 1)]
+    nats = -2 * math.log(level / len(tried))
+    variance = scale * scale
+    return math.sqrt(min((variance + r) * (math.log1p(variance / r) + nats) for r in tried))
 
 
 def least_noise(settings: TrainingFacts) -> float:
@@ -107,11 +136,12 @@ def signal(settings: TrainingFacts, level: float) -> float:
     A batch of K examples adds at most K C / B where the noise has sigma C / B, so R^2 = sum K_t^2 / sigma^2. A run
     clips by 2^-10 below C and leaves that for rounding; C bounds both. It holds but with probability ``level``.
     Where noise is correlated, a release moves by the batches of several steps, each times a coefficient, which adds
-    the factor of the coefficients' sum (Young's inequality).
+    the factor of the coefficients' sum (Young's inequality). Where clip norms change, a step releases a count too, and
+    sigma is the noise multiplier of both: without gradients and counts, clip norms say nothing of the weights' noise.
     """
     once, total = _batches(settings, level)
-    added = math.sqrt(min(once * total, settings.updates * once * once)) / settings.noise_multiplier
-    return added * _column_sum(settings)
+    added = math.sqrt(min(once * total, settings.updates * once * once))
+    return added / (settings.joint_multiplier or settings.noise_multiplier) * _column_sum(settings)
 
 
 def reach(settings: TrainingFacts, level: float) -> float:
@@ -120,12 +150,11 @@ def reach(settings: TrainingFacts, level: float) -> float:
     Without noise batches are passes, of ``batch_size`` examples at most; Poisson batches are larger than what is taken
     here with probability ``level``.
     """
-    found = coefficients(settings)
-    norm = settings.clip_norm or 0.0
+    found = coefficients(settings) * settings.norms
     if not settings.noise_multiplier:
-        return float(found.sum()) * norm
+        return float(found.sum())
     once, total = _batches(settings, level)
-    return min(float(found.sum()) * once, float(found.max()) * total) * norm / settings.batch_size
+    return min(float(found.sum()) * once, float(found.max()) * total) / settings.batch_size
 
 
 def _batches(settings: TrainingFacts, level: float) -> tuple[float, float]:

@@ -36,7 +36,9 @@ class TrainingFacts:
     ``updates`` were made of the ``planned`` steps by which the learning rate goes. ``noise_multiplier`` is 0 where no
     noise was added; ``correlation`` is what each release holds of the noise of the steps before, from its own on, in
     the basis in which it is fresh: (1,) for noise of each step's own. ``batch_size`` is the expected one, which divides
-    a batch's sum of gradients. ``clip_norm`` is None where gradients were not clipped. ``gaps``: steps were begun and
+    a batch's sum of gradients. ``clip_norm`` is None where gradients were not clipped. ``clip_norms`` are those of each
+    update where they change; then ``noise_multiplier`` is the noise on the sum alone, and ``joint_multiplier`` that of
+    all that a step releases. ``gaps``: steps were begun and
     lost, it is not known which, and with them noise that later steps would have cancelled.
     """
 
@@ -57,6 +59,8 @@ class TrainingFacts:
     weight_decay: float
     correlation: tuple[float, ...] = (1.0,)
     gaps: bool = False
+    clip_norms: tuple[float, ...] | None = None
+    joint_multiplier: float | None = None
 
     @property
     def rates(self) -> Floats:
@@ -78,9 +82,21 @@ class TrainingFacts:
         return self.noise_multiplier * (self.clip_norm or 0.0) / self.batch_size
 
     @property
-    def grid(self) -> float:
+    def norms(self) -> Floats:
+        """The clip norm of each update."""
+        if self.clip_norms is None:
+            return np.full(self.updates, self.clip_norm or 0.0)
+        return np.array(self.clip_norms[: self.updates])
+
+    @property
+    def noise_stddevs(self) -> Floats:
+        """``noise_stddev`` of each update."""
+        return np.asarray(self.noise_multiplier * self.norms / self.batch_size)
+
+    @property
+    def grids(self) -> Floats:
         """Distance of neighbouring values of a noised gradient: the largest power of two up to 1/32 of the noise."""
-        return math.ldexp(1.0, math.frexp(self.noise_stddev)[1] - 6)
+        return np.asarray(np.ldexp(1.0, np.frexp(self.noise_stddevs)[1] - 6), dtype=np.float64)
 
     @property
     def sample_rate(self) -> float:
@@ -114,9 +130,9 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         optimizer=optimizer,
         batch_size=_number(parameters.batch_size, "batch_size", positive=True),
         examples=_whole(parameters.examples, "examples"),
-        noise_multiplier=_number(parameters.noise_multiplier, "noise_multiplier", positive=True)
-        if method.noised
-        else 0.0,
+        noise_multiplier=_noise(parameters) if method.noised else 0.0,
+        joint_multiplier=_number(parameters.noise_multiplier, "noise_multiplier") if method.noised else None,
+        clip_norms=_norms(parameters, updates),
         clip_norm=_number(parameters.clip_norm, "clip_norm", positive=True) if method.clipped else None,
         momentum=_fraction(parameters.momentum, "momentum") if optimizer is Optimizer.MOMENTUM else 0.0,
         beta1=_fraction(parameters.beta1, "beta1"),
@@ -130,6 +146,22 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
     if found.examples < 1:
         raise UncheckableError(f"the report says {found.examples} examples")
     return found
+
+
+def _noise(parameters: StatedTraining) -> float:
+    """The noise on a sum of gradients, in clip norms."""
+    on_sum = getattr(parameters, "sum_noise_multiplier", None)
+    return _number(parameters.noise_multiplier if on_sum is None else on_sum, "noise_multiplier", positive=True)
+
+
+def _norms(parameters: StatedTraining, updates: int) -> tuple[float, ...] | None:
+    """The clip norms of all updates, where they change."""
+    stated = getattr(parameters, "clip_norms", None)
+    if stated is None:
+        return None
+    if len(stated) < updates:
+        raise UncheckableError(f"the report states {len(stated)} clip norms, and {updates} updates")
+    return tuple(_number(norm, "clip_norms", positive=True) for norm in stated[:updates])
 
 
 def _correlation(parameters: StatedTraining) -> tuple[float, ...]:

@@ -11,11 +11,14 @@ from privctl.accounting.events import (
     discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
+    group_gaussian,
     laplace,
     many_way_response,
     randomized_response,
+    replaced_gaussian,
     sampled_gaussian,
     secret_mixture,
+    truncated_gaussian,
     zero_concentrated,
 )
 from privctl.accounting.events.row import EventAccounting
@@ -26,18 +29,24 @@ from privctl.domain.events import (
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
     Event,
+    GroupGaussian,
     LaplaceNoise,
     ManyWayResponse,
     MixtureOfGaussians,
     RandomizedResponse,
+    ReplacedGaussian,
     SampledGaussian,
     SecretMixture,
+    TruncatedGaussian,
     ZeroConcentratedDp,
 )
 
 #: Kind of event -> what the accountant knows of it; all kinds that compose.
 ROWS: dict[type[Event], EventAccounting[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
+    GroupGaussian: group_gaussian.ROW,
+    ReplacedGaussian: replaced_gaussian.ROW,
+    TruncatedGaussian: truncated_gaussian.ROW,
     BandedGaussian: banded_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,

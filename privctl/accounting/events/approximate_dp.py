@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from privctl.accounting.events.randomized_response import three_points
-from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.events.row import EventAccounting, NoiseSetting, on_batches
 from privctl.accounting.mixtures import log_moment
 from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Atoms, Sampled
+from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import EpsilonDeltaDp
 
@@ -19,8 +19,7 @@ _NEARLY_INFINITE = 20.0
 
 
 def _pair(event: EpsilonDeltaDp, lower: bool) -> RepeatedPair:
-    base = _lowered(event) if lower and event.delta > 0 else _worst(event)
-    return RepeatedPair(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
+    return on_batches(_lowered(event) if lower and event.delta > 0 else _worst(event), event)
 
 
 def _worst(event: EpsilonDeltaDp) -> Atoms:

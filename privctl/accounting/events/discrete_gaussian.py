@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from privctl.accounting.events import sampled_gaussian
-from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.events.row import EventAccounting, NoiseSetting, on_batches
 from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Atoms, Sampled
+from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import DiscreteGaussianNoise, SampledGaussian
 
@@ -18,8 +18,7 @@ _REACH = 40
 
 
 def _pair(event: DiscreteGaussianNoise, lower: bool) -> RepeatedPair:
-    base = _moved(event.stddev, event.sensitivity)
-    return RepeatedPair(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
+    return on_batches(_moved(event.stddev, event.sensitivity), event)
 
 
 def _moved(stddev: float, sensitivity: int) -> Atoms:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.events.row import EventAccounting, NoiseSetting, on_batches
 from privctl.accounting.mixtures import log_moment
 from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Atoms, Sampled
+from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import DiscreteLaplaceNoise
 
 
 def _pair(event: DiscreteLaplaceNoise, lower: bool) -> RepeatedPair:
-    base = _moved(event.decay, event.sensitivity)
-    return RepeatedPair(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
+    return on_batches(_moved(event.decay, event.sensitivity), event)
 
 
 def _moved(decay: float, sensitivity: int) -> Atoms:

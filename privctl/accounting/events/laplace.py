@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.events.row import EventAccounting, NoiseSetting, on_batches
 from privctl.accounting.mixtures import gauss_legendre, log_moment
 from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Laplace, Sampled
+from privctl.accounting.pld.pairs import Laplace
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import LaplaceNoise
 
@@ -20,8 +20,7 @@ _ENDLESS = 1e6
 
 
 def _pair(event: LaplaceNoise, lower: bool) -> RepeatedPair:
-    base = Laplace(event.scale)
-    return RepeatedPair(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
+    return on_batches(Laplace(event.scale), event)
 
 
 def _divergences(event: LaplaceNoise, alphas: Floats) -> Floats:

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.events.row import EventAccounting, NoiseSetting, on_batches
 from privctl.accounting.pld.grid_plan import RepeatedPair
-from privctl.accounting.pld.pairs import Sampled, randomized_response
+from privctl.accounting.pld.pairs import randomized_response
 from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.randomized_response import require_few_enough, three_point
 from privctl.domain.events import RandomizedResponse
@@ -16,8 +16,7 @@ from privctl.domain.events import RandomizedResponse
 
 def _pair(event: RandomizedResponse, lower: bool) -> RepeatedPair:
     require_few_enough(event.bits)
-    bits = randomized_response(event.epsilon, event.bits)
-    return RepeatedPair(Sampled(bits, event.sample_rate) if event.sample_rate < 1 else bits, event.steps)
+    return on_batches(randomized_response(event.epsilon, event.bits), event)
 
 
 def _divergences(event: RandomizedResponse, alphas: Floats) -> Floats:

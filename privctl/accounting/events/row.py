@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from privctl.accounting.pld.grid_plan import RepeatedPair
+from privctl.accounting.pld.pairs import Pair, Sampled
 from privctl.accounting.poisson_binomial import Floats
-from privctl.domain.events import Event
+from privctl.domain.event import Event, SampledEvent
 
 Kind = TypeVar("Kind", bound=Event)
 
@@ -22,6 +23,11 @@ class NoiseSetting:
 
     field: str
     of_noise: Callable[[float], float] = float
+
+
+def on_batches(base: Pair, event: SampledEvent) -> RepeatedPair:
+    """The pair ``base`` of a step on all data, seen on Poisson batches in every step of the event."""
+    return RepeatedPair(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
 
 
 def _none(event: Event) -> float | None:

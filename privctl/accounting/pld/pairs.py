@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, log_ndtr, ndtri_exp
 
 Array = NDArray[np.float64]
 
@@ -60,7 +59,7 @@ class Gaussian:
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
-        reach, half = -self.mu * float(ndtri_exp(log_tail)), self.mu * self.mu / 2
+        reach, half = -self.mu * normal_quantile(log_tail), self.mu * self.mu / 2
         return Span(half - reach, half + reach, -half - reach, -half + reach)
 
     def sketch(self, count: int, log_tail: float) -> Array:
@@ -137,6 +136,8 @@ class Atoms:
 
 def randomized_response(epsilon: float, bits: int) -> Atoms:
     """``bits`` bits, all against the record or all for it, each true with log-odds ``epsilon``."""
+    from scipy.special import gammaln
+
     true = np.arange(bits + 1)
     log_choose = gammaln(bits + 1) - gammaln(true + 1) - gammaln(bits - true + 1)
     log_p = log_choose - true * np.logaddexp(0, -epsilon) - (bits - true) * np.logaddexp(0, epsilon)
@@ -168,13 +169,13 @@ class GaussianMixture:
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
-        reach = -self.stddev * float(ndtri_exp(log_tail))
+        reach = -self.stddev * normal_quantile(log_tail)
         low, high, q_high = (float(x) for x in self._loss(np.array([-reach, self.shifts[-1] + reach, reach])))
         return Span(low, high, low, q_high)
 
     def sketch(self, count: int, log_tail: float) -> Array:
         """See ``Pair``."""
-        reach = -self.stddev * float(ndtri_exp(log_tail))
+        reach = -self.stddev * normal_quantile(log_tail)
         return np.unique(self._loss(np.linspace(-reach, self.shifts[-1] + reach, count)))
 
     def _loss(self, x: Array) -> Array:
@@ -327,11 +328,20 @@ class Symmetrized:
         return np.concatenate([-positive[::-1], [0.0], positive])
 
 
+def normal_quantile(log_probability: float) -> float:
+    """The x at which log Phi(x) is ``log_probability``."""
+    from scipy.special import ndtri_exp
+
+    return float(ndtri_exp(log_probability))
+
+
 def log_normal_cells(edges: Array) -> Array:
     """Log masses of N(0, 1) below, between and above rising ``edges``, each to relative precision.
 
     Each by the tail on its own side of 0, where that is the smaller one.
     """
+    from scipy.special import log_ndtr  # here, as importing it takes longer than the rest of a command's start
+
     middle = int(np.searchsorted(edges, 0.0))
     below, above = log_ndtr(edges[: middle + 1]), log_ndtr(-edges[max(middle - 1, 0) :])
     around = 0 < middle < len(edges)  # one cell holds 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from audits import ATTACKS, THOROUGH
+from audits import ATTACKS, FUSED, THOROUGH
 from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
@@ -99,12 +99,13 @@ LEAST_AUC = click.option(
 THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: docs/audits.md. Slower.")
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
-        "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH]), metavar="NAME",
-        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}.",
+        "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH, FUSED]), metavar="NAME",
+        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}. {FUSED}: one test by all.",
     ),
     THOROUGH_FLAG,
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
+    click.option("--group-by", metavar="FIELD", help="Judge groups, such as users, by FIELD."),
     LEAST_AUC,
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from privctl.cli.groups import Subcommand
-from privctl.cli.numbers import COUNT
+from privctl.cli.numbers import AMOUNT, BELOW_ONE, COUNT
 from privctl.cli.options import DATA, TEXT_COLUMN, common, force, show
 
 if TYPE_CHECKING:
+    from audits.split.power import SplitPower
     from privctl.data.several import DataPath
 
 
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
 @click.option(
     "--records", type=COUNT, metavar="N", help="Draw N records only, and train on all others.  [default: all]"
 )
+@click.option(
+    "--to-see",
+    type=AMOUNT,
+    metavar="EPSILON",
+    help="Claimed epsilon to be tested: says whether so many records could refute it, and how many could.",
+)
+@click.option("--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of that claim.")
 @TEXT_COLUMN
 @force
 @common
@@ -28,6 +37,8 @@ def split(
     data: DataPath,
     output: Path,
     records: int | None,
+    to_see: float | None,
+    delta: float,
     text_column: str | None,
     force: bool,
     as_json: bool,
@@ -40,21 +51,31 @@ def split(
     --split. The files and the manifest are readable by their owner only. Publish the printed commitment before
     training, and keep the manifest: whoever has it knows who is a member.
 
+    The number of records limits the epsilon that an audit can certify. --to-see says before training whether they can
+    refute a claim, and how many could.
+
     \b
     Example:
-      privctl audit split data.jsonl -o split/ --records 2000
+      privctl audit split data.jsonl -o split/ --records 2000 --to-see 4
       privctl audit membership model/ --split split/manifest.json
     """
     import json
 
     from audits.split.draw import SplitRequest, draw_split
+    from audits.split.manifest import NAME, read_split
+    from audits.split.power import USUAL_ATTACKS, split_power
     from privctl.data.columns import Columns
     from privctl.domain.shown import counted
+    from privctl.reports.codec import encode_value
     from privctl.show.progress import note
 
     request = SplitRequest(data=data, folder=output, records=records, columns=Columns(text=text_column), force=force)
     drawn = draw_split(request)
     train = drawn.train or drawn.members
+    powers = []
+    if to_see is not None:
+        single = len(read_split(output / NAME).single)
+        powers = [split_power(single, to_see, delta, attacks=n) for n in (USUAL_ATTACKS, 1) if single > 1]
     if as_json:
         summary = {
             "commitment": drawn.commitment,
@@ -62,6 +83,7 @@ def split(
             "members": drawn.included,
             "train": str(output / train.name),
             "train_digest": train.digest,
+            **({} if to_see is None else {"power": [encode_value(power) for power in powers]}),
         }
         show(json.dumps(summary, indent=2) + "\n", as_json=True)
     else:
@@ -69,3 +91,22 @@ def split(
         click.echo(f"commitment: {drawn.commitment}\n\n{members}, {others}; train on {output / train.name}")
     note(f"wrote {' and '.join(map(str, request.written))}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
+    if to_see is not None:
+        note(_whether_seen(powers), quiet=quiet)
+
+
+def _whether_seen(powers: Sequence[SplitPower]) -> str:
+    """Whether an audit by all attacks, or by one of them, could refute the claim."""
+    if not powers:
+        return "fewer than 2 records occur once, and only these have coins of their own: no claim can be refuted"
+    parts = []
+    for power in powers:
+        by = "one attack alone (--attack)" if power.attacks == 1 else f"the {power.attacks} attacks on a language model"
+        could = "can" if power.ceiling > power.epsilon else "cannot"
+        needed = f"it takes {power.needed}" if power.needed is not None else "no number of records does"
+        parts.append(
+            f"by {by} they {could}, as they certify at most {power.ceiling:.4g} if every guess is right; {needed}"
+        )
+    first = powers[0]
+    claim = f"a claim of epsilon {first.epsilon:g} at delta {first.delta:g}"
+    return f"whether {first.records} records with a coin of their own can refute {claim}: {'. '.join(parts)}"

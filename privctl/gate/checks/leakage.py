@@ -7,16 +7,18 @@ small to decide, or gave no upper bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
+from privctl.domain.report import Artifact
 from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from verify.drawn_split import drawn_from
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
 EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
@@ -31,7 +33,8 @@ _BIGGER = "audit again with more records, so that the interval is narrower"
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
 #: Rule -> the role of what an audit took as training data for it.
-_TRAINED = {AUC: "members", TPR: "members", EXTRACTED: "train"}
+_MEMBERS = "members"
+_TRAINED = {AUC: _MEMBERS, TPR: _MEMBERS, EXTRACTED: "train"}
 _PLANTED, _NUMBER = "trained on the planted data", "number included"
 
 #: One measured thing: the report, its position there, itself.
@@ -228,9 +231,26 @@ def _why_other_records(case: JudgedModel, report: LoadedReport, rule: str) -> st
     role = _TRAINED.get(rule)
     trained = {a.digest for each in case.history for a in each.report.inputs if a.role == "data"}
     taken = [a for a in report.report.inputs if a.role == role]
-    if role is None or not trained or all(artifact.digest in trained for artifact in taken):
+    if role is not None and any(_names_no_data(each) for each in case.history):
+        return "a training's report does not name its data, so that nothing shows that these records were trained on"
+    if role is None or not trained or holds_all(trained, taken, report):
         return ""
     return f"the file it took as training data, {taken[0].path}, is none that the model's reports say was trained on"
+
+
+def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: LoadedReport) -> bool:
+    """Whether the data ``trained`` on, by their digests, hold all records that an audit ``report`` has ``taken``.
+
+    They are these files, or one that the split was drawn from, as its manifest and the files beside it show.
+    """
+    if all(artifact.digest in trained for artifact in taken):
+        return True
+    return all(each.role == _MEMBERS for each in taken) and drawn_from(report.path, report.report) in trained
+
+
+def _names_no_data(report: LoadedReport) -> bool:
+    """Whether it is of a training by privctl, whose reports all name their data, and does not."""
+    return report.report.step == "retrain" and all(each.role != "data" for each in report.report.inputs)
 
 
 def why_not_planted(report: LoadedReport) -> str:

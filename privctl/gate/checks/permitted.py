@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import GateOutcome
-from privctl.domain.guarantee import Guarantee
+from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks import guarantees, leakage
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from privctl.reports.parameters import AuditParameters, ParametersError, TrainingParameters, parameters_as
 from verify.audit_consistency import MEMBERSHIP
 
 _ACCURACY = "accuracy"
+_NAMED = tuple(each for each in Adjacency if each is not Adjacency.UNSTATED)
 
 
 def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdict: Verdict) -> str:
@@ -37,23 +40,45 @@ def why_permitted(case: JudgedModel, policy: Policy, report: LoadedReport, verdi
         findings = list(check(case, policy))
         if not findings or any(each.outcome is not GateOutcome.PASS for each in findings):
             return ""
-    members = {artifact.digest for artifact in report.report.inputs if artifact.role == "members"}
-    holding = [
-        guarantee
-        for source, guarantee in guarantees.within_limit(case, policy)
-        if members <= (data := _data_of(case, source)) or not data
-    ]
-    if (
-        not members
-        or not holding
-        or any(_beyond(item, holding) for each in case.audits for item in each.report.evidence)
-    ):
+    holding = _of_these_records(case, policy, report)
+    if not holding:
         return ""
-    best = min(holding, key=_largest_auc)
+    # What is guaranteed for other neighbours than the policy counts is true of the same training, or it is not.
+    stated = _of_these_records(case, replace(policy, adjacencies=_NAMED), report)
+    if any(_beyond(item, stated) for each in case.audits for item in each.report.evidence):
+        return ""
+    best = min(stated, key=_largest_auc)
     return (
         f"{best.name} allows an AUC of up to {_largest_auc(best):.3g}, no attack is certain to do better than it "
         f"allows, and the upper bound of each is within {leakage.AUC}"
     )
+
+
+def _of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -> list[Guarantee]:
+    """The guarantees within the policy's limit that protect the records whose membership was attacked.
+
+    A report that names no data, as of a training in another program's loop, shows of no record that it protects it.
+    """
+    members = [artifact for artifact in report.report.inputs if artifact.role == "members"]
+    try:
+        groups = parameters_as(AuditParameters, report.report).group_by
+    except ParametersError:
+        return []
+    return [
+        guarantee
+        for source, guarantee in guarantees.within_limit(case, policy)
+        if members and leakage.holds_all(_data_of(case, source), members, report) and _protects(source, groups)
+    ]
+
+
+def _protects(source: LoadedReport, field: str | None) -> bool:
+    """Whether one example of the guarantees of ``source`` is what the audit judges: groups by ``field``, or records."""
+    if field is None:
+        return True
+    try:
+        return source.report.step == "retrain" and parameters_as(TrainingParameters, source.report).unit == field
+    except ParametersError:
+        return False
 
 
 def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:

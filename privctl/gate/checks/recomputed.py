@@ -15,7 +15,9 @@ from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.parameters import ParametersError
+from privctl.storage.digest import NamedFiles
 from verify import audit_consistency
+from verify.asked import not_as_kept, unanswered
 from verify.registered_guesses import check_guesses
 
 RULE = "recomputed"
@@ -28,11 +30,15 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for report in case.audits:
         try:
             faults = [f"the audit contradicts itself: {fault}" for fault in audit_consistency.faults(report.report)]
+            faults += not_as_kept(report.path, report.report, NamedFiles())
         except ParametersError as fault:
             faults = [f"the audit cannot be read: {fault}"]
         yield from (_finding(report, message, GateOutcome.FAIL, _FIX, "evidence") for message in faults)
         guessed = check_guesses(report.path, report.report, ())
-        yield from (_as_finding(report, verdict, "evidence") for verdict in guessed)
+        own = {parent.digest for parent in report.report.parents}
+        parents = [each.report for each in case.makers if each.digest in own]
+        silent = unanswered(report.path, report.report, parents)
+        yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent))
     if policy.max_epsilon is None and policy.max_posterior is None:
         return
     reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,17 @@ def inspect_text(files: Sequence[FileRow], chain: Sequence[ChainRow], beside: Se
     else:
         text += "no report: the header names none (give --report if you have it)\n"
     return text + "".join(f"\n{_doubt(verdict)}" for verdict in beside)
+
+
+def group_text(group: Mapping[str, float | None] | None) -> str:
+    """What holds for examples that are added or removed together; empty where nobody asked."""
+    if group is None:
+        return ""
+    return "\n" + paragraph(
+        f"{group['size']:g} examples added or removed together: epsilon {bound(group['epsilon'])} at delta "
+        f"{bound(group['delta'])}, by the loss distribution of the group, in real arithmetic; one has "
+        f"{bound(group['epsilon_of_one'])}"
+    )
 
 
 def _tensor_table(file: FileRow) -> str:

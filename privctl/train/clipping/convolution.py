@@ -18,11 +18,12 @@ from privctl.train.clipping.use import ModuleCall
 #: On a processor the patches of a chunk of examples take about this much, which costs no time and less memory.
 CACHED_PATCHES = 4 << 20
 
-#: With this many positions, a processor's own kernel beats copying patches.
-LARGE_IMAGE = 256
+#: Up to this many weights, a processor's own kernel forms gradients fastest with the examples as groups of one
+#: convolution. It then is so fast that it beats Gram matrices of this many times fewer positions than other ways would.
+MANY_WEIGHTS, FEWER_POSITIONS = 100_000, 3
 
-#: Up to this many weights it is fastest with the examples as groups of one convolution, and else called once for each.
-MANY_WEIGHTS = 100_000
+#: With more weights the kernel is called once for each example, which beats copying patches from so many positions on.
+LARGE_IMAGE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +143,11 @@ class Convolved:
     def cheapest(self) -> GradientTerm:
         """Per-example gradients where they are cheaper than Gram matrices."""
         outputs, inputs = self.geometry.weight[0] // self.geometry.groups, torch.Size(self.geometry.weight[1:]).numel()
-        if not forming_is_cheaper(self.gradients[0, 0].numel(), inputs, outputs):
+        positions, few = self.gradients[0, 0].numel(), math.prod(self.shape) <= MANY_WEIGHTS
+        by_groups = few and not self.inputs.is_cuda
+        if not forming_is_cheaper(positions * FEWER_POSITIONS if by_groups else positions, inputs, outputs):
             return self
-        if not self.inputs.is_cuda and self.gradients[0, 0].numel() >= LARGE_IMAGE:
+        if by_groups or (not self.inputs.is_cuda and positions >= LARGE_IMAGE):
             return Dense(self._formed_by_kernel())
         gradients = [self.example_gradients(rows) for rows in chunks(len(self.inputs), self._patch_bytes())]
         return Dense(torch.cat(gradients))

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
-from privctl.domain.ranges import BANDS, Range
+from privctl.domain.ranges import AMOUNT, BANDS, COUNT, FRACTION, Range
+from privctl.train.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
+from privctl.train.candidates import candidates_of, require_searchable
+from privctl.train.choices import ClippingStyle, RunsLaw
 from privctl.train.method import Method, MethodSettings, option
 
 if TYPE_CHECKING:
+    from privctl.accounting.runs_law import NumberOfRuns
     from privctl.domain.report import PrivacyReport
     from privctl.train.prepare import TrainingJob
     from privctl.train.request import RetrainRequest
@@ -21,12 +25,18 @@ TUNING = (
     "same data cost more"
 )
 
+_EXPECTED_RUNS = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpSgdSettings(MethodSettings):
     """``batches``: how they are drawn. ``bands``: over how many steps noise is correlated; None for 1.
 
+    ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None clips all as one.
+    ``target_unclipped_quantile``: the clip norm changes until this share of gradients is not clipped; None keeps it.
+    ``clip_norm_learning_rate`` and ``unclipped_count_stddev`` say how fast, and with which noise.
     ``gradient_canaries``: so many gradients of the clip norm are mixed in by coins, to audit the training itself.
+    ``search``: settings to choose among by results, in a random number of runs of the mean ``expected_runs``.
     """
 
     batches: Batches = option(
@@ -40,10 +50,47 @@ class DpSgdSettings(MethodSettings):
         "turns, one a step. `privctl account --mechanism banded` finds the best number.  [default: 1]",
         within=BANDS,
     )
+    max_records_per_user: int | None = option(
+        None,
+        "With --unit: clip every record by itself, use the first so many of each user, and protect them together; "
+        "without it, all of a user's records are clipped as one.",
+        within=COUNT,
+    )
+    target_unclipped_quantile: float | None = option(
+        None,
+        "Adaptive clipping: change --clip-norm from step to step until this share of the gradients is not clipped.",
+        within=FRACTION,
+    )
+    clip_norm_learning_rate: float | None = option(
+        None,
+        "How fast the clip norm follows --target-unclipped-quantile: the factor on its logarithm.  [default: "
+        f"{LEARNING_RATE:g}]",
+        within=AMOUNT,
+    )
+    unclipped_count_stddev: float | None = option(
+        None,
+        "Standard deviation of the noise on the number of unclipped gradients of a batch, which is released too.  "
+        "[default: batch size / 20, at least twice the noise multiplier]",
+        within=AMOUNT,
+    )
     gradient_canaries: int | None = option(
         None,
         "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release.",
         within=Range(low=2, high=100_000),
+    )
+    search: str | None = option(
+        None,
+        "Choose settings by results on --held-out: train a random number of times, each with values drawn from these "
+        "lists, and release the best run alone, as in 'learning-rate=1e-4,1e-3 clip-norm=0.5,1'. Epsilon is that of "
+        "the whole search.",
+    )
+    expected_runs: float | None = option(
+        None, "Mean of the number of runs of --search.  [default: 5]", within=Range(low=1, high=1000)
+    )
+    runs_law: RunsLaw | None = option(
+        None,
+        "Law of that number: logarithmic costs less, and more often gives one run alone; poisson varies least, and may "
+        "give no run at all, and no model.  [default: geometric]",
     )
 
 
@@ -51,11 +98,79 @@ def _bands(request: RetrainRequest) -> int:
     return request.settings_as(DpSgdSettings).bands or 1
 
 
+def _group(request: RetrainRequest) -> int | None:
+    return request.settings_as(DpSgdSettings).max_records_per_user
+
+
+def _check_group(request: RetrainRequest) -> None:
+    """Raises CommandError for what users whose records are clipped one by one do not go with."""
+    settings = request.settings_as(DpSgdSettings)
+    if request.data.unit is None:
+        raise CommandError("--max-records-per-user needs --unit, the field that names a record's user")
+    for given, what in (
+        (request.secrets is not None, "--secrets"),
+        (settings.gradient_canaries is not None, "--gradient-canaries"),
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
+        (_bands(request) > 1, "--bands"),
+        (settings.target_unclipped_quantile is not None, "--target-unclipped-quantile"),
+        (_search(request) is not None, "--search"),
+    ):
+        if given:
+            raise CommandError(f"--max-records-per-user is accounted for in plain Poisson steps; remove it, or {what}")
+
+
 def _batches(request: RetrainRequest) -> Batches:
     return Batches.CYCLIC_POISSON if _bands(request) > 1 else request.settings_as(DpSgdSettings).batches
 
 
+def _search(request: RetrainRequest) -> NumberOfRuns | None:
+    from privctl.accounting.runs_law import NumberOfRuns, shape_of
+
+    settings = request.settings_as(DpSgdSettings)
+    if settings.search is None:
+        return None
+    return NumberOfRuns(
+        mean=_EXPECTED_RUNS if settings.expected_runs is None else settings.expected_runs,
+        shape=shape_of(settings.runs_law or RunsLaw.GEOMETRIC),
+    )
+
+
+def _check_search(request: RetrainRequest) -> None:
+    settings = request.settings_as(DpSgdSettings)
+    if settings.search is None:
+        for flag, given in (("--expected-runs", settings.expected_runs), ("--runs-law", settings.runs_law)):
+            if given is not None:
+                raise CommandError(f"{flag} is of a search; add --search with what to choose among, or remove it")
+        return
+    for flag, given in (
+        ("--bands", _bands(request) > 1),
+        ("--batches", settings.batches is not Batches.POISSON),
+        ("--gradient-canaries", settings.gradient_canaries is not None),
+        ("--target-unclipped-quantile", settings.target_unclipped_quantile is not None),
+    ):
+        if given:
+            raise CommandError(
+                f"--search is accounted for with independent noise, Poisson batches and fixed clip norms; remove {flag}"
+            )
+    require_searchable(request, candidates_of(settings.search))
+
+
+def _adaptive(request: RetrainRequest, noise: float, batch_size: float) -> AdaptiveClipping | None:
+    settings = request.settings_as(DpSgdSettings)
+    if settings.target_unclipped_quantile is None:
+        return None
+    return AdaptiveClipping(
+        quantile=settings.target_unclipped_quantile,
+        learning_rate=settings.clip_norm_learning_rate or LEARNING_RATE,
+        count_stddev=settings.unclipped_count_stddev or default_count_stddev(noise, batch_size),
+    )
+
+
 def _check(request: RetrainRequest) -> None:
+    if _group(request) is not None:
+        _check_group(request)
+    _check_search(request)
+    _check_adaptive(request)
     if _bands(request) > 1:
         _check_banded(request)
     elif _batches(request) is not Batches.POISSON:
@@ -71,6 +186,23 @@ def _check(request: RetrainRequest) -> None:
         raise CommandError(
             "--gradient-canaries are drawn at one rate, and --secrets sets one for each record; remove one"
         )
+
+
+def _check_adaptive(request: RetrainRequest) -> None:
+    """Raises CommandError for what has not been worked out for a clip norm that changes."""
+    settings, flag = request.settings_as(DpSgdSettings), "--target-unclipped-quantile"
+    if settings.target_unclipped_quantile is None:
+        for name in ("clip_norm_learning_rate", "unclipped_count_stddev"):
+            if getattr(settings, name) is not None:
+                raise CommandError(f"--{name.replace('_', '-')} is a setting of adaptive clipping; give {flag} too")
+        return
+    for given, what in (
+        (request.clipping is not ClippingStyle.FLAT, f"--clipping {request.clipping} does not clip whole gradients"),
+        (_bands(request) > 1, "--bands correlates the noise of steps, which needs one clip norm for all"),
+        (request.secrets is not None, "--secrets plans the noise of one release a step"),
+    ):
+        if given:
+            raise CommandError(f"{flag} changes the clip norm by how many gradients it clips, and {what}; remove one")
 
 
 def _check_banded(request: RetrainRequest) -> None:
@@ -123,6 +255,15 @@ METHOD = Method(
     where batches are large or epochs few. The state of an unfinished run then holds the noise of so many steps, twice
     the size of the gradients each.
 
+    With --search, settings are chosen by results and the guarantee is that of the choice. The number of runs and the
+    settings of each are drawn first; the runs are made in OUTPUT.search, the best by held-out loss is released, and the
+    others are deleted. The held-out examples choose, so they are taken to be public, and no guarantee covers them. Keep
+    the number of runs, and how long the search took, to yourself. `privctl account --mechanism search` shows the price.
+
+    With --target-unclipped-quantile, the clip norm follows the gradients (adaptive clipping), and --clip-norm is only
+    where it begins. Each step then also releases how many gradients of its batch are not clipped, with noise; epsilon
+    covers both, and the noise on the sum rises by some percent at most in return. The report holds the clip norms.
+
     With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
     may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
     size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
@@ -135,6 +276,10 @@ METHOD = Method(
           --labels 0,1 --epsilon 8 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 2 \\
           -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --held-out public.jsonl --epsilon 8 \\
+          --search 'learning-rate=1e-4,3e-4,1e-3 clip-norm=0.5,1' --expected-runs 5 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 \\
+          --target-unclipped-quantile 0.5 -o private/
       privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
           -o adapter/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
@@ -153,6 +298,9 @@ METHOD = Method(
     sampled=lambda _: True,
     batches=_batches,
     bands=_bands,
+    group=_group,
+    search=_search,
+    adaptive=_adaptive,
     check=_check,
     run=_run,
 )

@@ -49,11 +49,11 @@ def simulated(count: int, noise: float, seed: int, monkeypatch: pytest.MonkeyPat
     canaries = GradientCanaries(count, parameters, SETTINGS)
     for _ in range(SETTINGS.steps):
         gradients = [torch.zeros_like(parameter) for parameter in parameters]
-        canaries.add(gradients)
+        canaries.add(gradients, SETTINGS.clip_norm)
         for gradient in gradients:
             drawn = torch.from_numpy(source.normal(size=gradient.shape))
             gradient += noise * SETTINGS.noise_multiplier * SETTINGS.clip_norm / SETTINGS.batch_size * drawn
-        canaries.observe(gradients)
+        canaries.observe(gradients, SETTINGS.clip_norm)
     everything = np.ones(count, np.bool_)
     return bounds_of(register([1] * count), canaries.every_step, everything, canaries.included, 1e-5, 0.0125)
 
@@ -88,13 +88,13 @@ def test_canaries_take_part_like_records(monkeypatch: pytest.MonkeyPatch) -> Non
     total = torch.zeros(400, dtype=torch.float64)
     for _ in range(200):
         gradient = torch.zeros(400)
-        canaries.add([gradient])
-        assert set(gradient.unique().tolist()) <= {0.0, float(np.float32(canaries.unit))}
+        canaries.add([gradient], SETTINGS.clip_norm)
+        assert set(gradient.unique().tolist()) <= {0.0, float(np.float32(canaries.unit(SETTINGS.clip_norm)))}
         total += gradient
-    drawn = (total / canaries.unit).numpy()
+    drawn = (total / canaries.unit(SETTINGS.clip_norm)).numpy()
     assert not drawn[~canaries.included].any(), "one that is left out never takes part"
     assert drawn[canaries.included].mean() == pytest.approx(200 * 0.1, abs=6 * (18 / 200) ** 0.5)
-    assert canaries.unit * SETTINGS.batch_size <= SETTINGS.clip_norm
+    assert canaries.unit(SETTINGS.clip_norm) * SETTINGS.batch_size <= SETTINGS.clip_norm
     with pytest.raises(CommandError, match="trains 400 numbers only"):
         GradientCanaries(401, parameters, SETTINGS)
 
@@ -102,13 +102,13 @@ def test_canaries_take_part_like_records(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_state_goes_on_where_it_was_saved() -> None:
     parameters = [nn.Parameter(torch.zeros(50))]
     first, second = (GradientCanaries(20, parameters, SETTINGS) for _ in range(2))
-    first.observe([torch.randn(50)])
+    first.observe([torch.randn(50)], SETTINGS.clip_norm)
     second.restore(first.tensors())
     assert (second.included == first.included).all()
     assert (second.every_step == first.every_step).all()
     gradient = torch.randn(50)
-    first.observe([gradient])
-    second.observe([gradient])
+    first.observe([gradient], SETTINGS.clip_norm)
+    second.observe([gradient], SETTINGS.clip_norm)
     assert (second.every_step == first.every_step).all()
     parameters[0].data[:] = torch.arange(50.0)
     assert (second.end(parameters) == first.end(parameters)).all()

@@ -146,7 +146,7 @@ def findings(
 def report_of(found: Findings) -> PrivacyReport:
     return PrivacyReport(
         step="audit", created="2030-01-01T00:00:00Z", versions={}, evidence=found.evidence, verdicts=found.verdicts,
-        parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0"},
+        parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0", "asked": {}},
         omissions=(Omission(what="loss attack and zlib attack", reason="these are their bounds alone"),),
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_a_models_scores_of_a_split_refute_its_claims(split: DrawnSplit) -> None
     found = findings(split, 100.0, low, high)
     assert [verdict.outcome for verdict in found.verdicts] == [Outcome.REFUTED, Outcome.INCONCLUSIVE]
     assert "with 500 coins no bound can exceed 4." in found.verdicts[1].reason
-    assert "split more records (privctl canary plant --to-see 8 says how many)" in found.verdicts[1].reason
+    assert "split more records (privctl audit split --to-see 8 says how many)" in found.verdicts[1].reason
     assert [item.quantity for item in found.evidence] == ["epsilon, loss", "mu, loss", "epsilon, zlib", "mu, zlib"]
     assert found.evidence[0].details["delta"] == 1e-6
     assert findings(split, 0.0, low).verdicts[0].outcome is not Outcome.REFUTED

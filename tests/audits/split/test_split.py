@@ -15,10 +15,12 @@ from blake3 import blake3
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from audits.canaries.bounds import EITHER
+from audits.canaries.design import canaries_to_refute, power_ceiling, register
 from audits.membership.baseline import BLIND, LENGTH, Baseline
 from audits.membership.verdict import verdict
 from audits.split.draw import SplitRequest, draw_split
 from audits.split.manifest import commitment_of, encode_manifest, read_manifest, read_split
+from audits.split.power import USUAL_ATTACKS
 from audits.split.premises import of_training, premises
 from privctl.cli import run
 from privctl.domain.errors import CommandError, InputError
@@ -59,6 +61,24 @@ def test_each_record_is_on_one_side_by_a_fair_coin(tmp_path: Path) -> None:
     assert set(lines(split / "members.jsonl")) != set(members)
     with pytest.raises(CommandError, match=r"members\.jsonl exists"):
         draw_split(SplitRequest(data=tmp_path / "data.jsonl", folder=split))
+
+
+def test_what_a_split_can_refute_is_said_before_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = write_jsonl(tmp_path / "data.jsonl", [*TEXTS[:300], TEXTS[0]])
+    call = ["audit", "split", str(data), "-o", str(tmp_path / "s"), "--force"]
+    assert run([*call, "--to-see", "4"]) == 0
+    said = capfd.readouterr().err
+    assert "whether 299 records with a coin of their own can refute a claim of epsilon 4 at delta 1e-05" in said
+    assert "by the 5 attacks on a language model they cannot" in said
+    assert "by one attack alone (--attack) they can," in said
+    assert run([*call, "--to-see", "4", "--json", "-q"]) == 0
+    all_five, one = json.loads(capfd.readouterr().out)["power"]
+    assert (all_five["attacks"], one["attacks"], one["records"]) == (5, 1, 299)
+    # What an audit may certify with every guess right: as much as its bounds do at their share of the error.
+    for count, can in ((all_five["needed"], True), (all_five["needed"] - 1, False)):
+        assert (power_ceiling(register([1] * count), 1e-5, 0.05 / 2 / 5) > 4) is can
+    assert one["needed"] == canaries_to_refute(4, 1e-5, 0.05) < 299 < all_five["needed"]
+    assert run([*call, "--to-see", "0"]) == 2
 
 
 def test_copies_of_a_record_share_its_coin(tmp_path: Path) -> None:
@@ -170,16 +190,6 @@ def test_finding_nothing_needs_the_model_of_the_split(tmp_path: Path) -> None:
         assert says in premises(split, trained_on)[1]
 
 
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
-    """The report of an audit of a model that was trained on nothing."""
-    place = tmp_path_factory.mktemp("audited")
-    split = drawn(place, sentences(60, 3))
-    report = place / "r.report.json"
-    assert run(["audit", str(llama), "--split", str(split), "-o", str(report), "--log", str(place / "log"), "-q"]) == 0
-    return report
-
-
 def judged(path: Path, report: PrivacyReport) -> tuple[Outcome, str]:
     (found,) = check_split(path, report, ())
     return found.outcome, found.reason
@@ -193,6 +203,8 @@ def test_an_audit_of_a_split_can_be_verified(audited: Path) -> None:
     assert not list(faults(report))
     bounds = [item for item in report.evidence if item.method == EITHER]
     assert {item.quantity for item in bounds} > {"epsilon, loss", "epsilon, zlib"}
+    # The fifth, quantile, learns from 50 non-members, which these are not.
+    assert len({item.quantity for item in bounds}) == USUAL_ATTACKS - 1
     assert {item.samples["canaries"] for item in bounds} == {report.parameters["split_records"]}
     assert not list(check_guesses(audited, report, ()))
     kept = tuple(item for item in report.evidence if item.quantity != "epsilon, loss")

@@ -192,12 +192,14 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("formed", [None, True, False])
+@pytest.mark.parametrize("way", ["chosen", "formed", "formed from patches", "ghost"])
 @pytest.mark.parametrize("layer", CONVOLUTIONS)
-def test_convolutions(layer: str, formed: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions(layer: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape = CONVOLUTIONS[layer]
-    if formed is not None:
-        monkeypatch.setattr("privctl.train.clipping.convolution.forming_is_cheaper", lambda *_: formed)
+    if way != "chosen":
+        monkeypatch.setattr("privctl.train.clipping.convolution.forming_is_cheaper", lambda *_: way != "ghost")
+    if way == "formed from patches":
+        monkeypatch.setattr("privctl.train.clipping.convolution.MANY_WEIGHTS", 0)
     agree(make(), squared, {"x": torch.randn(shape)})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from privctl.domain.errors import InputError
 from privctl.train import memory
 from privctl.train.choices import ClippingStyle
-from privctl.train.clipping import Clipping, PerExample, sinks
+from privctl.train.clipping import Clipping, PerExample, check, sinks
 from privctl.train.clipping.engine import NotFiniteError
+from privctl.train.clipping.factors import ROUNDING_MARGIN
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.measure import merge, squares_by_parameter
 from privctl.train.contribution.training_job import clipping_of
@@ -194,6 +196,30 @@ def test_passes_that_differ_by_less_than_a_thousandth_are_not_the_same() -> None
         pytest.raises(InputError, match=r"in one backward pass and .* in the next"),
     ):
         engine.accumulate(losses)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize(("longer", "refused"), [(2.0**-13, False), (2.0**-11, True), (0.99e-3, True)])
+def test_a_gradient_longer_than_measured_is_refused_well_within_the_margin(
+    passes: int, longer: float, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clipped by the measured norm, what is added would exceed the clip norm by as much: the margin is 2^-10."""
+    for kind in (sinks.Kept, sinks.Measured):
+        formed = kind.row_norms
+
+        def planted(self: Any, rows: Any, formed: Any = formed) -> dict[int, float]:
+            return {row: (1 + longer) * norm for row, norm in formed(self, rows).items()}
+
+        monkeypatch.setattr(kind, "row_norms", planted)
+    model, losses, batch = made("convolutions")
+    expected = pytest.raises(InputError, match="as it would be added") if refused else nullcontext()
+    with PerExample(model, Clipping(norm=0.5), passes=passes) as engine, expected:
+        engine.accumulate(lambda: losses(model, batch))
+
+
+def test_no_tolerance_of_a_norm_reaches_the_margin_that_pays_for_it() -> None:
+    """Nor half of it, for what is left has to hold the rounding of sums; ``make_private`` has the smaller margin."""
+    assert max(check._MEASURED, check._REPEATED, check._REPEATED_REDUCED) <= ROUNDING_MARGIN / 2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from privctl.domain.mechanism import Optimizer
 from privctl.train.choices import Schedule
-from privctl.train.loop import _DecayedSGD
 from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
 from privctl.train.methods.ferret.update import UpdateRule, Updates
+from privctl.train.optimizers import DecayedSGD
 
 STEPS = 120
 SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}
@@ -65,7 +65,7 @@ def torchs(plan: UpdateRule, *, hold: bool = False) -> dict[str, Tensor]:
         optimizer: torch.optim.Optimizer = (
             torch.optim.AdamW(mine, betas=(plan.beta1, plan.beta2), **common)
             if plan.adaptive
-            else _DecayedSGD(mine, momentum=plan.momentum, **common)
+            else DecayedSGD(mine, momentum=plan.momentum, **common)
         )
         for step in range(STEPS):
             if hold and step not in fires:

@@ -1,0 +1,39 @@
+"""What an audit was asked, which its report and the ranks that it keeps both repeat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from audits.claims import EpsilonClaim
+from privctl.domain.report import Artifact
+from privctl.reports.codec import encode_value
+from privctl.reports.parameters import AskedAudit
+
+#: Its key in the header of a file of ranks.
+ASKED = "privctl.asked"
+
+
+def pairs_of(claims: Iterable[EpsilonClaim]) -> tuple[tuple[float, float], ...]:
+    """Epsilon and delta of each claim, once."""
+    return tuple(dict.fromkeys((claim.epsilon, claim.delta) for claim in claims))
+
+
+def files_of(artifacts: Sequence[Artifact]) -> dict[str, tuple[str, ...]]:
+    """The digests of ``artifacts`` by role."""
+    roles = dict.fromkeys(each.role for each in artifacts)
+    return {role: tuple(each.digest for each in artifacts if each.role == role) for role in roles}
+
+
+def stated(asked: AskedAudit) -> dict[str, Any]:
+    """``asked`` as a report's parameters state it: what was not asked is left out."""
+    entries = encode_value(asked).items()
+    return {
+        name: value for name, value in entries if value is not None and value is not False and value not in ([], {})
+    }
+
+
+def as_text(asked: AskedAudit) -> str:
+    """The same for the header of a file of ranks."""
+    return json.dumps(stated(asked), sort_keys=True)

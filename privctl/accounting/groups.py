@@ -1,0 +1,29 @@
+"""What steps that were accounted for one example guarantee to several examples that are added or removed together."""
+
+from __future__ import annotations
+
+from privctl.domain.events import Batches, Event, GroupGaussian, Ledger, SampledGaussian
+
+
+def of_group(ledger: Ledger, size: int) -> Ledger:
+    """The same steps for a group of ``size`` examples; see ``events.group_gaussian``.
+
+    Of groups it gives groups of ``size`` groups. Raises ValueError, naming it, for an event without a bound for groups.
+    """
+    return Ledger(events=tuple(_of_group(event, size) for event in ledger.events))
+
+
+def _of_group(event: Event, size: int) -> GroupGaussian:
+    if isinstance(event, GroupGaussian):
+        size, poisson = size * event.group_size, True
+    else:
+        poisson = isinstance(event, SampledGaussian) and event.batches is Batches.POISSON
+    if not poisson or not isinstance(event, SampledGaussian | GroupGaussian):
+        batches = f" in {event.batches_needed} batches" if event.batches_needed is not None else ""
+        raise ValueError(
+            f"group_size is {size}; for groups no bound is derived here on {event.tag} events{batches}, only on "
+            "Gaussian noise in Poisson batches"
+        )
+    return GroupGaussian(
+        noise_multiplier=event.noise_multiplier, group_size=size, sample_rate=event.sample_rate, steps=event.steps
+    )

@@ -1,0 +1,51 @@
+"""Types of the fields that kinds of event share, each with the check that every value of it must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from functools import cache, partial
+from typing import Annotated, Any, get_type_hints
+
+from privctl.domain.checks import at_least, count, positive, probability
+
+#: Takes a field's name and value; raises ValueError for a value that the field may not have.
+Check = Callable[[str, Any], None]
+
+
+def _each(check: Check) -> Check:
+    def of_all(name: str, values: Iterable[Any]) -> None:
+        for value in values:
+            check(name, value)
+
+    return of_all
+
+
+def _if_given(check: Check) -> Check:
+    def unless_none(name: str, value: Any) -> None:
+        if value is not None:
+            check(name, value)
+
+    return unless_none
+
+
+_not_negative = partial(at_least, least=0)
+
+Positive = Annotated[float, positive]
+NotNegative = Annotated[float, _not_negative]
+NotNegativeIfGiven = Annotated[float | None, _if_given(_not_negative)]
+OneOrMore = Annotated[float, partial(at_least, least=1)]
+Several = Annotated[int, partial(at_least, least=1)]
+#: The chance that a record takes part in a step, or another probability.
+Chance = Annotated[float, probability]
+Chances = Annotated[tuple[float, ...], _each(probability)]
+NotNegatives = Annotated[tuple[float, ...], _each(_not_negative)]
+#: How many times a step happens.
+Steps = Annotated[int, count]
+
+
+@cache
+def checks_of(kind: type) -> tuple[tuple[str, Check], ...]:
+    """Field names of a dataclass, each with a check that its ``Annotated`` type names, in the order of the fields."""
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple((f.name, check) for f in fields(kind) for check in getattr(hints[f.name], "__metadata__", ()))

@@ -1,0 +1,138 @@
+"""Gaussian noise on Poisson batches where more is at stake than one record more or less, or where batches are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from privctl.domain.event import Batches, EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, Positive, Several, Steps
+from privctl.domain.guarantee import Adjacency
+from privctl.domain.ranges import COUNT
+
+#: The most records that a group may have.
+MOST_IN_GROUP = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupGaussian(SampledEvent):
+    """Gaussian noise on a sum of clipped contributions of a Poisson batch, as it protects a group; ``steps`` times.
+
+    A group is ``group_size`` records at most that belong together, such as one user's; as an example it is protected as
+    a whole. Each record is clipped on its own and enters each batch independently. ``noise_multiplier`` is noise
+    standard deviation / clip norm of one record.
+    """
+
+    tag = "group-gaussian"
+    mechanism = "group-gaussian"
+    options = (
+        EventOption(
+            name="group_size",
+            help="group-gaussian: the most records of one user (or other group), which are protected together.",
+            field="group_size",
+            kind=int,
+            within=COUNT,
+        ),
+    )
+    contribution = (
+        "one example is a group of records, each of which enters batches on its own and changes what noise is added to "
+        "by the clip norm at most"
+    )
+
+    noise_multiplier: Positive
+    group_size: Several
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
+
+    def _check_together(self) -> None:
+        if self.group_size > MOST_IN_GROUP:
+            raise ValueError(f"group_size is {self.group_size}; it must be at most {MOST_IN_GROUP:,}")
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``: each record of the group has its own chance."""
+        return (self.sample_rate,) * self.group_size
+
+    @property
+    def composes_with(self) -> Hashable:
+        """See ``Event``: groups of one size."""
+        return (self.tag, self.group_size)
+
+    @property
+    def composes_only(self) -> str:
+        """See ``Event``."""
+        return "events that protect a group compose only with those that protect a group of the same size"
+
+    @property
+    def noise_to_sensitivity(self) -> float | None:
+        """See ``Event``: for one record's clip norm."""
+        return self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedGaussian(SampledEvent):
+    """Gaussian noise on a sum of clipped contributions of a Poisson batch, for replacing a record; ``steps`` times.
+
+    ``noise_multiplier`` is noise standard deviation / clip norm. The record takes part with and without the
+    replacement, so batches are as large either way.
+    """
+
+    tag = "replace-one-gaussian"
+    mechanism = "replace-one-gaussian"
+
+    noise_multiplier: Positive
+    sample_rate: Chance = 1.0
+    steps: Steps = 1
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return Adjacency.REPLACE_ONE
+
+    @property
+    def composes_only(self) -> str:
+        """See ``Event``."""
+        return "events that protect against replacing a record compose only with events that do"
+
+    @property
+    def noise_to_sensitivity(self) -> float | None:
+        """See ``Event``."""
+        return self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedGaussian(SampledEvent):
+    """Gaussian noise on a sum of clipped contributions of a truncated Poisson batch, ``steps`` times.
+
+    Where a Poisson batch has more than ``largest_batch`` examples, so many of them are kept, drawn uniformly. That
+    gives batches a size that does not change, for compiled steps. ``examples`` are those of the larger of two
+    neighbours. ``noise_multiplier`` is noise standard deviation / clip norm.
+    """
+
+    tag = "truncated-gaussian"
+    mechanism = "truncated-poisson"
+    options = (
+        EventOption(
+            name="largest_batch",
+            help="truncated-poisson: the most examples of a batch; of a larger one so many are kept at random.",
+            field="largest_batch",
+            kind=int,
+            within=COUNT,
+        ),
+    )
+
+    noise_multiplier: Positive
+    largest_batch: Several
+    examples: Several
+    sample_rate: Chance
+    steps: Steps = 1
+
+    @property
+    def batches_needed(self) -> Batches:
+        """See ``Event``: truncated even if every record would be in every batch."""
+        return Batches.TRUNCATED_POISSON
+
+    @property
+    def noise_to_sensitivity(self) -> float | None:
+        """See ``Event``."""
+        return self.noise_multiplier

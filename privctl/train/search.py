@@ -1,0 +1,113 @@
+"""A private search: several trainings of which the best is released (Liu and Talwar 2019; Papernot and Steinke 2022).
+
+The number of runs and the candidate of each are drawn before the first run, by the operating system's coins, and
+written to a folder beside the output; a search that is resumed reads them. Each run is a training of its own in that
+folder, whose report is already that of the search. What loses is deleted once it has lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from privctl.accounting.runs_law import NumberOfRuns, name_of
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.domain.progress import Notify
+from privctl.domain.report import PrivacyReport
+from privctl.reports.files import read_report
+from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.train.candidates import SearchedSettings, candidates_of
+from privctl.train.fingerprint import search_fingerprint
+from privctl.train.released_model import report_path, require_places
+from privctl.train.request import RetrainRequest
+from privctl.train.search_folder import SearchFolder, moved
+from privctl.train.session import run_folder
+
+#: Trains as one request asks, and returns its report.
+TrainOne = Callable[[RetrainRequest], PrivacyReport]
+
+PREMISE = Assumption(
+    name="selection",
+    statement="how many runs there were, and how long they took, stays with whoever made them; the operating system's "
+    "coins drew that number and the candidate of each run before the first; of the runs the best on held-out examples, "
+    "which are taken to be public, is released alone",
+    state=AssumptionState.ASSERTED,
+)
+WARNINGS = (
+    "the guarantee is for the whole search, given that it came to its end: one that is thrown away and begun again, or "
+    "settings chosen by looking at other runs on the same data, cost more",
+    "the held-out examples chose this run: no guarantee covers them, and their measures flatter it, so measure it on "
+    "others",
+)
+#: Measures of a run's last epoch by which it is chosen, the first that there is; the least is best.
+_SCORES = ("held_out_loss", "held_out_squared_error")
+
+
+def parameters_of(request: RetrainRequest, runs: NumberOfRuns) -> dict[str, Any]:
+    """What a report says of the search."""
+    return {
+        "settings": _text(request),
+        "expected_runs": runs.mean,
+        "runs_law": name_of(runs.shape),
+        "most_runs": runs.most,
+    }
+
+
+def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, notify: Notify) -> PrivacyReport:
+    """Make all runs that were drawn, or are left of a search that is resumed, and release the best.
+
+    Returns its report. Raises InputError where no run was drawn, and what ``train`` raises; the search can be resumed.
+    """
+    candidates = candidates_of(_text(request))
+    require_places(request.output, force=request.force)
+    place = request.output.with_name(f"{request.output.name}.search")
+    facts = search_fingerprint(request)
+    if request.resume:
+        folder = SearchFolder.resume(place, facts)
+    else:
+        folder = SearchFolder.begin(place, facts, runs, len(candidates))
+    for number in range(folder.done, len(folder.order)):
+        notify(f"run {number + 1} of {len(folder.order)}")
+        folder.record(number, score_of(_made(request, folder, candidates, number, train)))
+    if folder.best is None:
+        folder.remove()
+        raise InputError(
+            f"the search drew no run, as its {name_of(runs.shape)} law does with chance {math.exp(-runs.mean):.2g}; "
+            "so there is no model, and the guarantee covers that outcome: another search of these data counts beside "
+            "it, and --runs-law geometric always gives a run"
+        )
+    report = moved(folder.run(folder.best) / request.output.name, request.output, force=request.force)
+    if left := folder.remove():
+        notify(left)
+    return report
+
+
+def score_of(report: PrivacyReport) -> float:
+    """What a run is chosen by, the less the better; infinite where it is no number."""
+    history = parameters_as(TrainingParameters, report).history
+    last: Mapping[str, float] = history[-1] if history else {}
+    score = next((last[name] for name in _SCORES if name in last), math.nan)
+    return math.inf if math.isnan(score) else score
+
+
+def _made(
+    request: RetrainRequest, folder: SearchFolder, candidates: SearchedSettings, number: int, train: TrainOne
+) -> PrivacyReport:
+    """The report of a run: made now, continued, or read where it was made before the search was interrupted."""
+    output = folder.run(number) / request.output.name
+    place = report_path(output)
+    if place.is_file() and output.is_dir():
+        return read_report(place)
+    begun = run_folder(output).is_dir()
+    chosen = candidates.combinations[folder.order[number]]
+    return train(replace(request, output=output, resume=begun, force=False, **chosen))
+
+
+def _text(request: RetrainRequest) -> str:
+    text = getattr(request.settings, "search", None)
+    if not isinstance(text, str):
+        raise CommandError(f"{request.method_name} searches nothing")
+    return text

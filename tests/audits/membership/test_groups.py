@@ -1,0 +1,207 @@
+"""Groups of records, such as those of one user: found where they leak, and no more often than allowed where not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from audits.findings import Findings
+from audits.membership.audit import MembershipAudit, MembershipRequest
+from audits.membership.groups import highest, read_groups, weighed
+from audits.scores.scorer import compute_scores, plan_scoring
+from audits.statistics.max_t import max_t, rank_statistics
+from privctl.cli import run
+from privctl.data.columns import USUAL
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.verdict import Outcome
+from privctl.reports.files import read_report
+from tests.audits.membership.planted import Ruled
+from verify.audited_groups import check_groups
+
+FEW = ("loss", "min-k")
+
+
+@dataclass
+class Users(Ruled):
+    """A model that finds some users easier than others, by ``spread`` nats a token, and members by ``leak``."""
+
+    spread: float = 0.0
+    leak: float = 0.0
+    known: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.model = SimpleNamespace(tokenizer=self.model.tokenizer, path=Path("m"))
+        self.rule = self._rule
+
+    def describe(self) -> dict[str, Any]:
+        return {"task": self.task}
+
+    def _rule(self, row: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """What it says of a row whose first word is the user's number."""
+        ease = np.random.default_rng(int(row[0])).normal(0, self.spread)
+        leak = self.leak if row.tobytes() in self.known else 0.0
+        return np.asarray(ease + leak + random.normal(-4, 0.5, size=len(row) - 1))
+
+
+def write(path: Path, users: Sequence[int], sizes: Sequence[int], seed: int) -> Path:
+    """``sizes`` records of each user."""
+    source = np.random.default_rng(seed)
+    with path.open("w") as file:
+        for user, size in zip(users, sizes, strict=True):
+            for _ in range(size):
+                words = source.integers(20, 99, size=4).tolist()
+                file.write(json.dumps({"text": " ".join(map(str, [user, *words])), "user": user}) + "\n")
+    return path
+
+
+def audited(place: Path, model: Users, *, users: int = 40, seed: int = 0, **more: Any) -> Findings:
+    """An audit of ``users`` a side with 1 to 8 records each."""
+    source = np.random.default_rng(seed)
+    names = (1000 + source.permutation(2 * users)).tolist()
+    sizes = source.integers(1, 9, size=2 * users).tolist()
+    request = MembershipRequest(
+        members=write(place / f"m{seed}.jsonl", names[:users], sizes[:users], seed),
+        nonmembers=write(place / f"n{seed}.jsonl", names[users:], sizes[users:], seed + 5000),
+        **{"attacks": FEW, "group_by": "user", **more},
+    )
+    audit = MembershipAudit(model, request)
+    model.known = {row.tobytes() for row, member in zip(audit.rows, audit._work.member, strict=True) if member}
+    return audit.judge(compute_scores(plan_scoring(model, audit.rows)), 0.05)
+
+
+def nothing(row: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    return np.zeros(len(row) - 1)
+
+
+def p_values(found: Findings) -> dict[str, float]:
+    return {item.method: item.test.p_value for item in found.evidence if item.test is not None}
+
+
+def test_the_evidence_of_a_users_records_adds_up(tmp_path: Path) -> None:
+    model = Users(rule=nothing, leak=0.12)
+    by_user = audited(tmp_path, model)
+    area = {item.method: item for item in by_user.evidence if item.quantity == "AUC"}
+    assert by_user.verdicts[0].outcome is Outcome.REFUTED
+    assert area["loss"].samples == {"members": 40, "nonmembers": 40}
+    assert by_user.parameters["group_by"] == "user"
+    records = by_user.parameters["grouped_records"]
+    by_record = {i.method: i for i in audited(tmp_path, model, group_by=None).evidence if i.quantity == "AUC"}
+    assert by_record["loss"].samples == records
+    assert (area["loss"].estimate or 0) > (by_record["loss"].estimate or 0) + 0.08
+    assert any(f"40 groups of {records['members']} members" in text for text in by_user.warnings)
+    assert len(by_user.arrays["score.loss"]) == len(by_user.arrays["member"]) == 80
+    assert p_values(by_user).keys() == {"loss", "loss-top", "min-k", "min-k-top", "fused"}
+
+
+@pytest.mark.slow
+def test_nothing_is_found_of_users_of_whom_there_is_nothing(tmp_path: Path) -> None:
+    """Users differ by far more than their records do: where 5 % may err, more than 5 of 40 do once in 140."""
+    found = [audited(tmp_path, Users(rule=nothing, spread=1.0), users=25, seed=seed) for seed in range(40)]
+    assert sum(min(p_values(each).values()) <= 0.05 for each in found) <= 5
+    assert sum(each.verdicts[0].outcome is Outcome.REFUTED for each in found) <= 5
+
+
+def test_records_of_one_user_are_not_shuffled_one_by_one() -> None:
+    """Where users differ and membership tells nothing, a test of records rejects often, that of groups does not.
+
+    100 data sets of 20 users a side with 10 records each: where 5 % may, more than 12 do once in 700.
+    """
+    random, rejected = np.random.default_rng(1), {"records": 0, "groups": 0}
+    index = np.repeat(np.arange(40), 10)
+    for seed in range(100):
+        values = random.normal(size=40)[index] + random.normal(size=400)
+        member = random.permutation(40) < 20
+        tests = {"records": (values, member[index]), "groups": (weighed(values, index), member)}
+        for name, (scores, labels) in tests.items():
+            found = max_t({"loss": rank_statistics(scores, ())}, labels, seed, 0.05, count=99)
+            rejected[name] += found.p_values["loss"] <= 0.05
+    assert rejected["groups"] <= 12
+    assert rejected["records"] >= 25
+
+
+def test_the_weight_of_a_group_is_that_of_generalised_least_squares() -> None:
+    """n / (1 + (n - 1) r) is what the inverse of an exchangeable correlation matrix sums to."""
+    random = np.random.default_rng(2)
+    sizes = random.integers(1, 30, size=4000)
+    index = np.repeat(np.arange(len(sizes)), sizes)
+    values = random.normal(0, 1, len(sizes))[index] + random.normal(0, 2, len(index))  # r is 1 / 5
+    means = np.bincount(index, weights=values) / sizes
+    sums = {n: np.linalg.inv(0.8 * np.eye(n) + 0.2).sum() for n in range(1, 30)}
+    worth = [sums[n] for n in sizes.tolist()]
+    expected = worth * (means - np.average(means, weights=worth))
+    assert np.corrcoef(weighed(values, index), expected)[0, 1] > 0.9999
+    assert np.allclose(weighed(means, np.arange(len(sizes))), means - means.mean())
+    same = np.repeat(np.arange(500), 4)
+    assert (np.argsort(weighed(values[:2000], same)) == np.argsort(np.bincount(same, weights=values[:2000]))).all()
+    assert not weighed(np.ones(6), np.array([0, 0, 1, 1, 1, 2])).any()
+
+
+def test_the_highest_quarter_of_a_group() -> None:
+    index = np.array([0, 1, 0, 0, 0, 0, 1, 2])
+    values = np.array([1.0, 7.0, 5.0, 3.0, 4.0, 2.0, 8.0, -1.0])
+    assert highest(values, index).tolist() == [4.5, 8.0, -1.0]
+
+
+def test_groups_are_wholly_on_one_side(tmp_path: Path) -> None:
+    members, others = write(tmp_path / "m.jsonl", [7, 8], [2, 2], 0), write(tmp_path / "n.jsonl", [9, 8], [1, 2], 1)
+    with pytest.raises(InputError, match=r"the group '8' of 'user' has records among the members \(line 3 of "):
+        read_groups("user", members, others, USUAL)
+    with pytest.raises(InputError, match="line 1 lacks 'person'; give every record one"):
+        read_groups("person", members, others, USUAL)
+
+
+def test_what_cannot_be_asked_of_groups_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="--attack midpoint cannot be run: it sets a threshold for single records"):
+        audited(tmp_path, Users(rule=nothing), users=10, attacks=("midpoint",))
+
+
+@pytest.fixture(scope="module")
+def report_path(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
+    """An audit by users, who have 2 records each."""
+    place = tmp_path_factory.mktemp("users")
+    words = {1000 + user: f"w{user} w{user // 2}" for user in range(24)}
+    for name, users in (("m", range(1000, 1012)), ("n", range(1012, 1024))):
+        rows = [{"text": f"{words[u]} w{i} w{40 + u % 9} w3", "user": u} for u in users for i in range(2)]
+        (place / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sides = ["--members", str(place / "m.jsonl"), "--nonmembers", str(place / "n.jsonl"), "--group-by", "user"]
+    output = ["-o", str(place / "a.report.json"), "--log", str(place / "log.jsonl"), "--device", "cpu", "-q"]
+    assert run(["audit", "membership", str(llama), *sides, *output]) == 0
+    return place / "a.report.json"
+
+
+def test_groups_that_an_audit_states_are_counted_again(report_path: Path) -> None:
+    report = read_report(report_path)
+    (found,) = check_groups(report_path, report, ())
+    assert (found.outcome, report.parameters["grouped_records"]) == (
+        Outcome.CONSISTENT,
+        {"members": 24, "nonmembers": 24},
+    )
+    assert run(["verify", str(report_path), "-q"]) == 0
+    forged = {
+        "counts 12 groups of 24 members, but their files hold 24 values": {"group_by": "text"},
+        "counts 12 groups of 99 members": {"grouped_records": {"members": 99, "nonmembers": 24}},
+        "without the records in them": {"grouped_records": None},
+        "or these without a field": {"group_by": None},
+    }
+    for reason, change in forged.items():
+        (found,) = check_groups(report_path, replace(report, parameters={**report.parameters, **change}), ())
+        assert found.outcome is Outcome.REFUTED
+        assert reason in found.reason
+    records = tuple(replace(i, samples={"members": 24, "nonmembers": 24}) for i in report.evidence)
+    (found,) = check_groups(report_path, replace(report, evidence=records), ())
+    assert "it counts 24 groups of 24 members, but their files hold 12 values of 'user'" in found.reason
+
+
+def test_a_split_of_records_has_no_groups(report_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = report_path.with_name("m.jsonl")
+    folder = report_path.with_name("split")
+    assert run(["audit", "split", str(data), "-o", str(folder), "-q"]) == 0
+    assert run(["audit", "membership", "m", "--split", str(folder / "manifest.json"), "--group-by", "user"]) == 2
+    assert "threw a coin for each record" in capfd.readouterr().err

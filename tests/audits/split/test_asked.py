@@ -1,0 +1,94 @@
+"""What an audit was asked: nothing that it found can be left out of its report by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from audits import ATTACKS, THOROUGH
+from audits.asked import ASKED
+from audits.split.findings import NO_BOUNDS
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.files import read_report
+from privctl.storage.digest import NamedFiles
+from tests.audits.split.test_split import judged
+from tests.gate.made import PROVED, making, weights
+from verify import asked
+from verify.asked import unanswered
+from verify.audit_consistency import faults
+from verify.canary_bounds import METHODS
+from verify.evidence import check_evidence
+
+
+def without_attack(report: PrivacyReport, name: str) -> PrivacyReport:
+    """Without an attack wherever one is named or counted."""
+    kept = [i for i in report.evidence if i.method != name and not i.quantity.endswith(f", {name}")]
+    compared = sum(item.test is not None for item in kept)
+    evidence = [
+        item if item.test is None else replace(item, test=replace(item.test, compared=compared)) for item in kept
+    ]
+    parameters = {**report.parameters, "attack": [each for each in report.parameters["attack"] if each != name]}
+    return replace(report, evidence=tuple(evidence), parameters=parameters)
+
+
+def of_ranks(path: Path, report: PrivacyReport) -> list[str]:
+    return [v.reason for v in check_evidence(path, report, NamedFiles()).verdicts if v.outcome is Outcome.REFUTED]
+
+
+def test_what_was_asked_cannot_be_left_out(audited: Path) -> None:
+    report = read_report(audited)
+    stated = report.parameters["asked"]
+    assert stated["claims"] == [[8.0, 1e-5]]
+    assert stated["files"]["split"] == [item.digest for item in report.inputs if item.role == "split"]
+    assert not list(faults(report)) + of_ranks(audited, report)
+    unbounded = replace(report, evidence=tuple(item for item in report.evidence if item.method not in METHODS))
+    omitted = (*report.omissions, Omission(what=NO_BOUNDS, reason="fewer than two lines occur once"))
+    parameters = {name: value for name, value in report.parameters.items() if name != "asked"}
+    for forged, says in (
+        (unbounded, "states no bound from the scores of 'loss'"),
+        (replace(report, verdicts=report.verdicts[:1]), "it was to judge (8, 1e-05)-DP, and has no verdict on it"),
+        (replace(report, verdicts=report.verdicts[1:]), "and has no verdict on 'members cannot be told"),
+        (without_attack(report, "zlib"), "the attack 'zlib' was asked for"),
+        (replace(report, inputs=tuple(i for i in report.inputs if i.role != "split")), "about other split"),
+        (replace(report, parameters=parameters), "does not say what it was asked"),
+    ):
+        assert any(says in fault for fault in faults(forged)), says
+    hidden = replace(unbounded, omissions=omitted, verdicts=report.verdicts[:1])
+    assert not list(faults(hidden))
+    assert judged(audited, hidden)[1].startswith("it omits its bounds, and ")
+
+
+def test_an_audit_made_to_look_like_another_is_not_that_of_its_ranks(audited: Path) -> None:
+    """As if no split had been given and no claim: nothing in the report disagrees."""
+    report = read_report(audited)
+    of_split = ("asked", "split_commitment", "split_records")
+    plain = replace(
+        report,
+        inputs=tuple(item for item in report.inputs if item.role != "split"),
+        evidence=tuple(item for item in report.evidence if item.method not in METHODS),
+        verdicts=report.verdicts[:1],
+        parameters={name: value for name, value in report.parameters.items() if name not in of_split},
+    )
+    assert not list(faults(plain))
+    assert of_ranks(audited, plain) == ["what it says that it was asked is not what the ranks that it kept say"]
+    for forged in ({**report.parameters["asked"], "claims": []}, {}):
+        changed = replace(report, parameters={**report.parameters, "asked": forged})
+        assert of_ranks(audited, changed) == ["what it says that it was asked is not what the ranks that it kept say"]
+
+
+def test_every_claim_of_the_models_own_report_is_judged(tmp_path: Path, audited: Path) -> None:
+    report = replace(read_report(audited), inputs=(weights("m"),))
+    own = read_report(making(tmp_path / "m.json", PROVED))
+    (found,) = unanswered(audited, report, [own])
+    assert "has no verdict on (2, 1e-06)-DP" in found.reason
+    judged = Verdict(subject="(2, 1e-06)-DP, proved in m.json", outcome=Outcome.CONSISTENT, reason="")
+    assert not list(unanswered(audited, replace(report, verdicts=(judged,)), [own]))
+    assert not list(unanswered(audited, report, [read_report(making(tmp_path / "n.json", PROVED, name="n"))]))
+    assert not list(unanswered(audited, report, [replace(own, guarantees=(replace(PROVED, epsilon=None),))]))
+
+
+def test_verify_and_audit_have_the_same_list_of_attacks() -> None:
+    assert (ATTACKS.keys(), THOROUGH.keys()) == (asked.USUAL, asked.THOROUGH)
+    assert asked.NO_BOUNDS == NO_BOUNDS
+    assert asked.KEY == ASKED

@@ -1,0 +1,76 @@
+"""Members that were drawn from the training data, as a gate finds them in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from audits.split.manifest import commitment_of, encode_manifest, read_manifest
+from privctl.domain.gate import GateOutcome
+from privctl.domain.report import Artifact
+from privctl.storage.digest import file_digest
+from tests.audits.split.test_split import drawn
+from tests.audits.tiny import sentences
+from tests.gate.made import INCONCLUSIVE, PASS, PROVED, auc, audit, judged, making, only, weights
+
+SPLIT_FILES = {"split": "manifest.json", "members": "members.jsonl", "nonmembers": "nonmembers.jsonl"}
+
+
+def other_members(split: Path) -> None:
+    """The members' file holds records that the model never saw, and the manifest says so."""
+    (split / "members.jsonl").write_text("".join(f'{{"text": "unseen {i}"}}\n' for i in range(20)))
+    again(split, members="members.jsonl")
+
+
+def trained_on_all(split: Path) -> None:
+    with (split / "train.jsonl").open("ab") as file:
+        file.write((split / "nonmembers.jsonl").read_bytes())
+    again(split, train="train.jsonl")
+
+
+def again(split: Path, **changed: str) -> None:
+    """The manifest once more, for files that were ``changed``."""
+    manifest = read_manifest(split / "manifest.json")
+    files = {role: replace(getattr(manifest, role), digest=file_digest(split / n)) for role, n in changed.items()}
+    manifest = replace(manifest, **files)
+    (split / "manifest.json").write_bytes(encode_manifest(replace(manifest, commitment=commitment_of(manifest))))
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (lambda split: None, PASS),
+        (other_members, INCONCLUSIVE),
+        (trained_on_all, INCONCLUSIVE),
+        (lambda split: (split / "train.jsonl").unlink(), INCONCLUSIVE),
+        (lambda split: (split / "train.jsonl").write_bytes(b"{}"), INCONCLUSIVE),
+    ],
+)
+def test_members_that_were_drawn_from_the_training_data_are_of_it(
+    tmp_path: Path, change: Callable[[Path], object], outcome: GateOutcome
+) -> None:
+    """A gate looks for each member in the file that the model's report names, and believes no manifest."""
+    split = drawn(tmp_path, sentences(100, 3), records=40)
+    trained = file_digest(split / "train.jsonl")
+    change(split)
+    if change is trained_on_all:
+        trained = file_digest(split / "train.jsonl")
+    manifest = read_manifest(split / "manifest.json")
+    made = making(
+        tmp_path / "m.json",
+        PROVED,
+        inputs=[Artifact(role="data", path="split/train.jsonl", digest=trained, bytes=1)],
+    )
+    inputs = [
+        weights("m"),
+        *(
+            Artifact(role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=1)
+            for role, name in SPLIT_FILES.items()
+        ),
+    ]
+    stated = {"split_commitment": manifest.commitment, "split_records": manifest.records}
+    looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.55), inputs=inputs, parameters=stated)
+    assert only(judged(made, looked, max_auc="0.6"), "max_auc").outcome is outcome

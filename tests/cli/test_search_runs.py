@@ -1,0 +1,224 @@
+"""``retrain dp-sgd --search``: trained, verified, forged, killed and resumed, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privctl.cli import run
+from privctl.domain.events import BestOfRuns, Ledger, SampledGaussian
+from privctl.reports.files import read_report
+from privctl.train import search_folder
+from privctl.train.loop import Trainer
+from tests.models.tasks.small import architecture, words
+
+RECORDS, STEPS = 30, 4
+SEARCH = ["--search", "learning-rate=1e-3,1e-6 clip-norm=0.5,1", "--expected-runs", "3"]
+OPTIONS = ["--batch-size", "6", "--steps", str(STEPS), "--device", "cpu", "--delta", "1e-3"]
+
+
+def _draws(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(search_folder.runs_law, "draw", lambda *_: count)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("search")
+    architecture(place / "start", "gpt2")
+    words().tokenizer.save_pretrained(place / "start")
+    for name, count in (("train", RECORDS), ("public", 8)):
+        lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(count)]
+        (place / f"{name}.jsonl").write_text("\n".join(lines))
+    return place
+
+
+def call(start: Path, output: Path, *more: str) -> list[str]:
+    data = ["--data", str(start / "train.jsonl"), "--held-out", str(start / "public.jsonl")]
+    return ["retrain", "dp-sgd", str(start / "start"), *data, "-o", str(output), *OPTIONS, *more]
+
+
+@pytest.fixture(scope="module")
+def trained(start: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patched:
+        _draws(patched, 3)
+        patched.setattr(search_folder.secrets, "randbelow", _orders([2, 0, 1]))
+        assert run(call(start, start / "out", "-q", "--epsilon", "8", *SEARCH)) == 0
+    return start / "out.report.json"
+
+
+def _orders(order: list[int]) -> Callable[[int], int]:
+    left = iter(order)
+    return lambda below: next(left)
+
+
+@pytest.mark.slow
+def test_the_best_run_is_released_with_the_guarantee_of_the_search(trained: Path) -> None:
+    report = read_report(trained)
+    (event,) = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
+    assert isinstance(event, BestOfRuns)
+    assert (event.mean_runs, event.shape, event.run_steps, event.sample_rate) == (3, 1, STEPS, 0.2)
+    assert 7.9 < (report.guarantees[0].epsilon or 0) <= 8
+    # Of the three runs one alone had a learning rate at which anything is learned.
+    assert (report.parameters["learning_rate"], report.parameters["clip_norm"]) == (1e-3, 0.5)
+    assert report.parameters["history"][-1]["held_out_loss"] < report.evidence[0].details["before"]
+    assert "selection" in {each.name for each in report.guarantees[0].assumptions}
+    assert not {"runs", "order", "scores"} & set(report.parameters["search"])
+    assert sorted(path.name for path in trained.parent.iterdir() if path.name.startswith("out")) == [
+        "out", "out.report.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_it_is_verified_and_the_gate_sees_the_guarantee_of_the_search(trained: Path) -> None:
+    assert run(["verify", str(trained), "-q"]) == 0
+    assert run(["gate", str(trained), "--at-delta", "0.001", "--max-epsilon", "8", "-q"]) == 0
+    assert run(["gate", str(trained), "--at-delta", "0.001", "--max-epsilon", "3", "-q"]) == 1
+
+
+def _single(report: Any) -> None:
+    """The guarantee, and the ledger, of one run alone."""
+    event = report["mechanism"]["events"][0]
+    report["mechanism"]["events"] = [
+        {"type": SampledGaussian.tag, "batches": "poisson", "steps": event["run_steps"],
+         "noise_multiplier": event["noise_multiplier"], "sample_rate": event["sample_rate"]}
+    ]  # fmt: skip
+
+
+def _epsilon(value: float) -> Callable[[Any], None]:
+    def edit(report: Any) -> None:
+        for guarantee in report["guarantees"]:
+            guarantee["epsilon"] = value
+
+    return edit
+
+
+def _in_search(**changes: object) -> Callable[[Any], None]:
+    return lambda report: report["parameters"]["search"].update(changes)
+
+
+def _in_event(**changes: object) -> Callable[[Any], None]:
+    return lambda report: report["mechanism"]["events"][0].update(changes)
+
+
+FORGERIES: Mapping[str, Callable[[Any], None]] = {
+    "one run": _single,
+    "fewer runs in the ledger": _in_event(mean_runs=1.5),
+    "another law": _in_event(shape=None),
+    "fewer steps": _in_event(run_steps=STEPS - 1),
+    "fewer runs at most": _in_search(most_runs=5),
+    "a setting that was not searched": lambda report: report["parameters"].update(learning_rate=0.5),
+    "no search": lambda report: report["parameters"].pop("search"),
+    "no word of the choice": lambda report: [
+        guarantee.update(assumptions=[each for each in guarantee["assumptions"] if each["name"] != "selection"])
+        for guarantee in report["guarantees"]
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.forged("each is a lie about the search")
+@pytest.mark.parametrize("name", FORGERIES)
+def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(trained.read_text())
+    FORGERIES[name](report)
+    forged = trained.with_name("forged.report.json")
+    forged.write_text(json.dumps(report))
+    assert run(["verify", str(forged)]) == 1
+    assert "REFUTED" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.forged("the epsilon of one run, in the report of a search")
+def test_the_epsilon_of_one_run_does_not_pass(trained: Path) -> None:
+    report = json.loads(trained.read_text())
+    _epsilon(2.0)(report)
+    forged = trained.with_name("forged.report.json")
+    forged.write_text(json.dumps(report))
+    assert run(["verify", str(forged), "-q"]) in (1, 3)
+    assert run(["gate", str(forged), "--at-delta", "0.001", "--max-epsilon", "8", "-q"]) in (1, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.forged("the numbers of one run, as if nothing else had been drawn")
+def test_the_numbers_of_one_run_are_refuted(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(trained.read_text())
+    most = report["parameters"]["search"]["most_runs"]
+    report["parameters"]["released_numbers"] //= most
+    report["guarantees"][0]["arithmetic"]["coordinates"] //= most
+    forged = trained.with_name("forged.report.json")
+    forged.write_text(json.dumps(report))
+    assert run(["verify", str(forged)]) == 1
+    assert "released_numbers is" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_search_killed_in_its_second_run_goes_on_with_what_was_drawn(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH)
+    child = os.fork()
+    if child == 0:
+        step, made = Trainer._step, []
+
+        def killed(self: Trainer, *arguments: Any) -> Any:
+            made.append(0)
+            if len(made) == STEPS + 2:
+                os.kill(os.getpid(), 9)
+            return step(self, *arguments)
+
+        Trainer._step = killed  # type: ignore[method-assign]
+        search_folder.runs_law.draw = lambda *_: 3  # type: ignore[assignment]
+        os._exit(run(asked))
+    assert os.waitpid(child, 0)[1] == 9
+    folder = tmp_path / "out.search"
+    before = json.loads((folder / "search.json").read_text())
+    assert len(before["order"]) == 3
+    assert len(before["scores"]) == 1
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert run(asked) == 2
+    assert "continue it with --resume" in capsys.readouterr().err
+    assert run([*asked, "--resume", "--expected-runs", "2"]) == 2
+    assert "--expected-runs 3, not 2" in capsys.readouterr().err
+    assert json.loads((folder / "search.json").read_text()) == before
+    assert run([*asked, "--resume"]) == 0
+    said = capsys.readouterr()
+    assert "run 2 of 3" in said.err
+    assert "run 1 of 3" not in said.err
+    assert not folder.exists()
+    report = read_report(tmp_path / "out.report.json")
+    assert report.parameters["steps_begun"] in (STEPS, STEPS + 1, STEPS + 2)
+    assert run(["verify", str(tmp_path / "out.report.json"), "-q"]) == 0
+
+
+def test_no_run_is_an_outcome_too(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _draws(monkeypatch, 0)
+    assert run(call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH, "--runs-law", "poisson")) == 3
+    assert "drew no run, as its poisson law does with chance 0.05; so there is no model" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (["--search", "batch-size=6,12"], "names 'batch-size'; all candidates must cost the same"),
+        (["--search", "learning-rate=1e-3"], "fewer than two candidates"),
+        (["--search", "learning-rate=1e-3,-1"], "--learning-rate is -1; it must be"),
+        (["--search", "learning-rate=1e-3,often"], "holds no list of values"),
+        ([*SEARCH, "--show-unprotected"], "--search shows nothing of the runs that lose; remove --show-unprotected"),
+        ([*SEARCH, "--bands", "2"], "remove --bands"),
+        (["--expected-runs", "3"], "--expected-runs is of a search; add --search"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], what: str
+) -> None:
+    assert run(call(start, tmp_path / "out", "--noise-multiplier", "1", *more)) == 2
+    assert what in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

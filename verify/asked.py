@@ -1,0 +1,213 @@
+"""Whether an audit's report answers all that was asked of it, so that nothing it found can be left out by itself.
+
+A report repeats what it was asked: files by role and digest, attacks, claims. The ranks that it kept repeat it too, and
+the model's own report says which claims had to be tested. Needs no numpy, like ``verify.audit_consistency``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from privctl.domain.errors import InputError
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.codec import decode_value
+from privctl.reports.parameters import AskedAudit, AuditParameters, parameters_as
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile
+from verify.canary_bounds import BOUND, METHODS
+
+#: What runs where no attack is named, and what besides where all are asked for.
+USUAL = frozenset({
+    "loss", "lira", "lira-online", "rmia", "rmia-online", "midpoint", "zlib", "min-k", "min-k++", "quantile",
+    "reference",
+})  # fmt: skip
+THOROUGH = frozenset({
+    "min-k++-half", "min-k++-all", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
+    "augmented", "label-only",
+})  # fmt: skip
+#: An omission of the bounds from a split, which has too few records for any.
+NO_BOUNDS = "bounds from the split"
+#: It learns from who is a member, so that it bounds nothing, and its area alone is stated.
+_FUSED = "fused"
+_THRESHOLD = "fixed threshold"
+#: The key of what was asked in the header of the ranks.
+KEY = "privctl.asked"
+_RATES = ("TPR at 1 % FPR", "TPR at 0.1 % FPR")
+_DOCUMENTS = ("1", "2 to 9", "10 to 99", "100 or more")
+#: In a warning, why nothing is compared but for equality.
+_NOT_NEAR = "as comparing it needs a network that transformers can generate with"
+#: Methods and beginnings of quantities of every audit of planted canaries.
+_OF_CANARIES = [
+    ("canary exposure", "mean bits, included"),
+    ("canary exposure", "mean bits, left out"),
+    ("canary exposure", "median bits, included"),
+    ("canary completion", "disclosed, included"),
+    (BOUND, "epsilon"),
+    ("one run, Mahloujifar 2024", "mu"),
+]
+#: The role of a file -> the subject of the verdict on it.
+_VERDICTS = {"members": "members cannot be told from non-members", "train": "training text cannot be extracted"}
+
+
+def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """What was asked and is not answered, in a sentence each; older reports do not say what was asked."""
+    asked = parameters.asked
+    if asked is None:
+        if parameters.split_commitment is not None:
+            yield "it does not say what it was asked, as every audit of a drawn split does"
+        return
+    read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
+    if "model" in read and "scores" not in kept:
+        yield "it does not name the ranks that every audit of a model keeps"
+    yield from _files(report, asked)
+    yield from _attacks(report, parameters, asked)
+    yield from _bounds(report, parameters, asked)
+    yield from _claims(report, asked)
+    yield from _sections(report, parameters, asked)
+    if asked.logged and report.log is None:
+        yield "it was entered into a log of audits, and does not name it"
+
+
+def unanswered(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Claims of the audited model's own report, among ``parents``, on which an audit that bounds epsilon is silent."""
+    if report.step != "audit" or not any(item.method in METHODS for item in report.evidence):
+        return
+    weights = {item.digest for item in report.inputs if item.role == "model"}
+    own = [each for each in parents if weights and weights <= {item.digest for item in each.outputs}]
+    claims = {(g.epsilon, g.delta) for each in own for g in each.guarantees if _is_claim(g)}
+    for epsilon, delta in sorted(claims, key=str):
+        if not _judged(report, epsilon, delta):
+            yield Verdict(
+                subject="audit",
+                outcome=Outcome.REFUTED,
+                reason=f"it bounds epsilon, and has no verdict on ({epsilon:g}, {delta:g})-DP, a claim of the model's "
+                "report",
+            )
+
+
+def _is_claim(guarantee: Guarantee) -> bool:
+    """Whether it claims something of one record more or less; where that is void, it claims nothing."""
+    return (
+        guarantee.epsilon is not None
+        and (guarantee.notion, guarantee.unit) == (Notion.APPROXIMATE_DP, PrivacyUnit.EXAMPLE)
+        and guarantee.scope is Scope.THIS_MODEL
+        and guarantee.adjacency in (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
+        and guarantee.status is not Status.VOID
+    )
+
+
+def _files(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
+    for role, digests in asked.files.items():
+        named = [item.digest for item in report.inputs if item.role == role]
+        if sorted(named) != sorted(digests):
+            yield f"it was asked about other {role} than its inputs name"
+        subject = _VERDICTS.get(role)
+        if subject is not None and all(verdict.subject != subject for verdict in report.verdicts):
+            yield f"it was given {role}, and has no verdict on {subject!r}"
+    if "canaries" in asked.files and not report.evidence:
+        yield "it was given canaries, and measured nothing"
+
+
+def _attacks(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """Each attack was run, or says why not."""
+    if asked.columns:
+        wanted: Iterable[str] = [f"column {name}" for name in asked.columns]
+    elif "members" in asked.files:
+        wanted = asked.attacks or sorted(USUAL | (THOROUGH if asked.thorough else frozenset()))
+    else:
+        return
+    omitted = {omission.what for omission in report.omissions}
+    for name in wanted:
+        if name not in parameters.attack and f"{name} attack" not in omitted:
+            yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
+    if asked.group_by != parameters.group_by:
+        yield "it was asked to count other groups of records than its parameters say"
+    if asked.least_auc is not None and asked.least_auc != parameters.least_auc:
+        yield f"it was asked to see an AUC of {asked.least_auc:g}, and its parameters say another"
+
+
+def _bounds(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """Each score of a drawn split that has a curve bounds epsilon; a threshold bounds it too."""
+    bounds = [item for item in report.evidence if item.method in METHODS]
+    if asked.delta is not None and any(item.details.get("delta", asked.delta) != asked.delta for item in bounds):
+        yield f"its bounds are at another delta than {asked.delta:g}, which was asked for"
+    if asked.threshold is not None and not any(
+        item.method == _THRESHOLD and item.details.get("threshold") == asked.threshold for item in report.evidence
+    ):
+        yield f"a bound by the threshold {asked.threshold:g} was asked for, and none is stated"
+    if "split" not in asked.files:
+        return
+    if parameters.split_commitment is None:
+        yield "it was given a drawn split, and does not state its commitment"
+    if any(omission.what == NO_BOUNDS for omission in report.omissions):
+        return
+    bounded = {item.quantity.partition(", ")[2] for item in bounds if item.method == BOUND}
+    curves = {item.method for item in report.evidence if item.quantity == "AUC"} & set(parameters.attack)
+    for name in sorted(curves - bounded - {_FUSED}):
+        yield f"it was given a drawn split, and states no bound from the scores of {name!r}"
+
+
+def _claims(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
+    if any(omission.what == NO_BOUNDS for omission in report.omissions) and "canaries" not in asked.files:
+        return
+    for epsilon, delta in asked.claims:
+        if not _judged(report, epsilon, delta):
+            yield f"it was to judge ({epsilon:g}, {delta:g})-DP, and has no verdict on it"
+    if asked.curve and parameters_as(AuditParameters, report).canary_curve is None:
+        yield "it was to judge the curve of a mechanism, and does not state it"
+
+
+def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """Each part states all its kinds of figures: the one that shows the leak may not go."""
+    found = {(item.method, item.quantity) for item in report.evidence}
+    names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
+    wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
+    wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
+    if parameters.canary_commitment is not None:
+        wanted += _OF_CANARIES
+    for method, quantity in wanted:
+        if not any(each == method and other.startswith(quantity) for each, other in found):
+            yield f"{method}: it states no {quantity.strip()!r}, as every such audit does"
+
+
+def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
+    sides = {"train": "training", "heldout": "held-out"}
+    if "train" not in asked.files:
+        return
+    near = not asked.exact_only and not any(_NOT_NEAR in line for line in report.warnings)
+    for side in (sides[role] for role in sides if role in asked.files):
+        yield f"rate on {side} text"
+        if not asked.greedy_only:
+            yield f"{side} text found in "
+        if near:
+            yield f"near-verbatim rate on {side} text"
+    yield from (f"rate on text in {documents} document" for documents in _DOCUMENTS)
+    if "heldout" in asked.files:
+        yield "rate beyond held-out text"
+        if near:
+            yield "near-verbatim rate beyond held-out text"
+
+
+def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
+    return any(verdict.subject.startswith(f"({epsilon:g}, {delta:g})-DP, ") for verdict in report.verdicts)
+
+
+def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
+    """Where the ranks at hand that an audit kept say that it was asked something else; older ones say nothing."""
+    for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
+        place = Path(os.path.normpath(path.parent.absolute() / named.path))
+        try:
+            if not os.path.isfile(place) or files.digest(place) != named.digest:
+                continue
+            with SafetensorsFile(place) as file:
+                text = file.metadata.get(KEY)
+            kept = None if text is None else decode_value(AskedAudit, parse_json(text, str(place)), str(place), "asked")
+            if parameters_as(AuditParameters, report).asked != kept:
+                yield "what it says that it was asked is not what the ranks that it kept say"
+        except InputError:
+            continue  # what cannot be read says nothing, and another check says so

@@ -1,0 +1,83 @@
+"""Whether the groups that an audit counts are those of its files: by the field that it names, where they are at hand.
+
+An audit that counts records of one user as if they were independent finds a leak where there is none, so a report that
+states groups must have as many as its files do, each wholly on one side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.data.columns import Columns, name_of
+from privctl.data.rows import rows_of
+from privctl.domain.errors import InputError
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import AuditParameters
+from verify.drawn_split import at_hand
+from verify.stated import readable
+
+_SUBJECT = "audited groups"
+_SIDES = ("members", "nonmembers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """How many records the files of a side hold, and the groups that these belong to."""
+
+    records: int
+    groups: frozenset[str]
+
+
+def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Hold the groups that the audit at ``path`` counts against its files, as far as they are there."""
+    stated = readable(AuditParameters, report) if report.step == "audit" else None
+    if stated is None or (stated.group_by is None and stated.grouped_records is None):
+        return
+    outcome, reason = _judged(path, report, stated)
+    yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
+
+
+def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
+    field, records = stated.group_by, stated.grouped_records
+    if field is None or records is None or records.keys() != set(_SIDES):
+        return Outcome.REFUTED, "it states a field of groups without the records in them, or these without a field"
+    counted = {
+        tuple(item.samples[side] for side in _SIDES) for item in report.evidence if item.samples.keys() == set(_SIDES)
+    }
+    if len(counted) != 1:
+        return Outcome.REFUTED, "its figures are not all of the same groups"
+    groups = dict(zip(_SIDES, counted.pop(), strict=True))
+    try:
+        sides = {side: _read(path, report, side, field) for side in _SIDES}
+    except InputError as fault:
+        return Outcome.INCONCLUSIVE, f"its groups cannot be counted again ({fault})"
+    for side, found in sides.items():
+        if found is None:
+            return Outcome.INCONCLUSIVE, f"the {side} are not at hand, so that their groups cannot be counted again"
+        left_out = found.records - records[side]
+        if left_out < 0 or not len(found.groups) - left_out <= groups[side] <= min(len(found.groups), records[side]):
+            return Outcome.REFUTED, (
+                f"it counts {groups[side]} groups of {records[side]} {side}, but their files hold {len(found.groups)} "
+                f"values of {field!r} in {found.records} records"
+            )
+    members, others = (found.groups for found in sides.values() if found is not None)
+    if both := members & others:
+        return Outcome.REFUTED, f"{len(both)} groups have records among the members and the non-members"
+    return Outcome.CONSISTENT, f"the files hold these groups by {field!r}, and none on both sides"
+
+
+def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
+    """What the files of ``side`` hold; None where one of them is missing or another by now."""
+    places = [at_hand(path, item) for item in report.inputs if item.role == side]
+    if not places or None in places:
+        return None
+    groups, records = set(), 0
+    for place in places:
+        assert place is not None
+        for row in rows_of(place, Columns(), unit=field, otherwise=".jsonl"):
+            groups.add(name_of(row.fields, field, row.where))
+            records += 1
+    return _Side(records=records, groups=frozenset(groups))

@@ -1,0 +1,109 @@
+"""Gaussian noise on Poisson batches of which none is larger than stated, the rest being left out at random."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+
+from privctl.domain.events import Batches, TruncatedGaussian
+from privctl.reports.parameters import BudgetParameters
+from verify.events.row import OF_STEPS, CellMaker, PlannedAs, PoissonVerification
+from verify.recompute.step_cells import CellReach, LossCells, gaussian_mixture
+
+_BITS = 256
+
+
+def _tail(at_least: int, trials: int, rate: float) -> arb:
+    """P(Bin(trials, rate) >= at_least), the regularized incomplete beta function."""
+    if at_least > trials:
+        return arb(0)
+    if rate == 1:
+        return arb(1)
+    before = ctx.prec
+    ctx.prec = _BITS
+    try:
+        return arb(rate).beta_lower(at_least, trials - at_least + 1, regularized=1)
+    finally:
+        ctx.prec = before
+
+
+@lru_cache(maxsize=64)
+def _chances(event: TruncatedGaussian) -> tuple[float, float, float]:
+    """That the others fill the batch; that the record is in it then; and that it is in it at all. Rounded up."""
+    size, records, rate = event.largest_batch, event.examples, event.sample_rate
+    full = _tail(size, records - 1, rate)
+    # Of M others with M >= size, size / (M + 1) of those drawn together with the record are kept.
+    kept = _tail(size + 1, records, rate) * size / records
+    given = float((kept / full).upper()) if bool(full > 0) else 0.0
+    return float(full.upper()), min(1.0, given), float((kept + rate * (1 - full)).lower())
+
+
+def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
+    full, replaced, taken = _chances(event)
+    if attained_only:  # all others contribute nothing
+        return lambda width, reach: _moved(event.noise_multiplier, 1.0, taken, width, reach)
+
+    def cells(width: float, reach: CellReach) -> LossCells:
+        usual = _moved(event.noise_multiplier, 1.0, event.sample_rate, width, reach)
+        if full == 0:
+            return usual
+        return _either(usual, _moved(event.noise_multiplier, 2.0, replaced, width, reach), min(full, 1.0))
+
+    return cells
+
+
+def _moved(noise: float, by: float, rate: float, width: float, reach: CellReach) -> LossCells:
+    """A sum that moves by ``by`` clip norms with probability ``rate``."""
+    return gaussian_mixture(np.array([0.0, by]), np.array([1 - rate, rate]), noise, width, reach)
+
+
+def _either(one: LossCells, other: LossCells, chance: float) -> LossCells:
+    """``other`` with probability ``chance``, else ``one``, and it is seen which."""
+    low = np.concatenate([one.low, other.low])
+    order = np.argsort(low, kind="stable")
+    high = np.concatenate([one.high, other.high])[order]
+    p, q, up = (
+        np.concatenate([(1 - chance) * a, chance * b])[order]
+        for a, b in ((one.p, other.p), (one.q, other.q), (one.up, other.up))
+    )
+    infinite, absent = (
+        (1 - chance) * a + chance * b
+        for a, b in ((one.p_infinite, other.p_infinite), (one.q_infinite, other.q_infinite))
+    )
+    return LossCells(low=low[order], high=high, p=p, q=q, up=up, p_infinite=infinite, q_infinite=absent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedParameters(BudgetParameters):
+    """A plan of truncated Poisson batches of at most ``largest_batch`` records."""
+
+    largest_batch: int | None = None
+
+
+def _records(parameters: Any) -> Mapping[str, Any]:
+    return {} if parameters.dataset_size is None else {"examples": parameters.dataset_size}
+
+
+ROW = PoissonVerification(
+    planned=PlannedAs(
+        mechanism="truncated-poisson",
+        parameters=TruncatedParameters,
+        fields={
+            "noise_multiplier": ("noise_multiplier", None), "largest_batch": ("largest_batch", None), **OF_STEPS,
+        },
+        solved={"noise multiplier": "noise_multiplier"},
+        more=_records,
+    ),
+    drawn=lambda event: Batches.TRUNCATED_POISSON,
+    cells=_cells,
+    met=lambda event: False,
+    tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0,
+    noise=lambda event: event.noise_multiplier,
+    with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
+)  # fmt: skip
