@@ -334,4 +334,3 @@ def _arrays(texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, Skippe
     return {f"extraction.{name}": array for name, array in arrays.items()} | (
         {"extraction.logp": np.concatenate(logp)} if logp else {}
     )
-
