@@ -14,6 +14,7 @@ from audits.membership.queries import Questions
 from audits.scores.scorer import RowScores
 from audits.scores.subject import AuditedModel
 from audits.scores.table import FIELDS, ScoreTable, Skip
+from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 from privctl.parallel import ALONE, Workers
 
@@ -40,6 +41,8 @@ class Workload:
     truncated: NDArray[np.bool_]
     skipped: tuple[tuple[bool, int, Skip], ...]
     max_length: int | None
+    #: What the head of a classifier predicts; None for other models.
+    head: HeadKind | None = None
     #: Records that were put aside, to be put in front of others; None where none were asked for.
     shots: Shots | None = None
 
@@ -85,6 +88,7 @@ def prepare(
         truncated=encoded.truncated[scored],
         skipped=tuple(skipped),
         max_length=subject.max_length,
+        head=getattr(subject.scorer, "problem", None),
     )
 
 
@@ -122,6 +126,7 @@ def candidates_of(
         records=tuple(itertools.compress(work.records, finite.tolist())),
         digests=tuple(itertools.compress(work.digests, finite.tolist())),
         task=work.task,
+        head=work.head,
         reference=None if reference is None else reference[finite],
         answered={name: found[finite] for name, found in questions.answered(work, row_scores).items()},
         unasked=questions.unasked,
