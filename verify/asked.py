@@ -189,6 +189,8 @@ def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
     yield from (f"rate on text in {documents} document" for documents in _DOCUMENTS)
     if "heldout" in asked.files:
         yield "rate beyond held-out text"
+        if not asked.greedy_only:
+            yield "share found by sampling beyond held-out text"
         if near:
             yield "near-verbatim rate beyond held-out text"
 

@@ -16,7 +16,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from verify import asked, joint_test, rank_bound, threshold_bound
+from verify import asked, extraction_tests, joint_test, rank_bound, threshold_bound
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
@@ -68,6 +68,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
+            extraction_tests.fault(item),
         ):  # fmt: skip
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"
@@ -275,6 +276,7 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
     if _EXTRACTED in extracted:
         lower = [extracted[name].lower for name in _BEYOND if name in extracted]
         refuted = any(end is not None and end > 0 for end in lower)
+        refuted = refuted or any(extraction_tests.refutes(item) for item in extracted.values())
         yield from _settled(report, _MEMORIZED, refuted)
     tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
     if tests:

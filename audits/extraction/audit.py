@@ -13,17 +13,8 @@ from audits.extraction.greedy import GreedyMatches, decide, margin_scores
 from audits.extraction.law import SamplingLaw, law_scores
 from audits.extraction.near import NEAR, NearMatches, near_matches
 from audits.extraction.screen import screen
-from audits.extraction.summary import (
-    BEYOND,
-    CUED,
-    METHOD,
-    NEAR_BEYOND,
-    QueryBudget,
-    Texts,
-    near_quantity,
-    quantities,
-    summarize,
-)
+from audits.extraction.summary import CUED, QueryBudget, Texts, quantities, summarize
+from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
     LabelledWindows,
     SkippedReason,
@@ -42,11 +33,9 @@ from audits.scores.table import FIELDS
 from privctl.data.columns import Columns
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
-from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Advance, Progress, unseen
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
-from privctl.domain.verdict import Outcome, Verdict
 from privctl.models.language import LanguageModel
 from privctl.parallel import ALONE, Workers
 
@@ -344,57 +333,4 @@ def _arrays(texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, Skippe
     logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
     return {f"extraction.{name}": array for name, array in arrays.items()} | (
         {"extraction.logp": np.concatenate(logp)} if logp else {}
-    )
-
-
-SUBJECT = "training text cannot be extracted"
-#: If this share of extracted texts could have been missed, finding none is inconclusive.
-LEAST_RATE = 0.01
-
-
-def verdict(evidence: Sequence[Evidence]) -> Verdict:
-    """Compare the rate on training text with that on held-out text; without the latter, the verdict is inconclusive."""
-    evidence_by_quantity = {item.quantity: item for item in evidence if item.method == METHOD}
-    rate = evidence_by_quantity["rate on training text"]
-    summary = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
-    unsure = "the difference from held-out text is not certain"
-    beyond, near = evidence_by_quantity.get(BEYOND), evidence_by_quantity.get(NEAR_BEYOND)
-    if beyond is None or beyond.lower is None:
-        close = evidence_by_quantity.get(near_quantity("training", NEAR[-1]))
-        if close is not None and close.details["extracted"] > rate.details["extracted"]:
-            summary += f", {close.details['extracted']:.0f} within an edit distance of {NEAR[-1]:g}"
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.INCONCLUSIVE,
-            reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
-        )
-    summary += (
-        f", against {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
-    )
-    if near is not None and near.details["training_extracted"] > beyond.details["training_extracted"]:
-        summary += (
-            f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
-            f"{near.details['held_out_extracted']:.0f}"
-        )
-    if beyond.lower > 0 or (near is not None and (near.lower or 0) > 0):
-        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
-    sampled = [item for name, item in evidence_by_quantity.items() if " text found in " in name]
-    if len(sampled) == 2 and (sampled[0].lower or 0.0) > (1.0 if sampled[1].upper is None else sampled[1].upper):
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.REFUTED,
-            reason=f"{summary}; by sampling {100 * (sampled[0].estimate or 0):.2g} % of the training texts come "
-            f"out, and {100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
-        )
-    reach = beyond.details.get("detectable", 1.0)
-    if reach <= LEAST_RATE:
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.CONSISTENT,
-            reason=f"{summary}; {unsure}, where a share of {100 * reach:.2g} % would have been",
-        )
-    return Verdict(
-        subject=SUBJECT,
-        outcome=Outcome.INCONCLUSIVE,
-        reason=f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; give more",
     )

@@ -20,7 +20,7 @@ from privctl.data.records import Record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.records import Workload
+    from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
 #: Words left out of each mildly altered copy of a text, and of ever more altered ones.

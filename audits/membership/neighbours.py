@@ -19,7 +19,7 @@ from audits.scores.rows import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM, begins_with_bos
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.records import Workload
+    from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
 #: Altered copies of each record, and the share of its tokens that is altered in each.

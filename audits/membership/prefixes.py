@@ -17,13 +17,13 @@ import numpy as np
 
 from audits.membership.neighbours import why_no_continuation
 from audits.membership.queries import Answers, Asked, Query, asking
+from audits.membership.workload import Shots, Workload
 from audits.scores.rows import begins_with_bos
 from audits.scores.table import Skip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.records import Workload
     from audits.scores.subject import AuditedModel
 
 #: Records of each side that are put in front of others, and the largest share of all that may be put aside for it.
@@ -32,15 +32,6 @@ SHOTS, MOST = 5, 0.1
 FILLED = 0.5
 #: How much the members in front count beside the non-members (the paper's gamma, which it tunes).
 GAMMA = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shots:
-    """The rows of non-members and members that are put in front of others; ``reason`` says why there are none."""
-
-    nonmembers: Sequence[NDArray[np.int64]] = ()
-    members: Sequence[NDArray[np.int64]] = ()
-    reason: str = ""
 
 
 def with_shots(work: Workload, attacks: Sequence[str]) -> Workload:

@@ -4,47 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audits.membership.attack import Candidates
 from audits.membership.queries import Questions
+from audits.membership.workload import Workload
 from audits.scores.scorer import RowScores
 from audits.scores.subject import AuditedModel
 from audits.scores.table import FIELDS, ScoreTable, Skip
-from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from audits.membership.prefixes import Shots
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """Two sets of records, ready to be scored; ``rows`` are in file order, members first.
-
-    ``counts`` [records] are the scores that each will get.
-    """
-
-    task: str
-    rows: tuple[NDArray[Any], ...]
-    counts: NDArray[np.int64]
-    records: tuple[Record, ...]
-    digests: tuple[bytes, ...]
-    member: NDArray[np.bool_]
-    line: NDArray[np.int64]
-    truncated: NDArray[np.bool_]
-    skipped: tuple[tuple[bool, int, Skip], ...]
-    max_length: int | None
-    #: What the head of a classifier predicts; None for other models.
-    head: HeadKind | None = None
-    #: Records that were put aside, to be put in front of others; None where none were asked for.
-    shots: Shots | None = None
 
 
 def prepare(

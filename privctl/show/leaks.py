@@ -127,6 +127,13 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
             words=f"{count} training records come out nearly word for word",
             figures=f"extraction makes the model write {count} training texts nearly word for word, {_figure(near)}",
         )
+    grid = items.get("share found by sampling beyond held-out text, over n and p")
+    if grid is not None and grid.details.get("detected"):
+        share = percent(grid.estimate)
+        return Leak(
+            words=f"{share} of the training records come out word for word if asked for often",
+            figures=f"extraction by sampling gives up to {share} more of the training texts than of held-out ones",
+        )
     sampled = [item for name, item in items.items() if name.startswith("training text found in ")]
     if not sampled:
         return None

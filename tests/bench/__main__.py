@@ -21,6 +21,7 @@ BENCHES = {
     "dp-sgd-processes": ("tests.bench.dp_sgd_processes", "training steps with freed memory kept and not, by process"),
     "dpquant": ("tests.bench.dpquant", "what rounding layers costs, and a measurement of them, against private steps"),
     "ferret": ("tests.bench.ferret", "directional derivatives by every method and whole FERRET runs, against steps"),
+    "finetune": ("tests.bench.finetune", "held-out loss by FERRET and DPQuant, against DP-SGD of the same epsilon"),
     "first-output": ("tests.bench.first_output", "how long each job takes to its first line and to its end"),
     "gradient-noise": ("tests.bench.gradient_noise", "noise on gradients by each cipher, against torch.randn"),
     "layers": ("tests.bench.layers", "clipped gradients of layers by their rules, against running each again"),

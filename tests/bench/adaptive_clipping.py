@@ -12,6 +12,7 @@ import itertools
 import math
 import sys
 import warnings
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -20,15 +21,15 @@ from tests.bench.common import publish
 
 #: Name -> batch size, epochs, width of the hidden layer (0: none).
 TASKS = {"digits, 10 epochs": (75, 10, 32), "SST-2 words, 4 epochs": (128, 4, 0)}
-_NORMS = (0.1, 0.3, 1.0, 3.0)
+_NORMS = (0.3, 1.0, 3.0)
 #: Of a learning rate times the clip norm: how far one gradient moves the weights.
-_MOVES = (0.5, 1.0, 2.0, 4.0, 8.0)
+_MOVES = (1.0, 2.0, 4.0)
 _QUANTILE = 0.5
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epsilon", type=float, action="append", help="repeatable; 2 and 8 unless given")
 
 
@@ -39,19 +40,22 @@ def main(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     data: dict[str, Any] = {"seeds": options.seeds, "threads": 1, "quantile": _QUANTILE, "runs": []}
-    for name in TASKS:
+    for epsilon, name in itertools.product(options.epsilon or (8.0, 2.0), TASKS):
         if name.startswith("SST-2") and not SHARED.is_file():
             continue
-        for epsilon in options.epsilon or (2.0, 8.0):
-            data["runs"] += compared(name, epsilon, options.seeds)
-            print(name, epsilon, file=sys.stderr, flush=True)
+        data["runs"] += compared(name, epsilon, options.seeds)
+        print(name, epsilon, file=sys.stderr, flush=True)
+        _publish(data, options.output)  # what is known so far: a quiet machine takes ten minutes for all
+
+
+def _publish(data: dict[str, Any], output: Path | None) -> None:
     rows = [
         [run["task"], f"{run['epsilon']:g}", run["clipping"], f"{run['learning_rate']:g}", f"{run['first']:g}",
          f"{run['last']:.3g}", f"{100 * run['accuracy']:.1f} +- {100 * run['spread']:.1f}"]
         for run in data["runs"]
     ]  # fmt: skip
     headings = ["task", "epsilon", "clip norm", "learning rate", "first", "last", "held-out accuracy, %"]
-    publish("adaptive-clipping", headings, rows, data, options.output)
+    publish("adaptive-clipping", headings, rows, data, output)
 
 
 def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +18,11 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import CommandError, FileSystemError, InputError, PrivctlError, RunInterruptedError
 from privctl.domain.mechanism import Optimizer
-from privctl.models.choices import TaskName
-from privctl.models.loading import load_for_training
 from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers, start_workers
 from privctl.storage.atomic import PendingFile
-from privctl.storage.reader import SafetensorsFile
-from privctl.train import prepare, session
+from privctl.train import session
+from privctl.train.adaptive_clipping import AdaptiveClipping
 from privctl.train.clipping import engine, sinks, sums
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.shards import own_part, whole
@@ -41,8 +36,7 @@ from privctl.train.run_folder import RunFolder
 from privctl.train.session import run_folder
 from privctl.train.settings import TrainingSettings
 from privctl.train.sharding import shard
-from privctl.train.tensor_bytes import TensorBytes
-from tests.train.sharded_parts import CPU, STEPS, Broken, Given, KnownNoise, quantization, start
+from tests.train.sharded_parts import CPU, STEPS, Broken, Given, KnownNoise, own_rows, quantization, start
 
 
 def trained(
@@ -60,6 +54,7 @@ def trained(
     keep: Callable[[Quantization], object] = lambda _: None,
     passes: int = 1,
     recomputed: bool = False,
+    adaptive: AdaptiveClipping | None = None,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
     """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it."""
     network, task = start(model, Broken if broken or method in ("dp-sgd", "dpquant") else CausalLanguage, workers)
@@ -74,6 +69,7 @@ def trained(
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
         optimizer=optimizer, momentum=0.5 if optimizer is Optimizer.MOMENTUM else 0.0,
         noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3, clipping_passes=passes,
+        adaptive=adaptive,
     )  # fmt: skip
     bits: Precision = FullPrecision()
     if method == "dpquant":
@@ -144,6 +140,20 @@ def same_weights(model: Path, together: Workers, _: Path) -> None:
         assert any("zeroed_fraction" in entry for entry in shared.history) is (method == "dp-sgd")
 
 
+def same_clip_norms(model: Path, together: Workers, _: Path) -> None:
+    """Shards, and processes that each hold all, count together what one process counts."""
+    settings = AdaptiveClipping(quantile=0.3, learning_rate=0.5, count_stddev=1.0)
+    for passes, workers in ((1, together), (2, together), (1, replace(together, lockstep=False))):
+        many, shared = trained(model, workers, "dp-sgd", optimizer=Optimizer.SGD, passes=passes, adaptive=settings)
+        assert shared is not None
+        one, alone = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.SGD, adaptive=settings)
+        assert alone is not None
+        assert len(alone.clip_norms) == len(STEPS) + 1
+        assert max(abs(a / b - 1) for a, b in zip(alone.clip_norms, shared.clip_norms, strict=True)) < 1e-5
+        assert alone.released == shared.released
+        require_close(one, many)
+
+
 def same_weights_in_two_passes(model: Path, together: Workers, _: Path) -> None:
     """Blocks' sums are formed while the second pass is under way, and end where one process's do."""
     for recomputed in (False, True):
@@ -186,47 +196,6 @@ def own_shares(model: Path, together: Workers, _: Path) -> None:
     noise_for(CPU).release([noise], 1.0, 0)
     drawn = together.gather(noise).view(together.size, -1)
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
-
-
-def own_rows(model: Path, together: Workers, place: Path) -> None:
-    """Each process reads its rows of a checkpoint, and no more; they are those that one process loads."""
-    names = {"f32": torch.float32, "bf16": torch.bfloat16}
-    if together.is_main:
-        for name, kind in names.items():
-            network, folder = start(model)[0], place / name
-            network.to(kind).save_pretrained(folder)
-            for file in model.iterdir():
-                if file.name != "config.json":
-                    shutil.copy(file, folder)
-    together.barrier()
-    for name in names:
-        load = partial(load_for_training, place / name, TaskName.CAUSAL_LM)
-        left, elsewhere = prepare._left_in_files(load(unfilled=True), together)
-        assert left is not None
-        assert elsewhere is None
-        expected = load().network.state_dict()
-        plain = SafetensorsFile.read
-        with mock.patch.object(SafetensorsFile, "read", autospec=True, side_effect=plain) as reads:
-            counted = TensorBytes()
-            counted.start()
-            shard(left.network, together, CPU)
-            counted.stop()
-        size = sum(p.numel() for p in left.network.parameters())
-        took = sum(call.args[3] for call in reads.call_args_list)
-        assert abs(took * together.size - size * names[name].itemsize) < 0.05 * took * together.size
-        assert counted.most < 4 * size * (1 / together.size + 0.5)  # a share, and copies of no more than a block
-        assert all(torch.equal(whole(each), expected[key]) for key, each in left.network.state_dict().items())
-    left, _ = prepare._left_in_files(load(unfilled=True), together)
-    assert left is not None
-    if together.is_main:
-        os.utime(place / name / "model.safetensors")
-    together.barrier()
-    try:
-        shard(left.network, together, CPU)
-    except InputError as error:
-        assert "was changed since it was opened" in str(error)
-    else:
-        raise AssertionError("a file that was written to went unnoticed")
 
 
 def all_end_together(model: Path, together: Workers, _: Path) -> None:
@@ -376,6 +345,7 @@ CHECKS = {
         same_weights,
         same_quantized_weights,
         same_weights_in_two_passes,
+        same_clip_norms,
         another_number_of_processes,
         own_shares,
         own_rows,

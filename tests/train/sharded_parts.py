@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from privctl.domain.errors import InputError
 from privctl.domain.events import Batches
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions
@@ -19,8 +25,10 @@ from privctl.models.tasks.build import text_task
 from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
+from privctl.storage.reader import SafetensorsFile
+from privctl.train import prepare
 from privctl.train.choices import FormatName
-from privctl.train.clipping.shards import is_shard
+from privctl.train.clipping.shards import is_shard, whole
 from privctl.train.methods.dpquant.quantization import Measuring, Quantization
 from privctl.train.methods.dpquant.schedule import LayerSchedule
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
@@ -28,6 +36,8 @@ from privctl.train.methods.dpquant.settings import LayerMode
 from privctl.train.micro_batches import MicroBatches
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.sampling import PoissonBatches
+from privctl.train.sharding import shard
+from privctl.train.tensor_bytes import TensorBytes
 from tests.models.tasks.small import RECORDS
 
 if TYPE_CHECKING:
@@ -71,13 +81,16 @@ class KnownNoise:
 
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         drawn = torch.Generator().manual_seed(step)
-        for tensor, parameter in zip(tensors, self._parameters, strict=True):
+        *every, beside = zip_longest(tensors, [*self._parameters, None])
+        for tensor, parameter in every:
             noise = torch.randn(parameter.shape, generator=drawn) * stddev
             if is_shard(parameter):
                 shared: Any = parameter
                 rank, rows = shared.device_mesh.get_local_rank(), -(-len(noise) // shared.device_mesh.size())
                 noise = noise[rank * rows : (rank + 1) * rows]
             tensor += noise
+        if beside[0] is not None:  # the count that an adaptive clip norm follows
+            beside[0].add_(torch.randn(1, generator=drawn) * stddev)
 
 
 def start(
@@ -104,3 +117,44 @@ def quantization(network: nn.Module, task: CausalLanguage, workers: Workers) -> 
     )  # fmt: skip
     plan = Measuring(sensitivity=measured, every=2, repetitions=1, most=2, smoothing=0.5)
     return Quantization(layers=layers, schedule=schedule, task=task, epoch_steps=1, measuring=plan)
+
+
+def own_rows(model: Path, together: Workers, place: Path) -> None:
+    """Each process reads its rows of a checkpoint, and no more; they are those that one process loads."""
+    names = {"f32": torch.float32, "bf16": torch.bfloat16}
+    if together.is_main:
+        for name, kind in names.items():
+            network, folder = start(model)[0], place / name
+            network.to(kind).save_pretrained(folder)
+            for file in model.iterdir():
+                if file.name != "config.json":
+                    shutil.copy(file, folder)
+    together.barrier()
+    for name in names:
+        load = partial(load_for_training, place / name, TaskName.CAUSAL_LM)
+        left, elsewhere = prepare._left_in_files(load(unfilled=True), together)
+        assert left is not None
+        assert elsewhere is None
+        expected = load().network.state_dict()
+        plain = SafetensorsFile.read
+        with mock.patch.object(SafetensorsFile, "read", autospec=True, side_effect=plain) as reads:
+            counted = TensorBytes()
+            counted.start()
+            shard(left.network, together, CPU)
+            counted.stop()
+        size = sum(p.numel() for p in left.network.parameters())
+        took = sum(call.args[3] for call in reads.call_args_list)
+        assert abs(took * together.size - size * names[name].itemsize) < 0.05 * took * together.size
+        assert counted.most < 4 * size * (1 / together.size + 0.5)  # a share, and copies of no more than a block
+        assert all(torch.equal(whole(each), expected[key]) for key, each in left.network.state_dict().items())
+    left, _ = prepare._left_in_files(load(unfilled=True), together)
+    assert left is not None
+    if together.is_main:
+        os.utime(place / name / "model.safetensors")
+    together.barrier()
+    try:
+        shard(left.network, together, CPU)
+    except InputError as error:
+        assert "was changed since it was opened" in str(error)
+    else:
+        raise AssertionError("a file that was written to went unnoticed")

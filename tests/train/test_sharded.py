@@ -38,7 +38,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         pytest.param(
             2,
-            ["same_weights_in_two_passes", "another_number_of_processes", "no_room_ends_all", "memory_of_one_runs_out"],
+            [
+                "same_weights_in_two_passes",
+                "same_clip_norms",
+                "another_number_of_processes",
+                "no_room_ends_all",
+                "memory_of_one_runs_out",
+            ],
             marks=pytest.mark.slow,
         ),
         pytest.param(2, ["memory_runs_out_while_adding"], marks=pytest.mark.slow),

@@ -18,9 +18,8 @@ from privctl.gate.checks import guarantees, leakage
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.reports.parameters import AuditParameters, TrainingParameters
+from privctl.reports.parameters import AuditParameters, ParametersError, TrainingParameters, parameters_as
 from verify.audit_consistency import MEMBERSHIP
-from verify.stated import readable
 
 _ACCURACY = "accuracy"
 _NAMED = tuple(each for each in Adjacency if each is not Adjacency.UNSTATED)
@@ -61,13 +60,14 @@ def _of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -
     A report that names no data, as of a training in another program's loop, shows of no record that it protects it.
     """
     members = [artifact for artifact in report.report.inputs if artifact.role == "members"]
-    audit = readable(AuditParameters, report.report)
-    if not members or audit is None:
+    try:
+        groups = parameters_as(AuditParameters, report.report).group_by
+    except ParametersError:
         return []
     return [
         guarantee
         for source, guarantee in guarantees.within_limit(case, policy)
-        if leakage.holds_all(_data_of(case, source), members, report) and _protects(source, audit.group_by)
+        if members and leakage.holds_all(_data_of(case, source), members, report) and _protects(source, groups)
     ]
 
 
@@ -75,8 +75,10 @@ def _protects(source: LoadedReport, field: str | None) -> bool:
     """Whether one example of the guarantees of ``source`` is what the audit judges: groups by ``field``, or records."""
     if field is None:
         return True
-    training = readable(TrainingParameters, source.report) if source.report.step == "retrain" else None
-    return training is not None and training.unit == field
+    try:
+        return source.report.step == "retrain" and parameters_as(TrainingParameters, source.report).unit == field
+    except ParametersError:
+        return False
 
 
 def _data_of(case: JudgedModel, source: LoadedReport) -> set[str]:
