@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Columns that n-grams are hashed to, the longest n, and the number of leading characters used.
 BUCKETS, LONGEST, CHARACTERS = 1 << 16, 4, 2048
+#: Pixels a side, at most, of which an image's statistics are taken: large images have more of the same.
+LOOKED_AT = 64
 #: Labels that have a feature of their own.
 LABELS = 32
 
@@ -68,6 +70,8 @@ def image_features(records: Sequence[Record]) -> NDArray[np.float64]:
 def _statistics(record: Record) -> list[float]:
     assert record.pixels is not None
     pixels = _channels_last(record.pixels)
+    rows, columns = (-(-side // LOOKED_AT) for side in pixels.shape[:2])
+    pixels = pixels[::rows, ::columns]
     raw, wide = np.ascontiguousarray(pixels).tobytes(), pixels.astype(np.float64)
     steps = [np.abs(np.diff(wide, axis=axis)).mean() if wide.shape[axis] > 1 else 0.0 for axis in (0, 1)]
     return [*wide.mean((0, 1)), *wide.std((0, 1)), *map(float, steps), len(zlib.compress(raw, 1)) / len(raw)]

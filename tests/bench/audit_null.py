@@ -121,7 +121,7 @@ def _language_model(place: Path) -> Path:
     return save_model(place / "model", bos=True)
 
 
-def _audit(model: Path, **options: Any) -> PrivacyReport:
+def audited(model: Path, **options: Any) -> PrivacyReport:
     import privctl
 
     return privctl.audit(model, device="cpu", no_cache=True, force=True, **options)
@@ -139,12 +139,12 @@ def _sides(place: Path, seed: int) -> dict[str, Path]:
 
 def _together(place: Path) -> Null:
     model = _language_model(place)
-    return lambda seed: _audit(model, **_sides(place, seed), thorough=True)
+    return lambda seed: audited(model, **_sides(place, seed), thorough=True)
 
 
 def _as_one(place: Path) -> Null:
     model = _language_model(place)
-    return lambda seed: _audit(model, **_sides(place, seed), thorough=True, attacks="fused")
+    return lambda seed: audited(model, **_sides(place, seed), thorough=True, attacks="fused")
 
 
 def _masked(place: Path) -> Null:
@@ -159,7 +159,7 @@ def _masked(place: Path) -> Null:
         members, others = (
             write_jsonl(place / f"{name}.jsonl", some) for name, some in (("m", texts[:SIDE]), ("n", texts[SIDE:]))
         )
-        return _audit(model, members=members, nonmembers=others, thorough=True)
+        return audited(model, members=members, nonmembers=others, thorough=True)
 
     return audit
 
@@ -171,7 +171,7 @@ def _images(place: Path) -> Null:
 
     def audit(seed: int) -> PrivacyReport:
         members, others = (other.write_data(place / name, "vit", SIDE, 2 * seed + i) for i, name in enumerate("mn"))
-        return _audit(model, members=members, nonmembers=others, thorough=True)
+        return audited(model, members=members, nonmembers=others, thorough=True)
 
     return audit
 
@@ -193,7 +193,7 @@ def _users(place: Path) -> Null:
         half = USERS * EACH
         for path, some in zip(paths.values(), (lines[:half], lines[half:]), strict=True):
             path.write_text("".join(some))
-        return _audit(model, **paths, thorough=True, group_by="user")
+        return audited(model, **paths, thorough=True, group_by="user")
 
     return audit
 
@@ -208,7 +208,7 @@ def _drawn(place: Path) -> Null:
     def audit(seed: int) -> PrivacyReport:
         data = write_jsonl(place / "data.jsonl", sentences(2 * SIDE, seed, longest=12))
         draw_split(SplitRequest(data=data, folder=place / "split", force=True))
-        return _audit(model, split=place / "split" / "manifest.json", thorough=True, claim=CLAIM)
+        return audited(model, split=place / "split" / "manifest.json", thorough=True, claim=CLAIM)
 
     return audit
 
