@@ -31,6 +31,7 @@ _RELABELLED = "normal, standard deviation over relabellings"
 _COLUMN = "column "
 _DIFFERENCE = "AUC over "
 _EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
+_ADVERSARIAL = "adversarial prefix"
 _EXTRACTED = "rate on training text"
 #: Word for word, and near-verbatim.
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
@@ -137,7 +138,7 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
         found, total = details.get("true_positives"), samples.get("members")
     elif item.method == _COMPLETION:
         found, total = details.get("disclosed"), samples.get("canaries")
-    elif item.method == _EXTRACTION:
+    elif item.method in (_EXTRACTION, _ADVERSARIAL):
         found, total = details.get("extracted"), details.get("texts")
     else:
         return None
@@ -276,7 +277,7 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
     if _EXTRACTED in extracted:
         lower = [extracted[name].lower for name in _BEYOND if name in extracted]
         refuted = any(end is not None and end > 0 for end in lower)
-        refuted = refuted or any(extraction_tests.refutes(item) for item in extracted.values())
+        refuted = refuted or any(extraction_tests.refutes(item) for item in report.evidence)
         yield from _settled(report, _MEMORIZED, refuted)
     tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
     if tests:

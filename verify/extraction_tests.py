@@ -14,6 +14,7 @@ from verify.reach import least_beyond
 
 #: The comparisons, and the share that a decision goes down to.
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+_PREFIXES = ("adversarial prefix", "rate beyond held-out text")
 GRID = "share found by sampling beyond held-out text, over n and p"
 _POINT = re.compile(r"(training|held out) p=([0-9.]+) n=([0-9]+)")
 _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
@@ -21,6 +22,8 @@ _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
 
 def fault(item: Evidence) -> str:
     """What is wrong with a test of ``item``, or with the number of records it asks for; empty where nothing is."""
+    if (item.method, item.quantity) == _PREFIXES:
+        return _prefixes(item)
     if item.method != "extraction":
         return ""
     if item.quantity in _BEYOND and "needed" in item.details:
@@ -32,7 +35,9 @@ def fault(item: Evidence) -> str:
 
 def refutes(item: Evidence) -> bool:
     """Whether a test of ``item`` says that training text comes out more often than held-out text."""
-    return item.quantity == GRID and item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
+    if item.quantity != GRID and (item.method, item.quantity) != _PREFIXES:
+        return False
+    return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
 
 
 def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
@@ -73,6 +78,26 @@ def _grid(item: Evidence) -> str:
     best = max(a / train - b / others for a, b in points.values())
     if item.estimate is None or not math.isclose(item.estimate, best, abs_tol=_CLOSE):
         return f"its counts differ by {best:.4g}, not by its estimate"
+    return _level(item)
+
+
+def _prefixes(item: Evidence) -> str:
+    """Undecided texts count against a difference."""
+    try:
+        (train, ours, least), (others, theirs, most) = (
+            [int(item.details[f"{side}_{name}"]) for name in ("texts", "extracted", sure)]
+            for side, sure in (("training", "least"), ("held_out", "most"))
+        )
+        stated = item.details["p_value"]
+    except KeyError as missing:
+        return f"its {missing.args[0]} is missing"
+    if not (0 <= least <= ours <= train > 0 and 0 <= theirs <= most <= others > 0):
+        return "its counts contradict each other"
+    wanted = fisher(least, train, most, others)
+    if not math.isclose(stated, wanted, rel_tol=_CLOSE, abs_tol=1e-12):
+        return f"its p-value is {stated:.4g}, and its counts give {wanted:.4g}"
+    if item.estimate is None or not math.isclose(item.estimate, ours / train - theirs / others, abs_tol=_CLOSE):
+        return "its estimate is not the difference of its counts"
     return _level(item)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from audits.extraction import opened
+from audits.extraction.adversarial import Adversary
 from audits.extraction.greedy import GreedyMatches, decide, margin_scores
 from audits.extraction.law import SamplingLaw, law_scores
 from audits.extraction.near import NEAR, NearMatches, near_matches
@@ -53,7 +55,7 @@ class ExtractionRequest:
 
     Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
     are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling and ``exact_only`` what
-    comes after the first mismatch, which is quicker.
+    comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer.
     """
 
     train: DataPath
@@ -65,6 +67,7 @@ class ExtractionRequest:
     queries: QueryBudget = field(default_factory=QueryBudget)
     greedy_only: bool = False
     exact_only: bool = False
+    adversary: Adversary | None = None
     records: int | None = None
     seed: int = 0
 
@@ -97,6 +100,8 @@ class ExtractionAudit:
         self._progress = progress
         self._workers = workers
         self._shape = shape_of(model, request.prefix_tokens, request.suffix_tokens, request.least_prefix)
+        if request.adversary is not None:
+            opened.require_control(request.adversary, self._shape, heldout=request.heldout is not None)
         paths = [request.train] + ([] if request.heldout is None else [request.heldout])
         columns = with_chat(columns, model)
         samples = [
@@ -113,7 +118,7 @@ class ExtractionAudit:
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Rates, each with its interval; together they are wrong with probability at most ``alpha``."""
-        texts, omitted, rerun = [], [], 0
+        texts, omitted, rerun, compared = [], [], 0, []
         for i, (side, scores) in enumerate(zip(self._sides, self._suffix_scores(row_scores), strict=True)):
             usable = _finite(scores)
             if not usable.any():
@@ -128,6 +133,7 @@ class ExtractionAudit:
                 omitted[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[usable & side.shared].tolist()]
                 usable &= ~side.shared
             rows = [row for row, keep in zip(side.sample.rows, usable.tolist(), strict=True) if keep]
+            compared.append([row for row, keep in zip(side.sample.rows, usable & ~side.shared, strict=True) if keep])
             verdicts = decide(self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers)
             rerun += verdicts.rerun
             near = self._near(rows, verdicts.extracted)
@@ -135,12 +141,15 @@ class ExtractionAudit:
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         near_too = all(side_texts.near is not None for side_texts in texts)
-        confidence = 1 - alpha / quantities(heldout=heldout is not None, sampled=sampled, near=near_too)
+        prefixes = self._prefixes(compared)
+        number = quantities(heldout=heldout is not None, sampled=sampled, near=near_too)
+        confidence = 1 - alpha / (number + (0 if prefixes is None else opened.QUANTITIES))
         evidence = summarize(texts[0], heldout, self._request.queries, confidence)
+        evidence += () if prefixes is None else opened.of_prefixes(prefixes, confidence)
         return Findings(
             evidence=evidence,
             verdicts=(verdict(evidence),),
-            omissions=self._omissions(omitted),
+            omissions=(*self._omissions(omitted), *opened.omissions(self._request.adversary, prefixes)),
             warnings=self._caveats(texts),
             parameters={"extraction": self._parameters(rerun)},
             arrays=_arrays(texts, omitted),
@@ -155,6 +164,14 @@ class ExtractionAudit:
             return near_matches(
                 self._model, rows, self._shape.suffix, extracted, workers=self._workers, advance=advance
             )
+
+    def _prefixes(self, sides: Sequence[Sequence[NDArray[np.int64]]]) -> opened.BothSides | None:
+        request = self._request
+        if request.adversary is None or not all(sides):
+            return None
+        return opened.search_both(
+            self._model, sides, self._shape, request.adversary, request.seed, self._workers, self._progress
+        )
 
     def _suffix_scores(self, row_scores: RowScores) -> list[_SuffixScores]:
         if self.rows:
@@ -207,6 +224,7 @@ class ExtractionAudit:
             "seed": self._request.seed,
             "rerun_alone_in_float32": rerun,
             **({} if self._request.exact_only else {"near_verbatim": list(NEAR)}),
+            **({} if self._request.adversary is None else opened.parameters(self._request.adversary, self._shape)),
             **(
                 {}
                 if self._request.greedy_only
@@ -225,8 +243,7 @@ class ExtractionAudit:
         caveats = [
             f"extraction: records of {request.train.name} are taken to be all of the training data; copies elsewhere "
             "are not counted, nor copies that the tokenizer splits differently",
-            f"extraction: only what follows the record's own beginning counts, {self._shape.suffix} tokens of it; what "
-            "comes after another beginning does not",
+            self._after_what(),
         ]
         if any(side_texts.near is None for side_texts in texts):
             why = "was not asked for" if request.exact_only else "needs a network that transformers can generate with"
@@ -255,6 +272,18 @@ class ExtractionAudit:
                 f"{counted(self._shape.prefix, 'token')}"
             )
         return tuple(caveats)
+
+    def _after_what(self) -> str:
+        tokens = f"{self._shape.suffix} tokens of it"
+        if self._request.adversary is None:
+            return (
+                f"extraction: only what follows the record's own beginning counts, {tokens}; what comes after another "
+                "beginning does not (--adversarial N searches such beginnings)"
+            )
+        return (
+            f"extraction: what follows the record's own beginning counts, {tokens}, and what follows a prefix that the "
+            "search found; such a prefix is made of tokens, which another tokenizer may not give back from its text"
+        )
 
     def _omissions(self, omitted: Sequence[Sequence[tuple[int, SkippedReason]]]) -> tuple[Omission, ...]:
         omissions = []

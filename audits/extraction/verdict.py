@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from audits.extraction import opened
 from audits.extraction.grid import GRID
 from audits.extraction.near import NEAR
 from audits.extraction.reach import LEAST_RATE
@@ -37,6 +38,19 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
         summary += (
             f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
             f"{near.details['held_out_extracted']:.0f}"
+        )
+    prefixes = next((item for item in evidence if (item.method, item.quantity) == (opened.METHOD, opened.BEYOND)), None)
+    if prefixes is not None:
+        summary += (
+            f"; optimized prefixes open {prefixes.details['training_extracted']:.0f} of "
+            f"{prefixes.details['training_texts']:.0f}, against {prefixes.details['held_out_extracted']:.0f} of "
+            f"{prefixes.details['held_out_texts']:.0f}"
+        )
+    if prefixes is not None and prefixes.details["detected"]:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{summary} (p = {prefixes.details['p_value']:.2g})",
         )
     if beyond.lower > 0 or (near is not None and (near.lower or 0) > 0):
         return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
