@@ -16,10 +16,11 @@ from scipy.signal import lfilter
 
 from privctl.accounting.buffered import BufferedMatrix, sensitivity
 from privctl.accounting.poisson_binomial import Floats
+from privctl.domain.buffered import require_followed
 from privctl.domain.ranges import BUFFERS
 
-#: Parameters are chosen for so many steps at most, or a pass if that is longer.
-_MOST = 1 << 14
+#: Parameters are chosen for the first so many steps, or for four passes if those are longer, up to the second number.
+_MANY, _MOST = 1 << 14, 1 << 17
 #: Decays and their counterparts are searched in logits of 1 less each: so far from 0 at most, so far apart at least.
 _FARTHEST, _NEAREST = 14.0, 0.02
 
@@ -28,16 +29,16 @@ _FARTHEST, _NEAREST = 14.0, 0.02
 def buffered_matrix(buffers: int, steps_per_pass: int, steps: int) -> BufferedMatrix:
     """The matrix of least ``prefix_error`` found for so many ``buffers``, of ``sensitivity`` 1 at most.
 
-    Raises ValueError for numbers of buffers out of range, passes that are longer than what parameters are found for,
-    and no steps.
+    Raises ValueError for numbers of buffers out of range, and for too many steps or passes, or none.
 
-    Example: 2 buffers, 10 steps a pass and 30 steps have an error of 2.93, and independent noise 6.82.
+    Example: 2 buffers, 10 steps a pass and 30 steps have an error of 3.68, and independent noise 6.82.
     """
     if not BUFFERS.low <= buffers <= BUFFERS.high:
         raise ValueError(f"buffers is {buffers}; it must lie between {BUFFERS.low:g} and {BUFFERS.high:g}")
     if steps < 1 or steps_per_pass < 1:
         raise ValueError(f"steps is {steps}, {steps_per_pass} a pass; both must be 1 at least")
-    longest = min(steps, max(_MOST, steps_per_pass))
+    require_followed(steps_per_pass, steps)
+    longest = min(steps, max(_MANY, min(4 * steps_per_pass, _MOST)))
     best = min(
         (_searched(start, steps_per_pass, longest) for start in _starts(buffers, longest)), key=lambda found: found[0]
     )

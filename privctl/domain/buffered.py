@@ -9,6 +9,20 @@ from privctl.domain.event_fields import Chance, NotNegatives, Positive, Steps
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import BUFFERS
 
+#: Steps, and passes, that are followed one by one.
+_MOST_STEPS, _MOST_PASSES = 1_000_000, 10_000
+
+
+def require_followed(steps_per_pass: int, steps: int) -> None:
+    """Raise ValueError for more ``steps`` or passes than are followed."""
+    if steps > _MOST_STEPS:
+        raise ValueError(f"steps is {steps}; noise by buffers is followed for {_MOST_STEPS:,} steps at most")
+    if (passes := -(-steps // steps_per_pass)) > _MOST_PASSES:
+        raise ValueError(
+            f"steps is {steps}, in which each record takes part {passes} times; with noise by buffers it must be "
+            f"{_MOST_PASSES:,} times at most"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedGaussian(SampledEvent):
@@ -48,6 +62,7 @@ class BufferedGaussian(SampledEvent):
             raise ValueError(f"decays holds {max(self.decays):g}; each must be below 1")
         if not sum(self.weights) <= self.first:
             raise ValueError("weights add up to more than first; no column of the matrix may rise")
+        require_followed(self.steps_per_pass, self.steps)
         if self.sample_rate != 1 / self.steps_per_pass:
             raise ValueError(
                 f"sample_rate is {self.sample_rate:g}; where every pass has one order it must be 1 over a whole number "

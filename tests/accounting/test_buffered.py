@@ -172,5 +172,9 @@ def test_passes_of_no_whole_number_of_steps_are_refused() -> None:
 
     with pytest.raises(CommandError, match="--sample-rate is 0.3; .* 1 over a whole number"):
         privctl.account(mechanism="blt", noise_multiplier=1, sample_rate=0.3, steps=10, delta=DELTA)
+    with pytest.raises(CommandError, match="--steps is 1000001; .* 1,000,000 steps at most"):
+        privctl.account(mechanism="blt", noise_multiplier=1, sample_rate=0.01, steps=1000001, delta=DELTA)
+    with pytest.raises(CommandError, match="takes part 10001 times"):
+        privctl.account(mechanism="blt", noise_multiplier=1, sample_rate=0.5, steps=20001, delta=DELTA)
     with pytest.raises(ValueError, match="buffers is 9"):
         buffered_matrix(9, 10, 10)
