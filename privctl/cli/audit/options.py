@@ -100,12 +100,12 @@ THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: doc
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH, FUSED]), metavar="NAME",
-        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}. {FUSED}: one test by all scores.",
+        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}. {FUSED}: one test by all.",
     ),
     THOROUGH_FLAG,
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
-    click.option("--group-by", metavar="FIELD", help="Judge groups with one value of FIELD, such as users."),
+    click.option("--group-by", metavar="FIELD", help="Judge groups, such as users, by FIELD."),
     LEAST_AUC,
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")
@@ -145,6 +145,11 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--top-p", type=CHANCE, metavar="P", help="Sample from the likeliest that sum to P."),
     click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation; faster."),
     click.option("--exact-only", is_flag=True, help="Skip near-verbatim continuations; faster."),
+    click.option("--adversarial", type=COUNT, metavar="N", help="Records of each file to search prefixes for; slow."),
+    click.option("--adversarial-budget", type=COUNT, metavar="N", help="Forward passes for each; 1000 by default."),
+    click.option(
+        "--adversarial-tokens", type=COUNT, metavar="N", help="Tokens of such a prefix; a quarter of the suffix's."
+    ),
     click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
 )
 _SECRETS: tuple[Decorator, ...] = (
