@@ -167,6 +167,7 @@ def _asked(
         delta=delta if bounds else None,
         greedy_only=extraction is not None and extraction.greedy_only,
         exact_only=extraction is not None and extraction.exact_only,
+        adversarial=extraction is not None and extraction.adversary is not None,
         logged=request.log is not None,
     )
 

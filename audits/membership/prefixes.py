@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.neighbours import why_no_tokens
+from audits.membership.neighbours import why_no_continuation
 from audits.membership.queries import Answers, Asked, Query, asking
 from audits.membership.workload import Shots, Workload
 from audits.scores.rows import begins_with_bos
@@ -36,7 +36,7 @@ GAMMA = 0.5
 
 def with_shots(work: Workload, attacks: Sequence[str]) -> Workload:
     """``work``, with records put aside if one of ``attacks`` puts them in front of others."""
-    return put_aside(work) if not why_no_tokens(work) and set(attacks) & set(QUERIES) else work
+    return put_aside(work) if not why_no_continuation(work) and set(attacks) & set(QUERIES) else work
 
 
 def put_aside(work: Workload) -> Workload:
@@ -76,7 +76,7 @@ class _Recall:
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
-        return why_no_tokens(work) or ("no record was put aside" if work.shots is None else work.shots.reason)
+        return why_no_continuation(work) or ("no record was put aside" if work.shots is None else work.shots.reason)
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""

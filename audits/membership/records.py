@@ -62,6 +62,7 @@ def prepare(
         truncated=encoded.truncated[scored],
         skipped=tuple(skipped),
         max_length=subject.max_length,
+        head=getattr(subject.scorer, "problem", None),
     )
 
 
@@ -99,6 +100,7 @@ def candidates_of(
         records=tuple(itertools.compress(work.records, finite.tolist())),
         digests=tuple(itertools.compress(work.digests, finite.tolist())),
         task=work.task,
+        head=work.head,
         reference=None if reference is None else reference[finite],
         answered={name: found[finite] for name, found in questions.answered(work, row_scores).items()},
         unasked=questions.unasked,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from audits.scores.table import Skip
+from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 
 if TYPE_CHECKING:
@@ -40,5 +41,7 @@ class Workload:
     truncated: NDArray[np.bool_]
     skipped: tuple[tuple[bool, int, Skip], ...]
     max_length: int | None
+    #: What the head of a classifier predicts; None for other models.
+    head: HeadKind | None = None
     #: Records that were put aside, to be put in front of others; None where none were asked for.
     shots: Shots | None = None
