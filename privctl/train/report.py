@@ -18,6 +18,7 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.tasks.classification import ImageClassification, TextClassification
+from privctl.models.tasks.sounds import SoundClassification
 from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
@@ -377,6 +378,6 @@ def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
 
 def _most_frequent(job: TrainingJob) -> dict[str, float]:
     """The share of the most frequent label among the held-out examples; nothing for a task without labels."""
-    if not isinstance(job.held_out, TextClassification | ImageClassification):
+    if not isinstance(job.held_out, TextClassification | ImageClassification | SoundClassification):
         return {}
     return {MOST_FREQUENT: max(Counter(job.held_out.labels).values()) / len(job.held_out.labels)}
