@@ -45,7 +45,7 @@ PRIVATE_OWNER = (
 #: Settings that a report states only where they say something.
 _UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "adaptive", "search", "group")
 #: Quantities of the history, as evidence names them.
-_QUANTITIES = {
+QUANTITIES = {
     "training_loss": "training loss, nats",
     "clipped_fraction": "fraction of clipped gradients",
     "median_norm": "median gradient norm before clipping",
@@ -357,7 +357,7 @@ def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
     """
     history = withheld.released(job.request, finished.history)
     last: Mapping[str, float] = history[-1] if history else {}
-    for key, quantity in _QUANTITIES.items():
+    for key, quantity in QUANTITIES.items():
         if key not in last:
             continue
         held_out = key.startswith("held_out")

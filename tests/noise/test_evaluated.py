@@ -1,0 +1,50 @@
+"""``noise --evaluate`` of other models than causal ones: what ``retrain --held-out`` measures, beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import privctl
+from privctl.cli import run
+from privctl.noise.privatize import measures_of
+from privctl.reports.files import read_report
+from privctl.show.comparison import UTILITIES
+from tests.zoo.shrink import build, write_data
+
+NOISE = ("--noise-stddev", "1e-6", "-q")
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        ("token-classification", "bert"),
+        pytest.param("question-answering", "bert", marks=pytest.mark.slow),
+        pytest.param("masked-lm", "bert", marks=pytest.mark.slow),
+        pytest.param("text-classification", "bert", marks=pytest.mark.slow),
+        pytest.param("image-classification", "resnet", marks=pytest.mark.slow),
+        pytest.param("audio-classification", "wav2vec2", marks=pytest.mark.slow),
+    ],
+)
+def test_measures(task: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Noise of 1e-6 changes nothing that can be seen, and noise of 1 much."""
+    build(task, kind, tmp_path / "m")
+    data = write_data(task, tmp_path / "d")
+    assert run(["noise", str(tmp_path / "m"), "--evaluate", str(data), "-o", str(tmp_path / "n"), *NOISE]) == 0
+    found = measures_of(read_report(tmp_path / "n.report.json"))
+    quantity = next(iter(found))
+    shown = capsys.readouterr().out
+    assert quantity.removeprefix("held-out ").split()[-1] in shown
+    assert "held-out loss, nats" in found
+    assert any(quantity in names for names in UTILITIES.values()) or task == "question-answering"
+    trained = privctl.retrain(
+        "plain", tmp_path / "m", data=write_data(task, tmp_path / "e", seed=1), held_out=data, output=tmp_path / "out",
+        task=task, steps=1, batch_size=6, learning_rate=1e-12, device="cpu",
+        **({"norm": "frozen"} if kind == "resnet" else {}),
+    )  # fmt: skip
+    before = {e.quantity: e.estimate for e in trained.evidence}
+    for name, value in found.items():
+        assert value == pytest.approx(before[name], abs=1e-3), name
+    loud = privctl.noise(tmp_path / "m", noise_stddev=1.0, evaluate=data, output=tmp_path / "l")
+    assert measures_of(loud[0])["held-out loss, nats"] > found["held-out loss, nats"] + 0.1
