@@ -312,9 +312,11 @@ def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> Tex
     if task is TaskName.MASKED_LM and tokenizer.mask_token_id is None:
         raise InputError(f"{path} has a tokenizer without a mask token; the task {task} hides tokens behind one")
     pad = pad_of(network, tokenizer)
-    if task is TaskName.TEXT_CLASSIFICATION and getattr(network.config, "pad_token_id", None) is None:
+    masked, causal = (type(network.config) in KINDS[t].mapping for t in (TaskName.MASKED_LM, TaskName.CAUSAL_LM))
+    last = task is TaskName.TEXT_CLASSIFICATION and not (masked and not causal)
+    if last and getattr(network.config, "pad_token_id", None) is None:
         # Causal classifiers look for the last token that is not padding. Only now, as an embedding that is made with a
-        # padding id never trains that row.
+        # padding id never trains that row. In a Funnel transformers would set it to zero as it loads it.
         network.config.pad_token_id = pad
     reads_end = task is TaskName.TEXT_CLASSIFICATION and getattr(network.config, "is_encoder_decoder", False)
     return TextFacts(

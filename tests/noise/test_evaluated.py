@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,16 @@ def test_measures(task: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFi
         assert value == pytest.approx(before[name], abs=1e-3), name
     loud = privctl.noise(tmp_path / "m", noise_stddev=1.0, evaluate=data, output=tmp_path / "l")
     assert measures_of(loud[0])["held-out loss, nats"] > found["held-out loss, nats"] + 0.1
+
+
+@pytest.mark.slow
+def test_several_labels(tmp_path: Path) -> None:
+    build("text-classification", "bert", tmp_path / "m")
+    config = tmp_path / "m" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"problem_type": "multi_label_classification"}))
+    data = tmp_path / "d.jsonl"
+    rows = [{"text": f"w{i} w{i + 1}", "label": ["LABEL_0", "LABEL_1"][: i % 3]} for i in range(12)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    quiet, loud = privctl.noise(tmp_path / "m", noise_stddev=[1e-6, 1.0], evaluate=data, output=tmp_path / "n")
+    assert next(iter(measures_of(quiet))) == "held-out micro F1"
+    assert measures_of(loud)["held-out loss, nats"] > measures_of(quiet)["held-out loss, nats"]
