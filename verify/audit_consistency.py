@@ -16,7 +16,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from verify import asked, joint_test, rank_bound, threshold_bound
+from verify import asked, extraction_tests, joint_test, rank_bound, threshold_bound
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
@@ -31,6 +31,7 @@ _RELABELLED = "normal, standard deviation over relabellings"
 _COLUMN = "column "
 _DIFFERENCE = "AUC over "
 _EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
+_ADVERSARIAL = "adversarial prefix"
 _EXTRACTED = "rate on training text"
 #: Word for word, and near-verbatim.
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
@@ -68,6 +69,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
+            extraction_tests.fault(item),
         ):  # fmt: skip
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"
@@ -136,7 +138,7 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
         found, total = details.get("true_positives"), samples.get("members")
     elif item.method == _COMPLETION:
         found, total = details.get("disclosed"), samples.get("canaries")
-    elif item.method == _EXTRACTION:
+    elif item.method in (_EXTRACTION, _ADVERSARIAL):
         found, total = details.get("extracted"), details.get("texts")
     else:
         return None
@@ -275,6 +277,7 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
     if _EXTRACTED in extracted:
         lower = [extracted[name].lower for name in _BEYOND if name in extracted]
         refuted = any(end is not None and end > 0 for end in lower)
+        refuted = refuted or any(extraction_tests.refutes(item) for item in report.evidence)
         yield from _settled(report, _MEMORIZED, refuted)
     tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
     if tests:

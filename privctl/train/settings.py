@@ -9,6 +9,7 @@ from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.ranges import CLIP_NORM
 from privctl.train.adaptive_clipping import AdaptiveClipping, sum_noise_multiplier
 from privctl.train.choices import Schedule
 from privctl.train.methods import method_named
@@ -56,8 +57,9 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):
             at_least(name, getattr(self, name), 1)
-        for name in ("batch_size", "learning_rate", "clip_norm"):
+        for name in ("batch_size", "learning_rate"):
             positive(name, getattr(self, name))
+        CLIP_NORM.require("clip_norm", self.clip_norm)
         for name in ("noise_multiplier", "weight_decay", "warmup_steps"):
             at_least(name, getattr(self, name), 0)
         for name in ("momentum", "beta1", "beta2"):

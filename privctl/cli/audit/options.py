@@ -146,6 +146,11 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--top-p", type=CHANCE, metavar="P", help="Sample from the likeliest that sum to P."),
     click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation; faster."),
     click.option("--exact-only", is_flag=True, help="Skip near-verbatim continuations; faster."),
+    click.option("--adversarial", type=COUNT, metavar="N", help="Records of each file to search prefixes for; slow."),
+    click.option("--adversarial-budget", type=COUNT, metavar="N", help="Forward passes for each; 1000 by default."),
+    click.option(
+        "--adversarial-tokens", type=COUNT, metavar="N", help="Tokens of such a prefix; a quarter of the suffix's."
+    ),
     click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
 )
 _SECRETS: tuple[Decorator, ...] = (

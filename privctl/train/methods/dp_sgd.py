@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
-from privctl.domain.ranges import AMOUNT, BANDS, COUNT, FRACTION, Range
+from privctl.domain.ranges import AMOUNT, BANDS, FRACTION, IN_GROUP, Range
 from privctl.train.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
 from privctl.train.candidates import candidates_of, require_searchable
 from privctl.train.choices import ClippingStyle, RunsLaw
@@ -54,7 +54,7 @@ class DpSgdSettings(MethodSettings):
         None,
         "With --unit: clip every record by itself, use the first so many of each user, and protect them together; "
         "without it, all of a user's records are clipped as one.",
-        within=COUNT,
+        within=IN_GROUP,
     )
     target_unclipped_quantile: float | None = option(
         None,

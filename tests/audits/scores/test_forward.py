@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from audits.membership.records import Workload, candidates_of, prepare
+from audits.membership.records import candidates_of, prepare
+from audits.membership.workload import Workload
 from audits.scores.causal import CausalScorer, CausalSubject
 from audits.scores.forward import Batching, batches, score_rows, token_scores
 from audits.scores.perplexity import perplexity
