@@ -58,7 +58,7 @@ def make_candidates(
     from privctl.data.places import require_inputs
     from privctl.noise.privatize import privatize, require_places
 
-    require_inputs(None if options["evaluate"] is None else Path(options["evaluate"]))
+    require_inputs(options["evaluate"])
     require_places(release, candidates, force=options["force"])
     evaluate, original = _evaluation(release.checkpoint, options["evaluate"], notify)
     with progress("noise", sum(file.size for file in release.checkpoint.files), "bytes") as advance:

@@ -6,26 +6,43 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import privctl
 from privctl.cli import run
+from privctl.models.choices import TaskName
+from privctl.models.loading import load_for_training
 from privctl.noise.privatize import measures_of
 from privctl.reports.files import read_report
 from privctl.show.comparison import UTILITIES
+from privctl.train.held_out import held_out
 from tests.zoo.shrink import build, write_data
 
+CPU = torch.device("cpu")
 NOISE = ("--noise-stddev", "1e-6", "-q")
 
 
+def test_measures_are_the_tasks_own(tmp_path: Path) -> None:
+    build("token-classification", "bert", tmp_path / "m")
+    records = held_out(
+        tmp_path / "m", TaskName.TOKEN_CLASSIFICATION, write_data("token-classification", tmp_path / "d")
+    )
+    found = records.measures(tmp_path / "m" / "model.safetensors")
+    own = records.task.evaluate(load_for_training(tmp_path / "m", TaskName.TOKEN_CLASSIFICATION).network, CPU)
+    expected = {"held-out accuracy": own["accuracy"], "held-out loss, nats": own["loss"]}
+    assert list(found.items()) == [(name, pytest.approx(value, rel=1e-5)) for name, value in expected.items()]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "kind"),
     [
         ("token-classification", "bert"),
-        pytest.param("question-answering", "bert", marks=pytest.mark.slow),
-        pytest.param("masked-lm", "bert", marks=pytest.mark.slow),
-        pytest.param("text-classification", "bert", marks=pytest.mark.slow),
-        pytest.param("image-classification", "resnet", marks=pytest.mark.slow),
-        pytest.param("audio-classification", "wav2vec2", marks=pytest.mark.slow),
+        ("question-answering", "bert"),
+        ("masked-lm", "bert"),
+        ("text-classification", "bert"),
+        ("image-classification", "resnet"),
+        ("audio-classification", "wav2vec2"),
     ],
 )
 def test_measures(task: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ import privctl
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.subject import SoundSubject, load_subject, read
 from audits.scores.table import FIELDS
+from privctl.cli import run as main
 from privctl.data.sounds import read_sounds
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import TaskName
@@ -171,3 +172,17 @@ def test_every_way_to_train(method: str, masked: Path, tmp_path: Path) -> None:
         told = tell({"raw": np.array(wave), "sampling_rate": 16000})  # without what is filled up
         right.append(told[0]["label"] == label)
     assert np.mean(right) == accuracy
+
+
+@pytest.mark.slow
+def test_shadow_models_and_the_command_line(masked: Path, tmp_path: Path) -> None:
+    data, others = write(tmp_path / "d", 0), write(tmp_path / "o", 1, 6)
+    shared = ["--task", "audio-classification", "--labels", "high,low", "--data", str(data), "--max-length", "1500",
+              "--steps", "2", "--batch-size", "6", "--device", "cpu", "-q"]  # fmt: skip
+    assert main(["shadow", str(masked), *shared, "--count", "4", "-o", str(tmp_path / "s")]) == 0
+    call = ["retrain", "dp-sgd", str(masked), *shared, "--epsilon", "8", "--delta", "1e-2"]
+    assert main([*call, "--held-out", str(others), "-o", str(tmp_path / "out")]) == 0
+    assert main(["verify", str(tmp_path / "out.report.json"), "--data", str(data), "-q"]) == 0
+    assert main([*call, "--unit", "who", "-o", str(tmp_path / "other")]) == 2
+    both = [part for path in (data, others) for part in ("--evaluate", str(path))]
+    assert main(["noise", str(tmp_path / "out"), *both, "--noise-stddev", "0.01", "-o", str(tmp_path / "n"), "-q"]) == 0
