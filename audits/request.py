@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from audits.audit_request import AuditRequest, output_paths
 from audits.canaries.audit import CanaryRequest
 from audits.claims import EpsilonClaim
 from audits.extraction.adversarial import Adversary
@@ -14,7 +15,6 @@ from audits.extraction.law import SamplingLaw
 from audits.extraction.summary import QueryBudget
 from audits.log_entry import log_path
 from audits.membership.audit import MembershipRequest
-from audits.run import AuditRequest, output_paths
 from audits.scores.cache import default_root
 from audits.secrets.audit import SecretRequest
 from audits.split.manifest import manifest_at, read_manifest

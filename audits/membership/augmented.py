@@ -14,12 +14,13 @@ import numpy as np
 
 from audits.membership.queries import Answers, Asked, Query, asking, draws
 from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
+from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.records import Workload
+    from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
 #: Words left out of each mildly altered copy of a text, and of ever more altered ones.
@@ -41,9 +42,15 @@ class _Copies:
     texts: Alter
     images: Alter
     score: Callable[[NDArray[np.float64]], float]
+    #: Whether it needs answers that are right or wrong.
+    labels: bool = False
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
+        if self.labels and work.head is HeadKind.NUMBER:
+            return (
+                "it counts the copies that keep their label, and this model predicts a number; augmented judges those"
+            )
         if work.task in (TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION):
             return ""
         return f"it looks at the labels of records, which a model for {work.task} does not give"
@@ -115,7 +122,11 @@ QUERIES: dict[str, Query] = {
         name="augmented", texts=_mild_texts, images=_mild_images, score=lambda margins: float(margins.mean())
     ),
     "label-only": _Copies(
-        name="label-only", texts=_rough_texts, images=_rough_images, score=lambda margins: float((margins > 0).mean())
+        name="label-only",
+        texts=_rough_texts,
+        images=_rough_images,
+        score=lambda margins: float((margins > 0).mean()),
+        labels=True,
     ),
 }
 AUGMENTED, LABEL_ONLY = (asking(name) for name in QUERIES)

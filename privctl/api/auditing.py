@@ -14,7 +14,7 @@ from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
 
 if TYPE_CHECKING:
-    from audits.run import AuditRequest
+    from audits.audit_request import AuditRequest
 
 _FILES = (
     "log", "leaks", "split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores", "cache",

@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION, POSITIVE, SEED
+from privctl.cli.numbers import (
+    AMOUNT,
+    AMOUNT_OR_ZERO,
+    BELOW_ONE,
+    CLIP_NORM,
+    COUNT,
+    COUNT_OR_ZERO,
+    FRACTION,
+    POSITIVE,
+    SEED,
+)
 from privctl.cli.options import COLUMNS, MODEL, Command, data_option
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
@@ -150,7 +160,7 @@ def _choices(kind: type[StrEnum]) -> click.Choice[str]:
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "clip_norm": (
         "--clip-norm",
-        {"type": AMOUNT, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
+        {"type": CLIP_NORM, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
     ),
     "clipping": (
         "--clipping",

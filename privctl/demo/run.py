@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from audits.audit_request import AuditRequest, output_paths
 from audits.log_entry import log_path, log_result
 from audits.membership.audit import MembershipRequest
-from audits.run import AuditRequest, output_paths, run_audit
+from audits.run import run_audit
 from audits.scores.perplexity import perplexity
 from privctl.data.records import read_records
 from privctl.demo.model import NOTES, DemoFiles, one_thread, prepare, private_request, train_privately

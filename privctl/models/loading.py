@@ -118,7 +118,7 @@ def load_for_training(
     other.
     """
     folder = path if path.is_dir() else path.parent
-    random = from_scratch or _without_weights(path)
+    random = from_scratch or without_weights(path)
     _check_settings(task, labels, random, vocabulary, norm, convert)
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -192,14 +192,14 @@ def class_count(path: Path) -> int:
 
 def trained_outputs(path: Path, task: TaskName) -> int | None:
     """How many classes the trained head of the model at ``path`` tells apart; None where it has none for ``task``."""
-    return None if _without_weights(path) or task_named(path) is not task else class_count(path)
+    return None if without_weights(path) or task_named(path) is not task else class_count(path)
 
 
 def _names(config: Any) -> tuple[str, ...]:
     return tuple(class_names(config).values())
 
 
-def _without_weights(path: Path) -> bool:
+def without_weights(path: Path) -> bool:
     """Whether a folder holds only an architecture. Pickles and GGUF count as weights: they must be converted."""
     if not path.is_dir():
         return False

@@ -16,7 +16,7 @@ from privctl.data.columns import HeadKind
 from privctl.data.images import read_images
 from privctl.data.labels import labels_of, numbers_below
 from privctl.data.places import require_inputs
-from privctl.data.several import paths_of
+from privctl.data.several import DataPath, paths_of
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.adapters import trained_classes
@@ -95,28 +95,40 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request, workers)
     classify = request.task in CLASSIFICATION
-    pair = request.task is TaskName.SEQ2SEQ_LM
     problem = problem_of(request.model.path, request.task)
-    chat = chat_of(request.model.path, request.model.adapter)
-    columns = replace(request.data.columns, chat=chat, pair=pair, problem=problem)
-    read = partial(iter_texts, labelled=classify, columns=columns)
-    train = partial(read, request.data.train, unit=request.data.unit)
+    train = partial(_texts, request, request.data.train, unit=request.data.unit)
     if (most := request.method.group(request)) is not None:
         train = partial(_first_of_each, train, most)
     workers.once_a_machine(lambda: _begun(train()))
     if classify and problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
     model = _loaded(request, workers, labels or request.data.labels, _vocabulary(request.model, train, workers))
-    options = text_options(request.data)
-    task = text_task(model, train(), options, seed=request.seed, keep=keep)
-    held_out = None
-    if request.data.held_out is not None:
-        held_out = text_task(model, read(request.data.held_out), options, seed=request.seed, keep=keep)
+    task = text_task(model, train(), text_options(request.data), seed=request.seed, keep=keep)
+    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
     return _job(request, model, task, held_out, collected, plan)
 
 
 def _first_of_each(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[TextRecord]:
     return bounded(read(), most)
+
+
+def _texts(request: RetrainRequest, path: DataPath, unit: str | None = None) -> Iterator[TextRecord]:
+    columns = replace(
+        request.data.columns,
+        chat=chat_of(request.model.path, request.model.adapter),
+        pair=request.task is TaskName.SEQ2SEQ_LM,
+        problem=problem_of(request.model.path, request.task),
+    )
+    return iter_texts(path, labelled=request.task in CLASSIFICATION, columns=columns, unit=unit)
+
+
+def beside(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
+    """Records that ``model`` is not trained on, read as those of ``--data`` are; raises as ``prepare`` does."""
+    if request.task is not TaskName.IMAGE_CLASSIFICATION:
+        return text_task(model, _texts(request, path), text_options(request.data), seed=request.seed, keep=keep)
+    columns = replace(request.data.columns, problem=problem_of(request.model.path, request.task))
+    channels = _channels(request.model.path)
+    return image_task(model, read_images(path, channels=channels, resize=request.data.resize, columns=columns))
 
 
 def _begun(records: Iterator[TextRecord]) -> bytes:
@@ -151,12 +163,7 @@ def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
     if problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _names(set(images.labels), problem))
     model = _loaded(request, workers, labels, None)
-    held_out = None
-    if request.data.held_out is not None:
-        held_out = image_task(
-            model,
-            read_images(request.data.held_out, channels=images.channels, resize=resize, columns=columns),
-        )
+    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
     return _job(request, model, image_task(model, images), held_out, collected)
 
 

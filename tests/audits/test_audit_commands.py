@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import audits.run
-from audits.run import AuditRequest
+from audits.audit_request import AuditRequest
 from privctl.cli import root, run
 from privctl.cli.audit import audit
 
@@ -67,7 +67,7 @@ def test_every_option_is_one_of_the_common_call_too() -> None:
     own = {"--score-column", "--member-column", "--id-column", "--models", "--threshold", "file"}
     for name, command in audit.commands.items():
         found = {each for parameter in command.params for each in parameter.opts}
-        assert found - common <= {"scores": own, "split": {"data"}}.get(name, set())
+        assert found - common <= {"scores": own, "split": {"data", "--to-see"}}.get(name, set())
     assert common == {
         each
         for name, command in audit.commands.items()

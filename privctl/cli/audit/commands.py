@@ -55,9 +55,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
 @given.A_MODEL
 @given.taking(*given.MEMBERSHIP, *given.OF_ANY_MODEL)
 def membership(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Tell training records from others.
-
-    Files that are no random split may differ by themselves: docs/audits.md.
+    """Tell training records from others. Files that are no random split may differ by themselves: docs/audits.md.
 
     \b
     Example:

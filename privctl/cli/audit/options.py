@@ -100,12 +100,12 @@ THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: doc
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH, FUSED]), metavar="NAME",
-        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}. {FUSED}: one test by all scores.",
+        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}. {FUSED}: one test by all.",
     ),
     THOROUGH_FLAG,
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
-    click.option("--group-by", metavar="FIELD", help="Judge groups with one value of FIELD, such as users."),
+    click.option("--group-by", metavar="FIELD", help="Judge groups, such as users, by FIELD."),
     LEAST_AUC,
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")
