@@ -11,6 +11,7 @@ BENCHES = {
     "attacks": ("tests.bench.attacks", "what each membership attack finds in models trained plainly and privately"),
     "audit": ("tests.bench.audit", "scoring and extraction, against one text at a time and generate()"),
     "audit-bounds": ("tests.bench.audit_bounds", "lower bounds on epsilon from one run, by every theorem"),
+    "audit-peers": ("tests.bench.audit_peers", "membership attacks of several projects on the same targets"),
     "adaptive-clipping": ("tests.bench.adaptive_clipping", "accuracy from wrong first clip norms, fixed and adaptive"),
     "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),
     "clipping-passes": ("tests.bench.clipping_passes", "micro-batches clipped in one backward pass, against two"),
