@@ -47,6 +47,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "and of its part a step takes each example independently, with the stated probability times the number of "
         "parts",
     ),
+    "fixed-order batches": (
+        "in each pass every example takes part in exactly one step, the same in all passes, which was chosen without "
+        "looking at any example",
+    ),
     "truncated-poisson batches": (
         "every example enters each batch independently, with the stated probability; of a batch above the stated size "
         "so many examples are kept, drawn uniformly",
