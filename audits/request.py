@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from audits.audit_request import AuditRequest, output_paths
 from audits.canaries.audit import CanaryRequest
 from audits.claims import EpsilonClaim
+from audits.extraction.adversarial import Adversary
 from audits.extraction.audit import ExtractionRequest
 from audits.extraction.law import SamplingLaw
 from audits.extraction.summary import QueryBudget
 from audits.log_entry import log_path
 from audits.membership.audit import MembershipRequest
-from audits.run import AuditRequest, output_paths
 from audits.scores.cache import default_root
 from audits.secrets.audit import SecretRequest
 from audits.split.manifest import manifest_at, read_manifest
@@ -42,6 +43,9 @@ OF_A_MODEL = (
     *(
         "greedy_only",
         "exact_only",
+        "adversarial",
+        "adversarial_budget",
+        "adversarial_tokens",
         "records",
         "secrets",
         "data",
@@ -50,6 +54,7 @@ OF_A_MODEL = (
         "base_bits",
         "candidates",
         "most_secrets",
+        "beam",
     ),
     *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
 )
@@ -58,7 +63,9 @@ _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
     **dict.fromkeys(("attacks", "thorough", "group_by", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
-    **dict.fromkeys(("data", "plan", "candidates", "most_secrets"), "secrets"),
+    "adversarial": "train",
+    **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
+    **dict.fromkeys(("data", "plan", "candidates", "most_secrets", "beam"), "secrets"),
 }
 
 
@@ -196,9 +203,17 @@ def _extraction(options: Mapping[str, Any]) -> ExtractionRequest | None:
         queries=QueryBudget(count=options["queries"], probability=options["query_probability"]),
         greedy_only=options["greedy_only"],
         exact_only=options["exact_only"],
+        adversary=_adversary(options),
         records=options["records"],
         seed=options["seed"],
     )
+
+
+def _adversary(options: Mapping[str, Any]) -> Adversary | None:
+    if options["adversarial"] is None:
+        return None
+    budget = {} if options["adversarial_budget"] is None else {"budget": options["adversarial_budget"]}
+    return Adversary(texts=options["adversarial"], tokens=options["adversarial_tokens"], **budget)
 
 
 def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
@@ -206,7 +221,7 @@ def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
         return None
     if options["data"] is None:
         raise CommandError("--secrets needs the records that hold the secrets; give --data too")
-    sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
+    sizes = {"candidates": options["candidates"], "most": options["most_secrets"], "beam": options["beam"]}
     return SecretRequest(
         secrets=options["secrets"],
         data=options["data"],

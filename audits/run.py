@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from audits.asked import ASKED, as_text, files_of, pairs_of, stated
-from audits.canaries.audit import CanaryAudit, CanaryRequest
+from audits.audit_request import AuditRequest, require_distinct
+from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
-from audits.extraction.audit import ExtractionAudit, ExtractionRequest
+from audits.extraction.audit import ExtractionAudit
 from audits.findings import AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of
 from audits.log_entry import logged_audit
-from audits.membership.audit import MembershipAudit, MembershipRequest, Reference
+from audits.membership.audit import MembershipAudit, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.scores.rows import CAUSAL_LM
+from audits.scores.rows import CAUSAL_LM, SEQ2SEQ_LM
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
-from audits.secrets.audit import BaseModel, SecretRequest, SecretsAudit
-from privctl.data.columns import USUAL, Columns
+from audits.secrets.audit import BaseModel, SecretsAudit
 from privctl.data.recorded import recorded_files
-from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
 from privctl.domain.leaking import LeakingRecord
@@ -34,7 +32,6 @@ from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import ALONE, Workers
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
 from privctl.reports.parameters import AskedAudit
-from privctl.storage.atomic import require_name
 
 #: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
 ALPHA = 0.05
@@ -54,58 +51,6 @@ _OTHER_BITS = (
     "the training held the adapter's base in as many bits as its report's base_bits says, and this audit did not: what "
     "is audited answers differently from what was trained; give --base-bits 4 if, and only if, the report has it"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRequest:
-    """What to audit, and where to put the ``report`` and its ``scores``; ``force`` replaces what is there."""
-
-    model: Path
-    report: Path
-    scores: Path
-    membership: MembershipRequest | None = None
-    canaries: CanaryRequest | None = None
-    extraction: ExtractionRequest | None = None
-    secrets: SecretRequest | None = None
-    claim: EpsilonClaim | None = None
-    reference: Path | None = None
-    #: The model before training, for the attack on secrets; of an adapter, also what it is loaded on.
-    base: Path | None = None
-    #: 4 holds the base of an adapter, and a base that it is compared with, in 4 bits.
-    base_bits: int | None = None
-    #: Where scores are kept between audits; None keeps none.
-    cache: Path | None = None
-    task: str | None = None
-    max_length: int | None = None
-    resize: tuple[int, int] | None = None
-    columns: Columns = USUAL
-    device: str | None = None
-    force: bool = False
-    #: The log that the audit is entered into; None enters it nowhere.
-    log: Path | None = None
-    #: Where each training record's scores are written, for their owner alone; None writes none.
-    leaks: Path | None = None
-
-    @property
-    def written(self) -> tuple[Path, ...]:
-        """What the audit writes beside its log: the report, the scores, and the leaks where they were asked for."""
-        return (self.report, self.scores, *(() if self.leaks is None else (self.leaks,)))
-
-    @property
-    def files(self) -> dict[str, DataPath]:
-        """The data this audit reads, by role."""
-        files: dict[str, DataPath | None] = {}
-        if self.membership is not None:
-            files |= {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
-            files |= {"split": self.membership.split}
-        if self.canaries is not None:
-            files |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
-        if self.extraction is not None:
-            files |= {"train": self.extraction.train, "heldout": self.extraction.heldout}
-        if self.secrets is not None:
-            files |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
-            files |= {"canaries": self.secrets.manifest or files.get("canaries")}
-        return {role: path for role, path in files.items() if path is not None}
 
 
 def run_audit(
@@ -128,7 +73,7 @@ def run_audit(
     model or data that cannot be scored, CommandError for settings that do not fit the model or each other and for files
     that exist and may not be replaced.
     """
-    _check_distinct(request)
+    require_distinct(request)
     model_scorer = ModelScorer(cache=request.cache, device=request.device, workers=workers, progress=progress)
     opened = model_scorer.open(
         request.model,
@@ -222,6 +167,7 @@ def _asked(
         delta=delta if bounds else None,
         greedy_only=extraction is not None and extraction.greedy_only,
         exact_only=extraction is not None and extraction.exact_only,
+        adversarial=extraction is not None and extraction.adversary is not None,
         logged=request.log is not None,
     )
 
@@ -344,33 +290,10 @@ def _curve(lineage: Lineage, profile: Profile | None) -> CurveClaim | None:
 
 
 def _require_causal(subject: AuditedModel, flag: str) -> None:
+    if subject.task == SEQ2SEQ_LM:
+        raise CommandError(
+            f"{flag} asks how a text goes on, and {subject.model.path} writes a target from a source; audit its pairs "
+            "of both with --members and --nonmembers"
+        )
     if subject.task != CAUSAL_LM:
         raise CommandError(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")
-
-
-def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
-    """The paths of report and scores: ``output`` if given, else beside the model, else in the current folder."""
-    if output is None:
-        absolute = model.absolute()
-        name = absolute.name if model.is_dir() else absolute.stem
-        folder = model.parent if model.name else absolute.parent
-        output = (folder if os.access(folder, os.W_OK) else Path()) / f"{name}.audit.report.json"
-    require_name(output)
-    stem = output.name.removesuffix(".json").removesuffix(".report")
-    return output, output.with_name(f"{stem}.scores.safetensors")
-
-
-def _check_distinct(request: AuditRequest) -> None:
-    read = [request.model, *(path for data in request.files.values() for path in paths_of(data))]
-    inputs = {path.resolve() for path in read}
-    outputs = (
-        ("--output", request.report), ("--output", request.scores), ("--log", request.log), ("--leaks", request.leaks)
-    )  # fmt: skip
-    for flag, path in outputs:
-        if path is not None and path.resolve() in inputs:
-            raise CommandError(f"{path} is an input of this audit; choose another {flag}")
-    if request.log is not None and request.log.resolve() in (request.report.resolve(), request.scores.resolve()):
-        raise CommandError(f"{request.log} is named as the log and as an output; choose another --log")
-    written = {path.resolve() for path in (request.report, request.scores, request.log) if path is not None}
-    if request.leaks is not None and request.leaks.resolve() in written:
-        raise CommandError(f"{request.leaks} is another output of this audit; choose another --leaks")

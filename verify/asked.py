@@ -39,6 +39,7 @@ _THRESHOLD = "fixed threshold"
 KEY = "privctl.asked"
 _RATES = ("TPR at 1 % FPR", "TPR at 0.1 % FPR")
 _DOCUMENTS = ("1", "2 to 9", "10 to 99", "100 or more")
+_ADVERSARIAL = "adversarial prefix"
 #: In a warning, why nothing is compared but for equality.
 _NOT_NEAR = "as comparing it needs a network that transformers can generate with"
 #: Methods and beginnings of quantities of every audit of planted canaries.
@@ -168,6 +169,8 @@ def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAu
     names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
     wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
     wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
+    if asked.adversarial and all(omission.what != _ADVERSARIAL for omission in report.omissions):
+        wanted += [(_ADVERSARIAL, f"rate {of} text") for of in ("on training", "on held-out", "beyond held-out")]
     if parameters.canary_commitment is not None:
         wanted += _OF_CANARIES
     for method, quantity in wanted:
@@ -189,6 +192,8 @@ def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
     yield from (f"rate on text in {documents} document" for documents in _DOCUMENTS)
     if "heldout" in asked.files:
         yield "rate beyond held-out text"
+        if not asked.greedy_only:
+            yield "share found by sampling beyond held-out text"
         if near:
             yield "near-verbatim rate beyond held-out text"
 

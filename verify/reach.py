@@ -77,10 +77,14 @@ def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
         return [math.inf]
     kin = next((each for each in evidence if each.quantity == _ON_HELD_OUT), None)
     unsure = 0 if kin is None else int(kin.details.get("undecided", 0))
-    return [_beyond_one(train, most, total, (1 - item.confidence) / 4) for most in range(found, found + unsure + 1)]
+    return [least_beyond(train, most, total, (1 - item.confidence) / 4) for most in range(found, found + unsure + 1)]
 
 
-def _beyond_one(train: int, most: int, total: int, tail: float) -> float:
+def least_beyond(train: int, most: int, total: int, tail: float) -> float:
+    """The least rate on ``train`` texts, less ``most`` of ``total``, whose interval lies above with a chance of 0.8.
+
+    Each end is wrong with a chance of ``tail``; inf where no rate would show.
+    """
     if most >= total:
         return math.inf
     bar = _root(lambda rate: at_most(most, total, rate) < tail)

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from audits.extraction import opened
+from audits.extraction.adversarial import Adversary
 from audits.extraction.greedy import GreedyMatches, decide, margin_scores
 from audits.extraction.law import SamplingLaw, law_scores
 from audits.extraction.near import NEAR, NearMatches, near_matches
 from audits.extraction.screen import screen
-from audits.extraction.summary import (
-    BEYOND,
-    CUED,
-    METHOD,
-    NEAR_BEYOND,
-    QueryBudget,
-    Texts,
-    near_quantity,
-    quantities,
-    summarize,
-)
+from audits.extraction.summary import CUED, QueryBudget, Texts, quantities, summarize
+from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
     LabelledWindows,
     SkippedReason,
@@ -42,11 +35,9 @@ from audits.scores.table import FIELDS
 from privctl.data.columns import Columns
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
-from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Advance, Progress, unseen
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
-from privctl.domain.verdict import Outcome, Verdict
 from privctl.models.language import LanguageModel
 from privctl.parallel import ALONE, Workers
 
@@ -64,7 +55,7 @@ class ExtractionRequest:
 
     Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
     are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling and ``exact_only`` what
-    comes after the first mismatch, which is quicker.
+    comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer.
     """
 
     train: DataPath
@@ -76,6 +67,7 @@ class ExtractionRequest:
     queries: QueryBudget = field(default_factory=QueryBudget)
     greedy_only: bool = False
     exact_only: bool = False
+    adversary: Adversary | None = None
     records: int | None = None
     seed: int = 0
 
@@ -108,6 +100,8 @@ class ExtractionAudit:
         self._progress = progress
         self._workers = workers
         self._shape = shape_of(model, request.prefix_tokens, request.suffix_tokens, request.least_prefix)
+        if request.adversary is not None:
+            opened.require_control(request.adversary, self._shape, heldout=request.heldout is not None)
         paths = [request.train] + ([] if request.heldout is None else [request.heldout])
         columns = with_chat(columns, model)
         samples = [
@@ -124,7 +118,7 @@ class ExtractionAudit:
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Rates, each with its interval; together they are wrong with probability at most ``alpha``."""
-        texts, omitted, rerun = [], [], 0
+        texts, omitted, rerun, compared = [], [], 0, []
         for i, (side, scores) in enumerate(zip(self._sides, self._suffix_scores(row_scores), strict=True)):
             usable = _finite(scores)
             if not usable.any():
@@ -139,6 +133,7 @@ class ExtractionAudit:
                 omitted[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[usable & side.shared].tolist()]
                 usable &= ~side.shared
             rows = [row for row, keep in zip(side.sample.rows, usable.tolist(), strict=True) if keep]
+            compared.append([row for row, keep in zip(side.sample.rows, usable & ~side.shared, strict=True) if keep])
             verdicts = decide(self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers)
             rerun += verdicts.rerun
             near = self._near(rows, verdicts.extracted)
@@ -146,12 +141,15 @@ class ExtractionAudit:
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         near_too = all(side_texts.near is not None for side_texts in texts)
-        confidence = 1 - alpha / quantities(heldout=heldout is not None, sampled=sampled, near=near_too)
+        prefixes = self._prefixes(compared)
+        number = quantities(heldout=heldout is not None, sampled=sampled, near=near_too)
+        confidence = 1 - alpha / (number + (0 if prefixes is None else opened.QUANTITIES))
         evidence = summarize(texts[0], heldout, self._request.queries, confidence)
+        evidence += () if prefixes is None else opened.of_prefixes(prefixes, confidence)
         return Findings(
             evidence=evidence,
             verdicts=(verdict(evidence),),
-            omissions=self._omissions(omitted),
+            omissions=(*self._omissions(omitted), *opened.omissions(self._request.adversary, prefixes)),
             warnings=self._caveats(texts),
             parameters={"extraction": self._parameters(rerun)},
             arrays=_arrays(texts, omitted),
@@ -166,6 +164,14 @@ class ExtractionAudit:
             return near_matches(
                 self._model, rows, self._shape.suffix, extracted, workers=self._workers, advance=advance
             )
+
+    def _prefixes(self, sides: Sequence[Sequence[NDArray[np.int64]]]) -> opened.BothSides | None:
+        request = self._request
+        if request.adversary is None or not all(sides):
+            return None
+        return opened.search_both(
+            self._model, sides, self._shape, request.adversary, request.seed, self._workers, self._progress
+        )
 
     def _suffix_scores(self, row_scores: RowScores) -> list[_SuffixScores]:
         if self.rows:
@@ -218,6 +224,7 @@ class ExtractionAudit:
             "seed": self._request.seed,
             "rerun_alone_in_float32": rerun,
             **({} if self._request.exact_only else {"near_verbatim": list(NEAR)}),
+            **({} if self._request.adversary is None else opened.parameters(self._request.adversary, self._shape)),
             **(
                 {}
                 if self._request.greedy_only
@@ -236,8 +243,7 @@ class ExtractionAudit:
         caveats = [
             f"extraction: records of {request.train.name} are taken to be all of the training data; copies elsewhere "
             "are not counted, nor copies that the tokenizer splits differently",
-            f"extraction: only what follows the record's own beginning counts, {self._shape.suffix} tokens of it; what "
-            "comes after another beginning does not",
+            self._after_what(),
         ]
         if any(side_texts.near is None for side_texts in texts):
             why = "was not asked for" if request.exact_only else "needs a network that transformers can generate with"
@@ -266,6 +272,18 @@ class ExtractionAudit:
                 f"{counted(self._shape.prefix, 'token')}"
             )
         return tuple(caveats)
+
+    def _after_what(self) -> str:
+        tokens = f"{self._shape.suffix} tokens of it"
+        if self._request.adversary is None:
+            return (
+                f"extraction: only what follows the record's own beginning counts, {tokens}; what comes after another "
+                "beginning does not (--adversarial N searches such beginnings)"
+            )
+        return (
+            f"extraction: what follows the record's own beginning counts, {tokens}, and what follows a prefix that the "
+            "search found; such a prefix is made of tokens, which another tokenizer may not give back from its text"
+        )
 
     def _omissions(self, omitted: Sequence[Sequence[tuple[int, SkippedReason]]]) -> tuple[Omission, ...]:
         omissions = []
@@ -344,57 +362,4 @@ def _arrays(texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, Skippe
     logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
     return {f"extraction.{name}": array for name, array in arrays.items()} | (
         {"extraction.logp": np.concatenate(logp)} if logp else {}
-    )
-
-
-SUBJECT = "training text cannot be extracted"
-#: If this share of extracted texts could have been missed, finding none is inconclusive.
-LEAST_RATE = 0.01
-
-
-def verdict(evidence: Sequence[Evidence]) -> Verdict:
-    """Compare the rate on training text with that on held-out text; without the latter, the verdict is inconclusive."""
-    evidence_by_quantity = {item.quantity: item for item in evidence if item.method == METHOD}
-    rate = evidence_by_quantity["rate on training text"]
-    summary = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
-    unsure = "the difference from held-out text is not certain"
-    beyond, near = evidence_by_quantity.get(BEYOND), evidence_by_quantity.get(NEAR_BEYOND)
-    if beyond is None or beyond.lower is None:
-        close = evidence_by_quantity.get(near_quantity("training", NEAR[-1]))
-        if close is not None and close.details["extracted"] > rate.details["extracted"]:
-            summary += f", {close.details['extracted']:.0f} within an edit distance of {NEAR[-1]:g}"
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.INCONCLUSIVE,
-            reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
-        )
-    summary += (
-        f", against {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
-    )
-    if near is not None and near.details["training_extracted"] > beyond.details["training_extracted"]:
-        summary += (
-            f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
-            f"{near.details['held_out_extracted']:.0f}"
-        )
-    if beyond.lower > 0 or (near is not None and (near.lower or 0) > 0):
-        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
-    sampled = [item for name, item in evidence_by_quantity.items() if " text found in " in name]
-    if len(sampled) == 2 and (sampled[0].lower or 0.0) > (1.0 if sampled[1].upper is None else sampled[1].upper):
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.REFUTED,
-            reason=f"{summary}; by sampling {100 * (sampled[0].estimate or 0):.2g} % of the training texts come "
-            f"out, and {100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
-        )
-    reach = beyond.details.get("detectable", 1.0)
-    if reach <= LEAST_RATE:
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.CONSISTENT,
-            reason=f"{summary}; {unsure}, where a share of {100 * reach:.2g} % would have been",
-        )
-    return Verdict(
-        subject=SUBJECT,
-        outcome=Outcome.INCONCLUSIVE,
-        reason=f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; give more",
     )

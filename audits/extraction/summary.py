@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import betaincinv
 
 from audits.extraction.discoverable import least_queries, log_success
+from audits.extraction.grid import over_grid
 from audits.extraction.near import NEAR, NearMatches
+from audits.extraction.reach import detectable, needed
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
-from audits.statistics.power import POWER
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Evidence
 
@@ -96,7 +95,7 @@ class QueryBudget:
 def quantities(*, heldout: bool, sampled: bool, near: bool) -> int:
     """How many intervals ``summarize`` reports, for the Bonferroni correction."""
     of_training = 1 + len(BUCKETS) + sampled + len(NEAR) * near
-    return of_training + (2 + sampled + 2 * near if heldout else 0)
+    return of_training + (2 + 2 * sampled + 2 * near if heldout else 0)
 
 
 def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confidence: float) -> tuple[Evidence, ...]:
@@ -126,6 +125,9 @@ def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confide
     for texts, name in ((train, "training"), (heldout, "held-out")):
         if texts is not None and texts.logp is not None:
             evidence.append(_discoverable(rates, texts.logp, name, queries))
+    if train.logp is not None:
+        others = None if heldout is None or heldout.logp is None else heldout.logp[heldout.cue <= CUED]
+        evidence.append(over_grid(train.logp[~train.shared & (train.cue <= CUED)], others, 1 - confidence))
     return tuple(evidence)
 
 
@@ -229,10 +231,14 @@ def _difference(
         )  # fmt: skip
     (a, b), (c, d) = of_training.interval(alpha / 2), of_heldout.interval(alpha / 2)
     least_rate = detectable(of_training.total, of_heldout.most, of_heldout.total, alpha)
+    estimates = (of_training.extracted / of_training.total, of_heldout.extracted / of_heldout.total)
+    if a <= d:  # undecided: how many texts would decide, if these are the true rates
+        texts = needed(*estimates, alpha)
+        details |= {} if texts is None else {"needed": texts}
     return Evidence(
         method=METHOD,
         quantity=quantity,
-        estimate=of_training.extracted / of_training.total - of_heldout.extracted / of_heldout.total,
+        estimate=estimates[0] - estimates[1],
         lower=a - d,
         upper=b - c,
         confidence=rates.confidence,
@@ -241,13 +247,6 @@ def _difference(
         details=details
         | ({} if least_rate is None else {"detectable": max(0.0, least_rate - of_heldout.most / of_heldout.total)}),
     )
-
-
-def detectable(train: int, extracted: int, heldout: int, alpha: float, power: float = POWER) -> float | None:
-    """The least true rate on ``train`` texts that exceeds ``seen`` of ``heldout`` with ``power``; None if none does."""
-    bar = clopper_pearson(extracted, heldout, alpha / 2)[1]
-    fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: clopper_pearson(k, train, alpha / 2)[0] > bar)
-    return float(betaincinv(fewest, train - fewest + 1, power)) if fewest <= train else None
 
 
 def _details(texts: Texts, confidence: float) -> dict[str, float]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from audits.scores.rows import CAUSAL_LM, IMAGE_CLASSIFICATION, SEQ2SEQ_LM
+from audits.scores.rows import AUDIO_CLASSIFICATION, CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM
 from audits.scores.table import ScoreTable
 from audits.statistics.max_t import Statistics, rank_statistics
 from audits.statistics.metrics import CLOPPER_PEARSON, auc, clopper_pearson, tpr_at_fpr
 from audits.statistics.power import detectable_auc
+from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 from privctl.domain.evidence import Evidence
 
@@ -61,6 +62,8 @@ class Candidates:
     #: The scores [records] of attacks that asked the model more, and why others did not.
     answered: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     unasked: Mapping[str, str] = field(default_factory=dict)
+    #: What the head of a classifier predicts; None for other models.
+    head: HeadKind | None = None
     #: What the blind baseline reads, [records, columns]; None where that follows from ``records``.
     features: Any = None
 
@@ -82,9 +85,17 @@ def why_no_next_tokens(candidates: Candidates) -> str:
     return f"it reads the probabilities of each next token, which a model for {candidates.task} does not give"
 
 
+def why_no_token_probabilities(candidates: Candidates) -> str:
+    """Why an attack on probabilities of tokens, in any order, cannot be run; empty where a model gives them."""
+    if candidates.task in (CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM):
+        return ""
+    return f"it reads the probabilities of each token, which a model for {candidates.task} does not give"
+
+
 def why_no_text(candidates: Candidates) -> str:
     """Why an attack that reads the text itself cannot be run; empty where there is text."""
-    return "it reads the text of a record, and images have none" if candidates.task == IMAGE_CLASSIFICATION else ""
+    without = {IMAGE_CLASSIFICATION: "images", AUDIO_CLASSIFICATION: "sounds"}.get(candidates.task)
+    return f"it reads the text of a record, and {without} have none" if without else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

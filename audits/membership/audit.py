@@ -14,18 +14,19 @@ from audits import ATTACKS, THOROUGH, load_attack
 from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
-from audits.membership import baseline, fused
+from audits.membership import baseline, fused, remarks
 from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings
 from audits.membership.fused import why_not_fused
 from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
-from audits.membership.records import Workload, candidates_of, prepare
+from audits.membership.records import candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.membership.why_exposed import why_exposed
-from audits.scores.rows import IMAGE_CLASSIFICATION
+from audits.membership.workload import Workload
+from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read, text_columns
@@ -45,7 +46,6 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.leaking import Reason
 from privctl.domain.report import Omission, TensorDigest
-from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 #: Records -> the mean log-probability (nats) of each under a reference model.
 Reference = Callable[[Sequence[Record]], "NDArray[Any]"]
-
-_SIDES = {True: "members", False: "nonmembers"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +133,10 @@ class MembershipAudit:
         self._names = named or (*ATTACKS, *(THOROUGH if request.thorough else ()))
         self._grouping: Grouping | None = None
         if request.group_by is not None:
-            if subject.task == IMAGE_CLASSIFICATION:
-                raise CommandError("--group-by reads a field of each record, which images do not have; remove it")
+            if subject.task in (IMAGE_CLASSIFICATION, AUDIO_CLASSIFICATION):
+                raise CommandError(
+                    "--group-by reads a field of each record, which images and sounds do not have; remove it"
+                )
             self._grouping = read_groups(
                 request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
             )
@@ -170,7 +170,6 @@ class MembershipAudit:
             )
         reasons = self._reasons(candidates)
         candidates = self._with_shadows(candidates)
-        shadows = candidates.shadows
         of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
         alpha -= of_bounds
         attacks, omitted = self._choose_attacks(candidates)
@@ -179,61 +178,33 @@ class MembershipAudit:
             candidates, attacks = grouped(candidates, self._grouping, attacks, Settings(seed=self._request.seed))
             table = candidates.table
         done = self._attacked(candidates, attacks, alpha)
-        settings, results, scores, statistics = done.settings, done.results, done.scores, done.statistics
-        blind = baseline.baseline(candidates, settings)
-        refitted: dict[str, NDArray[Any]] = {}
-        if done.unfused:
-            omitted = [*omitted, Omission(what=f"{fused.NAME} attack", reason=done.unfused)]
-        else:
-            joined = fused.fuse(candidates, done.tested, () if self._as_one else RATES)
-            results[fused.NAME] = fused.attacked(joined, table.member, settings)
-            statistics[fused.NAME] = joined.statistics
-            refitted[fused.NAME] = joined.areas(blind.labels)
-            scores[fused.NAME] = results[fused.NAME].scores
-        digests = [record.digest for record in candidates.records]
+        blind = baseline.baseline(candidates, done.settings)
+        done, refitted = self._fused(done, candidates, blind)
         evidence = [
             *with_joint_test(
-                {name: attacked.evidence for name, attacked in results.items()},
-                statistics,
+                {name: attacked.evidence for name, attacked in done.results.items()},
+                done.statistics,
                 table.member,
-                data_seed(digests),
+                data_seed([record.digest for record in candidates.records]),
                 alpha,
             ),
-            *baseline.differences(scores, blind, candidates, settings, refitted),
+            *baseline.differences(done.scores, blind, candidates, done.settings, refitted),
         ]
         bounds = self._bounds(candidates, done.tested, of_bounds)
         return Findings(
             evidence=(*evidence, *blind.evidence, *bounds.evidence),
             verdicts=(self._verdict(evidence, blind), *bounds.verdicts),
-            omissions=(*omitted, *_omissions(table), *bounds.omissions),
+            omissions=(*omitted, *_unfused(done), *remarks.omissions(table), *bounds.omissions),
             warnings=(
-                *self._caveats(list(results), done.intervals, settings, alpha),
-                *([] if self._grouping is None else [_of_groups(self._grouping.field, records, table.samples)]),
-                *_data_warnings(table, self._work.max_length),
-                *backwards_warnings(evidence),
+                *self._premises(),
+                *remarks.caveats(list(done.results), done.intervals, done.settings, alpha),
+                *([] if self._grouping is None else [remarks.of_groups(self._grouping.field, records, table.samples)]),
+                *remarks.data_warnings(table, self._work.max_length),
+                *remarks.backwards_warnings(evidence),
                 *bounds.warnings,
             ),
-            parameters={
-                "attack": list(results),
-                "seed": self._request.seed,
-                "least_auc": self._request.least_auc,
-                "nonmember_loss": _nonmember_loss(table),
-                "zlib": zlib.ZLIB_RUNTIME_VERSION,
-                **self._subject.describe(),
-                **({} if self._drawn is None else split_parameters(self._drawn)),
-                **({} if shadows is None else {"shadow": summary(shadows)}),
-                **({} if self._grouping is None else {"group_by": self._grouping.field, "grouped_records": records}),
-                **bounds.parameters,
-            },
-            arrays={
-                **arrays_of(table),
-                **{f"{SCORE}{name}": values for name, values in scores.items()},
-                **{f"roc.{name}": roc(*table.split(values)) for name, values in scores.items()},
-                f"{SCORE}blind": blind.scores,
-                **{f"{TESTED}{name}": done.tested[name] for name in done.kept},
-                FOLD: folds(digests).astype(np.uint8),
-                SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),
-            },
+            parameters={**self._parameters(done, candidates, records), **bounds.parameters},
+            arrays=_arrays(done, candidates, blind),
             reasons=reasons,
         )
 
@@ -263,6 +234,22 @@ class MembershipAudit:
             kept=tuple(attack.name for attack in scoring if self._as_one or attack.unlabelled is not None),
         )
 
+    def _fused(
+        self, done: _Attacked, candidates: Candidates, blind: baseline.Baseline
+    ) -> tuple[_Attacked, dict[str, NDArray[Any]]]:
+        """``done`` with the fused score as one more attack, and that score's areas under relabellings of ``blind``."""
+        if done.unfused:
+            return done, {}
+        joined = fused.fuse(candidates, done.tested, () if self._as_one else RATES)
+        found = fused.attacked(joined, candidates.table.member, done.settings)
+        more = replace(
+            done,
+            results={**done.results, fused.NAME: found},
+            scores={**done.scores, fused.NAME: found.scores},
+            statistics={**done.statistics, fused.NAME: joined.statistics},
+        )
+        return more, {fused.NAME: joined.areas(blind.labels)}
+
     def _verdict(self, evidence: Sequence[Evidence], blind: baseline.Baseline) -> Verdict:
         """Of a drawn split, finding nothing counts only for a model that may have been trained on its members."""
         found = verdict(evidence, blind, self._request.least_auc, drawn=self._drawn is not None)
@@ -275,7 +262,7 @@ class MembershipAudit:
         if self._drawn is None:
             return Findings()
         table, request = candidates.table, self._request
-        sides = np.where(table.member, *_SIDES.values()).tolist()
+        sides = np.where(table.member, "members", "nonmembers").tolist()
         ids = [f"{side}:{line}" for side, line in zip(sides, table.line.tolist(), strict=True)]
         return split_findings(
             DrawnScores(split=self._drawn, ids=ids, member=table.member, skipped=table.skip_counts()),
@@ -318,30 +305,48 @@ class MembershipAudit:
                 omitted.append(Omission(what=f"{name} attack", reason=missing))
         return chosen, omitted
 
-    def _caveats(self, attacks: Sequence[str], quantities: int, settings: Settings, alpha: float) -> list[str]:
-        names = ", ".join(attacks)
-        tried = counted(len(attacks), "attack was", "attacks were")
-        asserted = (
+    def _premises(self) -> list[str]:
+        """On what the labels rest: on the caller's word, or on how privctl drew the split."""
+        if self._drawn is not None:
+            return premises(self._drawn, self._trained_on)
+        return [
             f"membership is what the caller asserts: records of {self._request.members.name} are taken to be training "
             f"data, and those of {self._request.nonmembers.name} not"
-        )
-        return [
-            *([asserted] if self._drawn is None else premises(self._drawn, self._trained_on)),
-            f"{tried} tried ({names}). Whether any does better than chance is decided by one permutation test over all "
-            f"of them, which errs at most {100 * alpha:.3g} times in 100 if both files were drawn alike",
-            f"{counted(quantities, 'interval')} of AUC, TPR and the like only say how large the differences are; each "
-            f"holds at {100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
-            "a stronger attack may find what these did not",
         ]
 
+    def _parameters(self, done: _Attacked, candidates: Candidates, records: Mapping[str, int]) -> dict[str, Any]:
+        """The report's parameters; ``records`` are the counts of records, where ``candidates`` are groups of them."""
+        shadows = candidates.shadows
+        return {
+            "attack": list(done.results),
+            "seed": self._request.seed,
+            "least_auc": self._request.least_auc,
+            "nonmember_loss": _nonmember_loss(candidates.table),
+            "zlib": zlib.ZLIB_RUNTIME_VERSION,
+            **self._subject.describe(),
+            **({} if self._drawn is None else split_parameters(self._drawn)),
+            **({} if shadows is None else {"shadow": summary(shadows)}),
+            **({} if self._grouping is None else {"group_by": self._grouping.field, "grouped_records": records}),
+        }
 
-def _of_groups(field: str, records: Mapping[str, int], groups: Mapping[str, int]) -> str:
-    return (
-        f"what is counted are groups of records with one value of {field!r}: {counted(groups['members'], 'group')} of "
-        f"{counted(records['members'], 'member')} and {counted(groups['nonmembers'], 'group')} of "
-        f"{counted(records['nonmembers'], 'non-member')}, each with one score from an attack. Groups, not records, are "
-        "taken to be independent of each other"
-    )
+
+def _unfused(done: _Attacked) -> list[Omission]:
+    return [Omission(what=f"{fused.NAME} attack", reason=done.unfused)] if done.unfused else []
+
+
+def _arrays(done: _Attacked, candidates: Candidates, blind: baseline.Baseline) -> dict[str, NDArray[Any]]:
+    """What the file of scores holds."""
+    digests = [record.digest for record in candidates.records]
+    table = candidates.table
+    return {
+        **arrays_of(table),
+        **{f"{SCORE}{name}": values for name, values in done.scores.items()},
+        **{f"roc.{name}": roc(*table.split(values)) for name, values in done.scores.items()},
+        f"{SCORE}blind": blind.scores,
+        **{f"{TESTED}{name}": done.tested[name] for name in done.kept},
+        FOLD: folds(digests).astype(np.uint8),
+        SEED: np.array([data_seed(digests)], dtype=np.uint64).view(np.int64),
+    }
 
 
 def _nonmember_loss(table: ScoreTable) -> float:
@@ -361,31 +366,3 @@ def _check_sides(work: Workload, request: MembershipRequest) -> None:
             raise InputError(
                 f"{path} has no record that can be scored: {why}; give records that differ between the files"
             )
-
-
-def _data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
-    warnings = [
-        f"left out: {counted(count, _SIDES[member][:-1])}, {skip.reason}"
-        for (member, skip), count in table.skip_counts().items()
-    ]
-    cut = int(table.truncated.sum())
-    if cut:
-        warnings.append(f"cut to their first {max_length} tokens: {cut} of {counted(table.records, 'record')}")
-    return warnings
-
-
-def _omissions(table: ScoreTable) -> list[Omission]:
-    return [
-        Omission(what=counted(count, _SIDES[member][:-1]), reason=skip.reason)
-        for (member, skip), count in table.skip_counts().items()
-    ]
-
-
-def backwards_warnings(evidence: Sequence[Evidence]) -> list[str]:
-    """Warn about attacks with an AUC below chance. That points at the data, so the scores are not silently negated."""
-    return [
-        f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
-        "data than non-members; check that the two files were not swapped and come from one source"
-        for item in evidence
-        if item.quantity == "AUC" and item.upper is not None and item.upper < item.details["chance"]
-    ]

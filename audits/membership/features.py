@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
+from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 
 if TYPE_CHECKING:
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
 
 #: Columns that n-grams are hashed to, the longest n, and the number of leading characters used.
 BUCKETS, LONGEST, CHARACTERS = 1 << 16, 4, 2048
+#: Pixels a side, at most, of which an image's statistics are taken: large images have more of the same.
+LOOKED_AT = 64
+#: Labels that have a feature of their own.
+LABELS = 32
 
 #: White space as characters of private use: scikit-learn would take a run of it for one space, and two data sets may
 #: differ in just that.
@@ -25,7 +32,7 @@ _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
 def record_features(records: Sequence[Record]) -> sparse.csr_array:
-    """Features of the records themselves, [records, features]: text and label, or a coarse image and label."""
+    """Features of the records themselves, [records, features]: text, or a coarse image or sound, and label."""
     texts = [record.text if record.label is None else f"{record.label}\n{record.text}" for record in records]
     grams = ngrams(texts)
     blocks = [grams[:, np.unique(grams.indices)], sparse.csr_array(numbers(texts) / 4)]
@@ -34,15 +41,75 @@ def record_features(records: Sequence[Record]) -> sparse.csr_array:
     return sparse.csr_array(sparse.hstack(blocks).astype(np.float32))
 
 
-def _thumbnails(records: Sequence[Record]) -> NDArray[np.float64]:
-    """Images of any one shape [height, width, channels] at about 8 by 8 pixels, standardised, as unit rows."""
+def _thumbnails(records: Sequence[Record], most: int = 8) -> NDArray[np.float64]:
+    """Images of any one shape, of at most ``most`` by ``most`` of their pixels, or the loudness of sounds.
+
+    Standardised, as unit rows.
+    """
     small = []
     for record in records:
         assert record.pixels is not None  # images come in sets of nothing else
-        rows, columns = (np.linspace(0, side - 1, min(side, 8)).round().astype(int) for side in record.pixels.shape[:2])
-        small.append(record.pixels[np.ix_(rows, columns)].astype(np.float64).reshape(-1))
+        if record.pixels.ndim == 1:
+            small.append(_loudness(record.pixels))
+            continue
+        pixels = _channels_last(record.pixels)
+        rows, columns = (np.linspace(0, side - 1, min(side, most)).round().astype(int) for side in pixels.shape[:2])
+        small.append(pixels[np.ix_(rows, columns)].astype(np.float64).reshape(-1))
     table = np.stack(small)
     return np.asarray(_standardise(table) / np.sqrt(table.shape[1]))
+
+
+def _loudness(wave: NDArray[Any]) -> NDArray[np.float64]:
+    """The loudness of a sound in 8 stretches of time and 8 bands of frequency, and its length; on a log scale."""
+    stretches = np.array_split(wave.astype(np.float64), 8)
+    bands = [np.array_split(np.abs(np.fft.rfft(each, max(len(each), 16))), 8) for each in stretches]
+    return np.log1p([*(float(band.mean()) for each in bands for band in each), len(wave)])
+
+
+def sound_features(records: Sequence[Record]) -> NDArray[np.float64]:
+    """What sounds are like, standardised over all: [records, features]."""
+    return _standardise(np.stack([_loudness(record.pixels) for record in records if record.pixels is not None]))
+
+
+def _channels_last(pixels: NDArray[Any]) -> NDArray[Any]:
+    """An image as [height, width, channels]: float32 ones are read as [channels, height, width]."""
+    return pixels if pixels.dtype == np.uint8 else pixels.transpose(1, 2, 0)
+
+
+def image_features(records: Sequence[Record]) -> NDArray[np.float64]:
+    """What images look like, standardised over all: [records, features].
+
+    Mean and deviation of each channel, how far neighbouring pixels differ, how far the image compresses, and a
+    thumbnail of 4 by 4 pixels.
+    """
+    return np.concatenate([_standardise(np.array([_statistics(r) for r in records])), _thumbnails(records, 4)], axis=1)
+
+
+def _statistics(record: Record) -> list[float]:
+    assert record.pixels is not None
+    pixels = _channels_last(record.pixels)
+    rows, columns = (-(-side // LOOKED_AT) for side in pixels.shape[:2])
+    pixels = pixels[::rows, ::columns]
+    raw, wide = np.ascontiguousarray(pixels).tobytes(), pixels.astype(np.float64)
+    steps = [np.abs(np.diff(wide, axis=axis)).mean() if wide.shape[axis] > 1 else 0.0 for axis in (0, 1)]
+    return [*wide.mean((0, 1)), *wide.std((0, 1)), *map(float, steps), len(zlib.compress(raw, 1)) / len(raw)]
+
+
+def label_features(records: Sequence[Record], head: HeadKind | None) -> NDArray[np.float64]:
+    """What the labels say of records: [records, features], without features where there are no labels.
+
+    A number and its size, else 1 for each of the most frequent labels that a record has, and how many it has.
+    """
+    if head is None:
+        return np.zeros((len(records), 0))
+    if head is HeadKind.NUMBER:
+        stated = np.array([float(record.label or "nan") for record in records])
+        return np.stack([stated, np.abs(stated - np.median(stated))], axis=1)
+    several = head is HeadKind.SEVERAL
+    held = [set(json.loads(r.label or "[]")) if several else {r.label or ""} for r in records]
+    counts = Counter(name for names in held for name in names)
+    frequent = sorted(counts, key=lambda name: (-counts[name], name))[:LABELS]
+    return np.array([[len(names), *(name in names for name in frequent)] for names in held], dtype=np.float64)
 
 
 def ngrams(texts: Sequence[str]) -> sparse.csr_array:

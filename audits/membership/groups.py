@@ -164,6 +164,7 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         records=records,
         digests=[record.digest for record in records],
         task=candidates.task,
+        head=candidates.head,
         reference=None if candidates.reference is None else mean @ candidates.reference,
         features=sparse.csr_array(features),
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_next_tokens
+from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_token_probabilities
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,12 +50,12 @@ def _plus(name: str, share: float) -> ScoreAttack:
     return ScoreAttack(
         name=name,
         score=lambda candidates, _: _min_k_plus(candidates, share),
-        missing=why_no_next_tokens,
+        missing=why_no_token_probabilities,
         alone=True,
     )
 
 
-MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=why_no_next_tokens, alone=True)
+MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=why_no_token_probabilities, alone=True)
 MIN_K_PLUS = _plus("min-k++", SHARE)
 #: Other shares; the fused score learns on other records which of them to trust.
 MIN_K_PLUS_HALF, MIN_K_PLUS_ALL = _plus("min-k++-half", 0.5), _plus("min-k++-all", 1.0)

@@ -1,22 +1,25 @@
 """Texts that are nearly a record: does the model know the record itself, or just texts like it?
 
 ``neighbour`` after Mattern et al. (2023), ``pac`` after Ye et al. (2024), ``repeat`` after a signal of CAMIA (Chang et
-al. 2024). No other model makes the texts: tokens are replaced by, or swapped with, others of the same record.
+al. 2024). No other model makes the texts: tokens are replaced by, or swapped with, others of the same record. Of a
+masked model each token's score is that of the token when it is masked; of a pair, tokens of the target are altered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audits.membership.queries import Answers, Asked, Query, asking, draws
-from audits.scores.rows import CAUSAL_LM, begins_with_bos
+from audits.scores.rows import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM, begins_with_bos, frame_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.records import Workload
+    from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
 #: Altered copies of each record, and the share of its tokens that is altered in each.
@@ -25,11 +28,49 @@ COPIES, SHARE = 8, 0.1
 ENDS = 0.2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """``places`` of the ids in a row that may be altered; those that have scores stand from ``begin`` to ``end``."""
+
+    places: NDArray[np.int64]
+    begin: int
+    end: int
+
+
+def tokens_of(subject: AuditedModel, work: Workload) -> Callable[[NDArray[np.int64]], Tokens]:
+    """The tokens of a row of ``work``, for whose task ``why_no_tokens`` is empty; of a pair those of the target.
+
+    Special tokens that stand around a text or in a target are never altered.
+    """
+    if work.task == SEQ2SEQ_LM:
+        special = subject.model.tokenizer.all_special_ids
+
+        def of_target(row: NDArray[np.int64]) -> Tokens:
+            begin = 1 + int(row[0])
+            places = begin + np.flatnonzero(~np.isin(row[begin:], special))
+            return Tokens(places=places, begin=begin, end=len(row))
+
+        return of_target
+    if work.task == MASKED_LM:
+        frame = frame_of(subject.model.tokenizer)
+        front, back = len(frame.front), len(frame.back)
+        return lambda row: Tokens(places=np.arange(front, len(row) - back), begin=front, end=len(row) - back)
+    first = int(begins_with_bos(subject.model))
+    return lambda row: Tokens(places=np.arange(first, len(row)), begin=1, end=len(row))
+
+
 def why_no_tokens(work: Workload) -> str:
     """Why tokens cannot be altered; empty where they can."""
+    if work.task in (CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM):
+        return ""
+    return f"it alters tokens that a model predicts, which one for {work.task} does not"
+
+
+def why_no_continuation(work: Workload) -> str:
+    """Why nothing can be put in front of a record; empty where the model reads it so."""
     if work.task == CAUSAL_LM:
         return ""
-    return f"it alters tokens that a model predicts one after the other, which one for {work.task} does not"
+    return f"it puts text in front of a record, which a model for {work.task} does not continue"
 
 
 class _Neighbours:
@@ -41,10 +82,10 @@ class _Neighbours:
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""
-        first = int(begins_with_bos(subject.model))
+        tokens = list(map(tokens_of(subject, work), work.rows))
         rows = [
-            replaced(row, first, random)
-            for row, digest in zip(work.rows, work.digests, strict=True)
+            replaced(row, some.places, random)
+            for row, some, digest in zip(work.rows, tokens, work.digests, strict=True)
             for random in [draws(digest, "neighbour")]
             for _ in range(COPIES)
         ]
@@ -53,7 +94,7 @@ class _Neighbours:
             before = own.of(record)
             lost = 0.0
             for copy in range(begin, begin + COPIES):
-                stay = rows[copy][1:] == work.rows[record][1:]
+                stay = (rows[copy] == work.rows[record])[tokens[record].begin : tokens[record].end]
                 lost += (before - answers.of(copy))[stay].sum() / max(1, int(stay.sum()))
             return lost / COPIES
 
@@ -69,9 +110,9 @@ class _Swaps:
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""
-        first = int(begins_with_bos(subject.model))
+        tokens = tokens_of(subject, work)
         rows = [
-            swapped(row, first, random)
+            swapped(row, tokens(row).places, random)
             for row, digest in zip(work.rows, work.digests, strict=True)
             for random in [draws(digest, "pac")]
             for _ in range(COPIES)
@@ -89,7 +130,7 @@ class _Repeat:
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
-        return why_no_tokens(work)
+        return why_no_continuation(work)
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""
@@ -105,17 +146,17 @@ class _Repeat:
         return Asked(rows=rows, copies=1, score=score)
 
 
-def replaced(row: NDArray[np.int64], first: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """``row`` with some ids from number ``first`` on replaced by others of its own."""
-    chosen = _some(row, first, random, least=1)
+def replaced(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+    """``row`` with some ids at ``places`` replaced by others of these."""
+    chosen = _some(places, random, least=1)
     other = row.copy()
-    other[chosen] = random.choice(row[first:], size=len(chosen))
+    other[chosen] = random.choice(row[places], size=len(chosen))
     return other
 
 
-def swapped(row: NDArray[np.int64], first: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """``row`` with some ids from number ``first`` on in each other's places."""
-    chosen = _some(row, first, random, least=2)
+def swapped(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+    """``row`` with some ids at ``places`` in each other's."""
+    chosen = _some(places, random, least=2)
     other = row.copy()
     other[chosen] = row[np.roll(chosen, 1)]
     return other
@@ -126,11 +167,10 @@ def twice(row: NDArray[np.int64], first: int, limit: int) -> NDArray[np.int64]:
     return np.concatenate([row, row[first:]])[:limit]
 
 
-def _some(row: NDArray[np.int64], first: int, random: np.random.Generator, least: int) -> NDArray[np.int64]:
-    """Different places in ``row`` from number ``first`` on: ``SHARE`` of them, at least ``least`` where there are."""
-    places = len(row) - first
-    count = min(places, max(least, round(SHARE * places)))
-    return np.asarray(first + random.choice(places, size=count, replace=False))
+def _some(places: NDArray[np.int64], random: np.random.Generator, least: int) -> NDArray[np.int64]:
+    """``SHARE`` of ``places``, at least ``least`` where there are."""
+    count = min(len(places), max(least, round(SHARE * len(places))))
+    return np.asarray(places[random.choice(len(places), size=count, replace=False)])
 
 
 def polarized(lp: NDArray[np.float64]) -> float:

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.neighbours import why_no_tokens
+from audits.membership.neighbours import why_no_continuation
 from audits.membership.queries import Answers, Asked, Query, asking
+from audits.membership.workload import Shots, Workload
 from audits.scores.rows import begins_with_bos
 from audits.scores.table import Skip
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.records import Workload
     from audits.scores.subject import AuditedModel
 
 #: Records of each side that are put in front of others, and the largest share of all that may be put aside for it.
@@ -34,18 +34,9 @@ FILLED = 0.5
 GAMMA = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shots:
-    """The rows of non-members and members that are put in front of others; ``reason`` says why there are none."""
-
-    nonmembers: Sequence[NDArray[np.int64]] = ()
-    members: Sequence[NDArray[np.int64]] = ()
-    reason: str = ""
-
-
 def with_shots(work: Workload, attacks: Sequence[str]) -> Workload:
     """``work``, with records put aside if one of ``attacks`` puts them in front of others."""
-    return put_aside(work) if not why_no_tokens(work) and set(attacks) & set(QUERIES) else work
+    return put_aside(work) if not why_no_continuation(work) and set(attacks) & set(QUERIES) else work
 
 
 def put_aside(work: Workload) -> Workload:
@@ -85,7 +76,7 @@ class _Recall:
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
-        return why_no_tokens(work) or ("no record was put aside" if work.shots is None else work.shots.reason)
+        return why_no_continuation(work) or ("no record was put aside" if work.shots is None else work.shots.reason)
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""

@@ -1,8 +1,9 @@
 """Quantile regression: is a record likelier than nearly all unseen records of its kind would be? (Bertran 2023).
 
-It needs no shadow models: from what a text looks like, two quantiles of the score are predicted that it would have if
-the model had not been trained on it, by trees boosted on the pinball loss. Only non-members are learnt from, and never
-the record that is judged.
+It needs no shadow models: from what a text or an image looks like, two quantiles of the score are predicted that it
+would have if the model had not been trained on it, by trees boosted on the pinball loss. Only non-members are learnt
+from, and never the record that is judged. The audited model's own last layer is no feature: a label's score is a
+function of it, so that the predicted median would be the score itself, of members too.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_text
-from audits.membership.features import ngrams, numbers
+from audits.membership.attack import Candidates, ScoreAttack, Settings
+from audits.membership.features import image_features, label_features, ngrams, numbers, sound_features
+from audits.membership.lira import confidence
+from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.statistics.cross_fit import folds
+from privctl.data.columns import HeadKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +36,7 @@ _NEAREST = 0.05
 
 
 def score(candidates: Candidates, settings: Settings) -> NDArray[Any]:
-    """The mean log-probability less its predicted median, by the distance to the predicted 90 % quantile, [records]."""
+    """What ``_target`` gives less its predicted median, by the distance to the predicted 90 % quantile, [records]."""
     member = candidates.table.member
     return _score(candidates, settings, _folds(member, settings.seed), ~member)
 
@@ -46,7 +50,7 @@ def unlabelled(candidates: Candidates, settings: Settings) -> NDArray[Any]:
 def _score(
     candidates: Candidates, settings: Settings, fold: NDArray[np.int64], learned_from: NDArray[np.bool_]
 ) -> NDArray[Any]:
-    target = candidates.mean_lp
+    target = _target(candidates)
     features = _features(candidates, settings.seed)
     scores = np.empty(len(target))
     for number in range(int(fold.max()) + 1):
@@ -57,6 +61,12 @@ def _score(
         nearest = _NEAREST * (target[learnt].std() or 1.0)
         scores[held_out] = (target[held_out] - middle) / np.maximum(high - middle, nearest)
     return scores
+
+
+def _target(candidates: Candidates) -> NDArray[np.float64]:
+    """The mean log-probability; of labels log(p / (1 - p)), which tells sure ones apart (Bertran 2023), [records]."""
+    chosen = candidates.head in (HeadKind.ONE, HeadKind.SEVERAL)
+    return confidence(candidates.mean_lp) if chosen else candidates.mean_lp
 
 
 def _folds(member: NDArray[np.bool_], seed: int) -> NDArray[np.int64]:
@@ -82,12 +92,17 @@ def fit_quantile(
 
 
 def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
-    """The text's own numbers, its length in tokens, projected n-grams, and the reference if any."""
-    table = candidates.table
-    texts = candidates.texts
-    grams = ngrams(texts)
-    directions = np.random.default_rng(seed).normal(size=(grams.shape[1], _DIRECTIONS)).astype(np.float32)
-    columns = [numbers(texts), np.log(np.diff(table.offsets))[:, None], np.asarray(grams @ directions)]
+    """An image's or sound's statistics, or a text's numbers, length in tokens and n-grams; labels and reference."""
+    columns = [label_features(candidates.records, candidates.head)]
+    if candidates.task == IMAGE_CLASSIFICATION:
+        columns.append(image_features(candidates.records))
+    elif candidates.task == AUDIO_CLASSIFICATION:
+        columns.append(sound_features(candidates.records))
+    else:
+        texts = candidates.texts
+        grams = ngrams(texts)
+        directions = np.random.default_rng(seed).normal(size=(grams.shape[1], _DIRECTIONS)).astype(np.float32)
+        columns += [numbers(texts), np.log(np.diff(candidates.table.offsets))[:, None], np.asarray(grams @ directions)]
     if candidates.reference is not None:
         columns.append(candidates.reference[:, None])
     return np.concatenate(columns, axis=1)
@@ -95,8 +110,6 @@ def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
 
 def _missing(candidates: Candidates) -> str:
     have = candidates.table.samples["nonmembers"]
-    if without := why_no_text(candidates):
-        return without
     return "" if have >= LEAST else f"it learns from the non-members, at least {LEAST} of them; here are {have}"
 
 

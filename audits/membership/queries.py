@@ -21,7 +21,7 @@ from audits.scores.table import FIELDS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.records import Workload
+    from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
 #: Attack name -> the module with its ``QUERIES``.

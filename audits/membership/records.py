@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audits.membership.attack import Candidates
 from audits.membership.queries import Questions
+from audits.membership.workload import Workload
 from audits.scores.scorer import RowScores
 from audits.scores.subject import AuditedModel
 from audits.scores.table import FIELDS, ScoreTable, Skip
@@ -19,29 +19,6 @@ from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from audits.membership.prefixes import Shots
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """Two sets of records, ready to be scored; ``rows`` are in file order, members first.
-
-    ``counts`` [records] are the scores that each will get.
-    """
-
-    task: str
-    rows: tuple[NDArray[Any], ...]
-    counts: NDArray[np.int64]
-    records: tuple[Record, ...]
-    digests: tuple[bytes, ...]
-    member: NDArray[np.bool_]
-    line: NDArray[np.int64]
-    truncated: NDArray[np.bool_]
-    skipped: tuple[tuple[bool, int, Skip], ...]
-    max_length: int | None
-    #: Records that were put aside, to be put in front of others; None where none were asked for.
-    shots: Shots | None = None
 
 
 def prepare(
@@ -85,6 +62,7 @@ def prepare(
         truncated=encoded.truncated[scored],
         skipped=tuple(skipped),
         max_length=subject.max_length,
+        head=getattr(subject.scorer, "problem", None),
     )
 
 
@@ -122,6 +100,7 @@ def candidates_of(
         records=tuple(itertools.compress(work.records, finite.tolist())),
         digests=tuple(itertools.compress(work.digests, finite.tolist())),
         task=work.task,
+        head=work.head,
         reference=None if reference is None else reference[finite],
         answered={name: found[finite] for name, found in questions.answered(work, row_scores).items()},
         unasked=questions.unasked,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_next_tokens
+from audits.membership.attack import Candidates, ScoreAttack, Settings, why_no_token_probabilities
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,4 +34,4 @@ def score(candidates: Candidates, _: Settings) -> NDArray[Any]:
     return np.array([certain_but_wrong(lp, entropy) for lp, entropy in pieces])
 
 
-ATTACK = ScoreAttack(name="surp", score=score, missing=why_no_next_tokens, alone=True)
+ATTACK = ScoreAttack(name="surp", score=score, missing=why_no_token_probabilities, alone=True)

@@ -14,7 +14,7 @@ from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
 
 if TYPE_CHECKING:
-    from audits.run import AuditRequest
+    from audits.audit_request import AuditRequest
 
 _FILES = (
     "log", "leaks", "split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores", "cache",
@@ -128,6 +128,9 @@ def audit(
     query_probability: float = 0.5,
     greedy_only: bool = False,
     exact_only: bool = False,
+    adversarial: int | None = None,
+    adversarial_budget: int | None = None,
+    adversarial_tokens: int | None = None,
     records: int | None = None,
     secrets: FilePath | None = None,
     data: DataPaths | None = None,
@@ -135,6 +138,7 @@ def audit(
     base: FilePath | None = None,
     base_bits: int | str | None = None,
     candidates: int | None = None,
+    beam: int | None = None,
     most_secrets: int | None = None,
     from_scores: FilePath | None = None,
     claim: str | tuple[float, float] | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from privctl.cli.numbers import COUNT
+from privctl.cli.numbers import IN_GROUP
 from privctl.cli.options import MODEL, common, show
 from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.verdict import Outcome
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "--report", type=click.Path(), help="The model's report, if its header names none or the report has moved."
 )
 @click.option(
-    "--group-size", type=COUNT, help="Also show the epsilon of so many examples that are added or removed together."
+    "--group-size", type=IN_GROUP, help="Also show the epsilon of so many examples that are added or removed together."
 )
 @common
 @click.pass_context

@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION, POSITIVE, SEED
+from privctl.cli.numbers import (
+    AMOUNT,
+    AMOUNT_OR_ZERO,
+    BELOW_ONE,
+    CLIP_NORM,
+    COUNT,
+    COUNT_OR_ZERO,
+    FRACTION,
+    POSITIVE,
+    SEED,
+)
 from privctl.cli.options import COLUMNS, MODEL, Command, data_option
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
@@ -84,7 +94,11 @@ def training(command: Command) -> Command:
                 type=click.Choice([str(choice) for choice in LongTextPolicy]),
                 help="What to do with texts longer than the model's context.  [default: truncate]",
             ),
-            click.option("--max-length", type=COUNT, help="Most tokens of a text, if fewer than the model's context."),
+            click.option(
+                "--max-length",
+                type=COUNT,
+                help="Most tokens of a text, if fewer than the model's context; of sounds, the samples of each.",
+            ),
             click.option(
                 "--response-only", is_flag=True, help="Train only on the response's tokens (prompt/response)."
             ),
@@ -150,7 +164,7 @@ def _choices(kind: type[StrEnum]) -> click.Choice[str]:
 _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "clip_norm": (
         "--clip-norm",
-        {"type": AMOUNT, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
+        {"type": CLIP_NORM, "default": 1.0, "show_default": True, "help": "L2 norm of each clipped gradient."},
     ),
     "clipping": (
         "--clipping",

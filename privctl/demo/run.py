@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from audits.audit_request import AuditRequest, output_paths
 from audits.log_entry import log_path, log_result
 from audits.membership.audit import MembershipRequest
-from audits.run import AuditRequest, output_paths, run_audit
+from audits.run import run_audit
 from audits.scores.perplexity import perplexity
 from privctl.data.records import read_records
 from privctl.demo.model import NOTES, DemoFiles, one_thread, prepare, private_request, train_privately
@@ -22,7 +23,7 @@ from privctl.noise.candidates import Candidate, NoiseRelease, noise_premises, pl
 from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
 from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
 from privctl.noise.placement import companions
-from privctl.noise.privatize import perplexity_of, privatize
+from privctl.noise.privatize import PERPLEXITY, perplexity_of, privatize
 from privctl.noise.selection import select
 from privctl.reports.files import report_of
 from privctl.storage.reader import open_checkpoint
@@ -130,7 +131,9 @@ def _releases(
                 (replace(release, targets=(calibrated,)), files.model.with_name("model.any-loss")),
             ):
                 candidates = plan_candidates(request, output)
-                reports = privatize(request, candidates, advance=advance, evaluate=evaluate)
+                reports = privatize(
+                    request, candidates, advance=advance, evaluate=lambda path: {PERPLEXITY: evaluate(path)}
+                )
                 yield from zip(candidates, reports, strict=True)
 
 

@@ -37,6 +37,10 @@ class InputError(PrivctlError):
     exit_code = ExitCode.BAD_INPUT
 
 
+class DivergedError(InputError):
+    """A training's weights, or losses, are no longer finite numbers."""
+
+
 class RunInterruptedError(PrivctlError):
     """The user, or whoever may end this process, asked for it to stop; the sentence says what was saved."""
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from privctl.domain.event import Batches, EventOption, SampledEvent
 from privctl.domain.event_fields import Chance, Positive, Several, Steps
 from privctl.domain.guarantee import Adjacency
-from privctl.domain.ranges import COUNT
-
-#: The most records that a group may have.
-MOST_IN_GROUP = 100_000
+from privctl.domain.ranges import COUNT, IN_GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +28,7 @@ class GroupGaussian(SampledEvent):
             help="group-gaussian: the most records of one user (or other group), which are protected together.",
             field="group_size",
             kind=int,
-            within=COUNT,
+            within=IN_GROUP,
         ),
     )
     contribution = (
@@ -45,8 +42,7 @@ class GroupGaussian(SampledEvent):
     steps: Steps = 1
 
     def _check_together(self) -> None:
-        if self.group_size > MOST_IN_GROUP:
-            raise ValueError(f"group_size is {self.group_size}; it must be at most {MOST_IN_GROUP:,}")
+        IN_GROUP.require("group_size", self.group_size)
 
     @property
     def rates(self) -> tuple[float, ...]:

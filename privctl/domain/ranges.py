@@ -41,6 +41,8 @@ POSITIVE = Range(open_low=True)
 #: A setting of a training; anything larger only overflows.
 AMOUNT = Range(high=1e12, open_low=True)
 AMOUNT_OR_ZERO = Range(high=1e12)
+#: A clip norm. Squares of gradients far shorter, or longer, are no float32 numbers, so nothing could clip them.
+CLIP_NORM = Range(low=1e-12, high=1e12)
 #: A log-odds; with larger ones, chances are 0 or 1 in floating point.
 LOG_ODDS = Range(high=700, open_low=True)
 #: A delta, a prior.
@@ -51,9 +53,13 @@ BELOW_ONE = Range(high=1, open_high=True)
 CHANCE = Range(high=1, open_low=True)
 #: How many of something there are; beyond a million million, arithmetic on it is no longer exact.
 COUNT = Range(low=1, high=1e12)
+#: Records of one group that are protected together; of more, bounds take too long.
+IN_GROUP = Range(low=1, high=100_000)
 COUNT_OR_ZERO = Range(high=1e12)
 #: Steps over which noise is correlated; each takes as much memory as the gradients do twice.
 BANDS = Range(low=1, high=1024)
+#: Buffers that correlate noise over all steps; each takes as much memory as the gradients do twice.
+BUFFERS = Range(low=1, high=8)
 #: The seed of repeatable draws.
 SEED = Range(high=2**63, open_high=True)
 #: The same, for a generator that takes 32 bits.

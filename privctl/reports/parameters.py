@@ -340,6 +340,7 @@ class AskedAudit:
     group_by: str | None = None
     greedy_only: bool = False
     exact_only: bool = False
+    adversarial: bool = False
     logged: bool = False
 
 

@@ -113,6 +113,9 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if outcome is not Outcome.REFUTED:
         return None
     items = {item.quantity: item for item in report.evidence if item.method == "extraction"}
+    prefixes = [
+        item for item in report.evidence if item.method == "adversarial prefix" and item.details.get("detected")
+    ]
     rate, beyond = items.get("rate on training text"), items.get("rate beyond held-out text")
     if rate is not None and beyond is not None and _beyond(beyond, 0.0) > 0:
         count = f"{_count(rate, 'extracted')} of {_count(rate, 'texts')}"
@@ -126,6 +129,21 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         return Leak(
             words=f"{count} training records come out nearly word for word",
             figures=f"extraction makes the model write {count} training texts nearly word for word, {_figure(near)}",
+        )
+    if prefixes:
+        opened = prefixes[0]
+        count = f"{_count(opened, 'training_extracted')} of {_count(opened, 'training_texts')}"
+        other = f"{_count(opened, 'held_out_extracted')} of {_count(opened, 'held_out_texts')}"
+        return Leak(
+            words=f"{count} training records come out word for word after a short prefix that was searched for",
+            figures=f"optimized prefixes open {count} training texts, and {other} held-out ones",
+        )
+    grid = items.get("share found by sampling beyond held-out text, over n and p")
+    if grid is not None and grid.details.get("detected"):
+        share = percent(grid.estimate)
+        return Leak(
+            words=f"{share} of the training records come out word for word if asked for often",
+            figures=f"extraction by sampling gives up to {share} more of the training texts than of held-out ones",
         )
     sampled = [item for name, item in items.items() if name.startswith("training text found in ")]
     if not sampled:

@@ -48,6 +48,7 @@ class DerivativeMethod(StrEnum):
     BACKWARD = "backward"
     PARTIAL = "partial"
     FORWARD = "forward"
+    PRODUCTS = "products"
     DIFFERENCE = "difference"
 
 

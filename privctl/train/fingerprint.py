@@ -8,7 +8,9 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from privctl.data.recorded import data_digest
+from privctl.data.recorded import data_digest, recorded_files
+from privctl.domain.errors import CommandError
+from privctl.models.loading import without_weights
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 from privctl.train.method import OPTION, MethodSettings, flag_of
@@ -25,7 +27,7 @@ _MAY_CHANGE = {
 #: What follows from the options and the data, in words.
 _DERIVED = {
     "sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta",
-    "coefficients": "the coefficients",
+    "coefficients": "the coefficients", "matrix": "the matrix of the noise",
 }  # fmt: skip
 #: What is looked at last, so that the cause is named: the steps may be asked for, or follow from epochs and batches.
 _LAST = ("steps", *_DERIVED)
@@ -54,29 +56,41 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "delta": job.delta,
         "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
-        _WEIGHTS: list(_digests(job)),
+        _WEIGHTS: list(_digests(request, random=job.model.initial_weights == "random")),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
 
 
 def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
-    """Everything that must stay the same when a search is resumed: also the held-out examples, which choose."""
+    """Everything that must stay the same when a search is resumed: also the held-out examples, which choose.
+
+    Raises CommandError where these are the training data, whatever the file is called.
+    """
     asked, data = _settings_of(request), request.data
+    if data.held_out is not None:
+        private = {file.digest for file in recorded_files(data.train)}
+        for file in recorded_files(data.held_out):
+            if file.digest in private:
+                raise CommandError(
+                    f"--held-out {file.path} is a copy of the training data, and private examples would choose the "
+                    "run; give public ones"
+                )
     facts = {
         "method": asked.pop("method_name"),
         **asked,
         "data": {**_settings_of(data), "train": data_digest(data.train)},
         "held_out": None if data.held_out is None else data_digest(data.held_out),
+        _WEIGHTS: list(_digests(request, random=request.model.from_scratch or without_weights(request.model.path))),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
 
 
-def _digests(job: TrainingJob) -> Iterator[str]:
+def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:
     """Of the files of weights that the run begins with, the same in every process, whichever reads them."""
-    model = job.request.model
-    places = (None if job.model.initial_weights == "random" else model.path, model.adapter)
+    model = request.model
+    places = (None if random else model.path, model.adapter)
     for place in filter(None, places):
         with open_checkpoint(place) as checkpoint:
             yield from (file_digest(file.path) for file in checkpoint.files)

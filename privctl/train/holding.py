@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError
+from privctl.domain.errors import DivergedError, InputError
 from privctl.parallel import Workers
 from privctl.train.clipping.shards import is_shard, own_part, part_of
 from privctl.train.optimizers import moments, restore_moments
@@ -51,7 +51,7 @@ class Holding(Protocol):
         ...
 
     def require_finite(self, step: int) -> None:
-        """Raise InputError, in all processes, for weights that are not finite after ``step``."""
+        """Raise DivergedError, in all processes, for weights that are not finite after ``step``."""
         ...
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -164,7 +164,7 @@ class Shards:
         bad = self.workers.any_of(*(not bool(torch.isfinite(own_part(p)).all()) for p in parameters.values()))
         for name, found in zip(parameters, bad, strict=True):
             if found:
-                raise InputError(
+                raise DivergedError(
                     f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
                     "--learning-rate, or raise --batch-size"
                 )

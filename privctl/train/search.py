@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from privctl.accounting.runs_law import NumberOfRuns, name_of
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, DivergedError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
@@ -66,18 +66,29 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     place = request.output.with_name(f"{request.output.name}.search")
     facts = search_fingerprint(request)
     if request.resume:
-        folder = SearchFolder.resume(place, facts)
+        folder = SearchFolder.resume(place, facts, len(candidates))
     else:
         folder = SearchFolder.begin(place, facts, runs, len(candidates))
     for number in range(folder.done, len(folder.order)):
         notify(f"run {number + 1} of {len(folder.order)}")
-        folder.record(number, score_of(_made(request, folder, candidates, number, train)))
+        try:
+            score = score_of(_made(request, folder, candidates, number, train))
+        except DivergedError as error:  # an outcome like any other: the noisy weights show it
+            notify(f"run {number + 1} loses: {error}")
+            score = math.inf
+        folder.record(number, score)
     if folder.best is None:
         folder.remove()
         raise InputError(
             f"the search drew no run, as its {name_of(runs.shape)} law does with chance {math.exp(-runs.mean):.2g}; "
             "so there is no model, and the guarantee covers that outcome: another search of these data counts beside "
             "it, and --runs-law geometric always gives a run"
+        )
+    if not report_path(folder.run(folder.best) / request.output.name).is_file():
+        folder.remove()
+        raise InputError(
+            "every run of the search diverged, so there is no model, and the guarantee covers that outcome: another "
+            "search of these data counts beside it; give settings that do not diverge, such as lower learning rates"
         )
     report = moved(folder.run(folder.best) / request.output.name, request.output, force=request.force)
     if left := folder.remove():

@@ -20,7 +20,7 @@ from privctl.accounting import runs_law
 from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
-from privctl.reports.files import commit_with_report, read_report, relative
+from privctl.reports.files import commit_with_report, now, read_report, relative
 from privctl.storage.atomic import PendingFolder, write_bytes, writing
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
@@ -60,20 +60,23 @@ class SearchFolder:
         return folder
 
     @classmethod
-    def resume(cls, path: Path, facts: Mapping[str, Any]) -> Self:
+    def resume(cls, path: Path, facts: Mapping[str, Any], candidates: int) -> Self:
         """Read what was drawn. Raises CommandError where nothing was, or for other settings, InputError for damage."""
         if not (path / _STATE).is_file():
             raise CommandError(f"{path} does not exist, so there is no search to resume; remove --resume")
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
+        damaged = InputError(f"{path / _STATE} is not the state of a search; put it back as it was")
         try:
             order, scores = [int(each) for each in data["order"]], list(data["scores"])
             kept = dict(data["facts"])
             if len(scores) > len(order) or not all(each is None or isinstance(each, float) for each in scores):
                 raise ValueError
-        except (KeyError, TypeError, ValueError):
-            raise InputError(f"{path / _STATE} is not the state of a search; put it back as it was") from None
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise damaged from None
         if (changed := difference(kept, json.loads(json.dumps(dict(facts))))) is not None:
             raise CommandError(f"{path} was begun {changed}; resume with the same settings")
+        if not all(0 <= each < candidates for each in order):
+            raise damaged
         folder = cls(path, facts, order, scores)
         folder._delete_losers()
         return folder
@@ -123,12 +126,13 @@ class SearchFolder:
 def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:
     """The folder ``model`` and its report, as ``output`` and beside it; the paths of inputs are adapted to the place.
 
-    Returns the report. What was there stays until ``output`` is complete.
+    Returns the report. What was there stays until ``output`` is complete. Report and files get the time of now: how
+    much earlier the best run ended would tell of the runs after it.
     """
     old, place = report_path(model), report_path(output)
     report = read_report(old)
     inputs = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.inputs)
-    report = replace(report, inputs=inputs)
+    report = replace(report, inputs=inputs, created=now())
     with PendingFolder(output, public=True, replaces=force) as pending:
         for file in sorted(model.iterdir()):
             _linked(file, pending.temporary / file.name)
@@ -137,7 +141,7 @@ def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:
 
 
 def _linked(file: Path, place: Path) -> None:
-    """A second name of a file, or a copy where the file system has none."""
+    """A second name of a file, or a copy where the file system has none; it is as if written now."""
     try:
         os.link(file, place)
     except OSError:
@@ -146,3 +150,4 @@ def _linked(file: Path, place: Path) -> None:
             shutil.copymode(file, place)
             with open(place, "rb") as copy:
                 os.fsync(copy.fileno())
+    os.utime(place)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from privctl.accounting.buffered import BufferedMatrix
 from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.ranges import CLIP_NORM
 from privctl.train.adaptive_clipping import AdaptiveClipping, sum_noise_multiplier
 from privctl.train.choices import Schedule
 from privctl.train.methods import method_named
@@ -21,7 +23,8 @@ class TrainingSettings:
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
-    (``BandedGaussian``), and are None where each step has noise of its own. ``group`` is how many records of a user are
+    (``BandedGaussian``), and are None where each step has noise of its own, or where ``matrix`` correlates it over all
+    steps (``BufferedGaussian``). ``group`` is how many records of a user are
     examples that are protected together (``GroupGaussian``), None where each is by itself. ``search`` is how many such
     runs there are of which the best is released, None for this one alone. With ``adaptive``, ``clip_norm`` is that of
     the first step, and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and
@@ -49,6 +52,7 @@ class TrainingSettings:
     bf16: bool = False
     batches: Batches = Batches.POISSON
     coefficients: tuple[float, ...] | None = None
+    matrix: BufferedMatrix | None = None
     group: int | None = None
     search: NumberOfRuns | None = None
     adaptive: AdaptiveClipping | None = None
@@ -56,8 +60,9 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):
             at_least(name, getattr(self, name), 1)
-        for name in ("batch_size", "learning_rate", "clip_norm"):
+        for name in ("batch_size", "learning_rate"):
             positive(name, getattr(self, name))
+        CLIP_NORM.require("clip_norm", self.clip_norm)
         for name in ("noise_multiplier", "weight_decay", "warmup_steps"):
             at_least(name, getattr(self, name), 0)
         for name in ("momentum", "beta1", "beta2"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import InputError
+from privctl.domain.errors import DivergedError, InputError
 from privctl.storage.atomic import PendingFile, writing
 from privctl.storage.header import TensorInfo, serialize_header
 from privctl.storage.reader import SafetensorsFile
@@ -144,10 +144,10 @@ def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def require_finite(network: nn.Module, step: int) -> None:
-    """Raises InputError for weights that are not finite after ``step``."""
+    """Raises DivergedError for weights that are not finite after ``step``."""
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
-            raise InputError(
+            raise DivergedError(
                 f"parameter {name!r} holds NaN or infinity after step {step}; the training diverged: lower "
                 "--learning-rate, or raise --batch-size"
             )
@@ -162,4 +162,4 @@ def gather_shards(tensors: Mapping[str, Tensor]) -> None:
 
 def _check_finite(name: str, tensor: Tensor) -> None:
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-        raise InputError(f"tensor {name!r} holds NaN or infinity; the training diverged: lower --learning-rate")
+        raise DivergedError(f"tensor {name!r} holds NaN or infinity; the training diverged: lower --learning-rate")

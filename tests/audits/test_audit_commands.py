@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 import audits.run
-from audits.run import AuditRequest
+from audits.audit_request import AuditRequest
 from privctl.cli import root, run
 from privctl.cli.audit import audit
 

@@ -6,6 +6,8 @@ import json
 import random
 import signal
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
 from privctl.cli import run
@@ -130,6 +133,50 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
         assert run(["verify", str(place)]) == 1
 
 
+def test_layers_measured_on_public_records_cost_no_epsilon(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, public = tmp_path / "private", tmp_path / "public.jsonl"
+    public.write_text("".join(json.dumps({"text": f"the old {word} sat on a mat"}) + "\n" for word in WORDS))
+    asked = ("--epsilon", "3", "--epochs", "3", "--beta", "1e9", "--measure-on", str(public))
+    assert run(call(start, data, output, *asked)) == 0, capsys.readouterr().err
+    report = report_of(output)
+    assert isinstance(report.mechanism, Ledger)
+    (training,) = report.mechanism.events
+    assert isinstance(training, SampledGaussian)
+    (guarantee,) = report.guarantees
+    assert training.noise_multiplier == pytest.approx(
+        noise_multiplier_for(3, guarantee.delta, alike(training)), rel=1e-3
+    )
+    premise = next(a for a in guarantee.assumptions if a.name == "public measurements")
+    assert premise.state is AssumptionState.ASSERTED
+    assert report.parameters["measured_public_records"] == len(WORDS)
+    # With so large a beta, the layers that hurt most are the two that are left alone.
+    history, names = report.parameters["layer_schedule"], report.parameters["layer_names"]
+    assert history[0]["scores"] == history[1]["scores"] != history[2]["scores"]
+    for each in history:
+        hurt = sorted(names, key=dict(zip(names, each["scores"], strict=True)).__getitem__)
+        assert set(each["quantized"]) == set(hurt[:7])
+
+
+def alike(event: SampledGaussian) -> Callable[[float], Ledger]:
+    """The same event with another noise multiplier."""
+    return lambda noise: Ledger(events=(replace(event, noise_multiplier=noise),))
+
+
+def test_public_records_that_do_not_fit_are_refused(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    public = same_records(data)
+    for more, said in {
+        ("--measure-on", str(data)): "is the training data; give records that are public",
+        ("--measure-on", str(public), "--layers", "random"): "does not apply to --layers random",
+        ("--measure-on", str(public), "--measure-noise", "1"): "--measure-noise does not apply",
+    }.items():
+        assert run(call(start, data, tmp_path / "no", "--epsilon", "3", *more)) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
 def layers_of(output: Path, start: Path, data: Path, *more: str) -> list[list[str]]:
     """The layers that each epoch of a run with a public seed quantized; the run measured nothing."""
     seed = ("--noise-multiplier", "1", "--public-seed", "00ff", "--batch-size", "30")
@@ -183,6 +230,7 @@ def test_images_adam_and_lower_precision(tmp_path: Path) -> None:
     assert all(cost > 0 for cost in report.parameters["multiply_adds"])
 
 
+@pytest.mark.slow
 def test_checkpointing_and_units(start: Path, data: Path, tmp_path: Path) -> None:
     usual = ("--noise-multiplier", "1", "--layers", "random", "--batch-size", "10", "--epochs", "1")
     assert run(call(start, data, tmp_path / "a", *usual, "--checkpointing")) == 0

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from privctl.api import training
 from privctl.cli import run
+from privctl.domain.errors import DivergedError, RunInterruptedError
 from privctl.domain.events import BestOfRuns, Ledger, SampledGaussian
 from privctl.reports.files import read_report
 from privctl.train import search_folder
@@ -211,6 +216,7 @@ def test_no_run_is_an_outcome_too(
         (["--search", "learning-rate=1e-3"], "fewer than two candidates"),
         (["--search", "learning-rate=1e-3,-1"], "--learning-rate is -1; it must be"),
         (["--search", "learning-rate=1e-3,often"], "holds no list of values"),
+        (["--search", "clip-norm=1,1e-30"], "--clip-norm is 1e-30; it must be at least 1e-12"),
         ([*SEARCH, "--show-unprotected"], "--search shows nothing of the runs that lose; remove --show-unprotected"),
         ([*SEARCH, "--bands", "2"], "remove --bands"),
         (["--expected-runs", "3"], "--expected-runs is of a search; add --search"),
@@ -222,3 +228,60 @@ def test_what_does_not_go_with_it_is_refused(
     assert run(call(start, tmp_path / "out", "--noise-multiplier", "1", *more)) == 2
     assert what in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_of_the_training_data_does_not_choose(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "public.jsonl"
+    copy.write_text((start / "train.jsonl").read_text())
+    asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH, "--held-out", str(copy))
+    assert run(asked) == 2
+    assert "public.jsonl is a copy of the training data" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [copy]
+
+
+def test_a_search_in_which_every_run_diverges_comes_to_its_end(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def diverges(*_: object) -> None:
+        raise DivergedError("parameter 'w' holds NaN")
+
+    _draws(monkeypatch, 3)
+    monkeypatch.setattr(training, "_one_run", diverges)
+    assert run(call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH)) == 3
+    said = capsys.readouterr().err
+    assert "run 3 loses: parameter 'w' holds NaN" in said
+    assert "every run of the search diverged, so there is no model" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_loses(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _draws(monkeypatch, 2)
+    monkeypatch.setattr(search_folder.secrets, "randbelow", _orders([1, 0]))
+    search = ["--learning-rate", "1", "--search", "weight-decay=0,1e12"]
+    assert run(call(start, tmp_path / "out", "-q", "--noise-multiplier", "1", *search)) == 0
+    assert read_report(tmp_path / "out.report.json").parameters["weight_decay"] == 0
+
+
+def test_other_weights_between_two_runs_are_refused(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights changed by what a run showed would be a choice that nobody has accounted for."""
+
+    def interrupted(*_: object) -> None:
+        raise RunInterruptedError("stopped")
+
+    shutil.copytree(start / "start", tmp_path / "start")
+    for name in ("train.jsonl", "public.jsonl"):
+        shutil.copy(start / name, tmp_path)
+    weights = tmp_path / "start" / "model.safetensors"
+    save_file({"w": np.zeros(2, np.float32)}, weights)
+    monkeypatch.setattr(training, "_one_run", interrupted)
+    asked = call(tmp_path, tmp_path / "out", "--noise-multiplier", "1", *SEARCH)
+    assert run(asked) == 130
+    assert run([*asked, "--resume"]) == 130
+    save_file({"w": np.ones(2, np.float32)}, weights)
+    assert run([*asked, "--resume"]) == 2
+    assert "was begun from other weights than MODEL now holds" in capsys.readouterr().err

@@ -135,6 +135,24 @@ def test_what_each_attack_found_is_what_was_measured() -> None:
         assert f"| {side} | {' | '.join(f'{share:.2f}' for share in shares.values())} |" in section
 
 
+def test_what_whole_audits_found_is_what_was_measured() -> None:
+    measured = results("audit-null")
+    rows = table(AUDITS, "Audits with nothing to find")
+    assert [row["audit"] for row in rows] == list(measured["null"])
+    for row in rows:
+        found = measured["null"][row["audit"]]
+        assert (row["scores tested"], row["data sets"]) == (str(len(found["attacks"])), str(found["sets"]))
+        for column, name in (("refutes", "refuted"), ("joint test rejects", "rejected")):
+            low, high = metrics.clopper_pearson(found[name], found["sets"], 0.05)
+            assert row[column] == f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
+            assert low <= measured["level"], "the measurement does not exclude that the level holds"
+    for each in measured["power"]:
+        shown = [f"{each['alone_sees']:.3f}", f"{each['alone']:.2f}"]
+        shown += [f"{each['together_sees']:.3f}", f"{each['together']:.2f}"]
+        assert f"| {each['records_per_side']} | {' | '.join(shown)} |" in AUDITS
+        assert f"{each['alone_sees']:.3f}" == f"{power.detectable_auc(*2 * [each['records_per_side']]):.3f}"
+
+
 def test_a_wrong_number_is_noticed() -> None:
     assert agrees("0.1269", 0.12694)
     assert not agrees("0.1269", 0.1271)

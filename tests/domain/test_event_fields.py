@@ -24,7 +24,7 @@ _BAD = {
     "delta": [(1.0, "must be 0 or more and below 1")],
     "bits": [(0, "must be a finite number of at least 1")],
     "answers": [(1, "must be a finite number of at least 2")],
-    "group_size": [(0, "must be a finite number of at least 1"), (100_001, "must be at most 100,000")],
+    "group_size": [(0, "must be a finite number of at least 1"), (100_001, "must be at least 1 and at most 100000")],
     "largest_batch": [(0, "must be a finite number of at least 1")],
     "examples": [(0, "must be a finite number of at least 1")],
     "groups": [(0, "must be a finite number of at least 1")],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import audits.canaries.verdict
-import audits.extraction.audit
+import audits.extraction.verdict
 import audits.membership.baseline
 import audits.membership.verdict
 import audits.secrets.verdict
@@ -68,7 +68,7 @@ def exposure(mean: float, count: int, *, control: bool = False) -> tuple[Evidenc
 
 def test_subjects_and_methods_are_those_of_the_audits() -> None:
     assert judged.MEMBERSHIP == audits.membership.verdict.SUBJECT
-    assert judged.EXTRACTION == audits.extraction.audit.SUBJECT
+    assert judged.EXTRACTION == audits.extraction.verdict.SUBJECT
     assert judged.CANARIES == audits.canaries.verdict.TRACELESS
     assert judged.SECRETS == audits.secrets.verdict.TRACELESS
     baseline = audits.membership.baseline

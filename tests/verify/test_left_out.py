@@ -65,6 +65,7 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Report], object]]] = {
     "an attack": ("audit", lambda report: without_attack(report, "zlib")),
     "near-verbatim text": ("audit", lambda report: without(report, "extraction", "near-verbatim")),
     "sampled text": ("audit", lambda report: without(report, "extraction", "training text found")),
+    "a grid of queries": ("audit", lambda report: without(report, "extraction", "share found by sampling")),
     "frequent text": ("audit", lambda report: without(report, "extraction", "rate on text in 2")),
     "extraction": ("audit", without_extraction),
     "ranks": ("audit", without_ranks),

@@ -13,6 +13,7 @@ from audits.canaries.design import register
 from audits.extraction.summary import UncertainCount, _difference, _Rates
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
+from verify import extraction_tests
 from verify.audit_consistency import faults
 from verify.reach import at_most, wrong_reach
 
@@ -73,3 +74,13 @@ def test_one_text_among_many() -> None:
 @pytest.mark.parametrize(("most", "total", "chance"), [(0, 10, 0.1), (7, 20, 0.3), (400, 500, 0.9), (3, 3, 0.4)])
 def test_binomial_sums(most: int, total: int, chance: float) -> None:
     assert at_most(most, total, chance) == pytest.approx(binom.cdf(most, total, chance), rel=1e-9)
+
+
+@pytest.mark.parametrize("item", [beyond((1, 2), (0, 2)), beyond((0, 300), (0, 300)), beyond((9, 120), (150, 2000))])
+def test_how_many_records_would_decide_is_theirs(item: Evidence) -> None:
+    stated = item.details["needed"]
+    assert extraction_tests.fault(item) == ""
+    for other in (1.0, stated / 2, 8 * stated, 1e7):
+        forged = replace(item, details={**item.details, "needed": other})
+        assert extraction_tests.fault(forged) != ""
+        assert any("records" in fault for fault in faults(report(forged)))

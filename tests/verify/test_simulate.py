@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from privctl.domain.events import LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
+from privctl.cli import run
+from privctl.domain.events import Batches, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from tests.verify.reports import noise, plan
@@ -83,6 +85,11 @@ def test_the_published_test_sees_nothing() -> None:
         (SampledGaussian(noise_multiplier=1, sample_rate=0.2, steps=3),),
         (LaplaceNoise(scale=2, sample_rate=0.5, steps=3),),
         (RandomizedResponse(epsilon=1, bits=2, sample_rate=0.3, steps=2), LaplaceNoise(scale=1)),
+        # Two passes, and a part of a third.
+        pytest.param(
+            (SampledGaussian(noise_multiplier=1, sample_rate=0.25, steps=10, batches=Batches.BALLS_AND_BINS),),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_simulated_losses_are_those_of_the_recomputed_law(events: tuple[object, ...]) -> None:
@@ -97,8 +104,19 @@ def test_simulated_losses_are_those_of_the_recomputed_law(events: tuple[object, 
         assert below.delta(0.4) <= test.upper
 
 
-def test_a_training_as_promised_passes_and_one_with_half_the_noise_does_not() -> None:
-    event = SampledGaussian(noise_multiplier=1.5, sample_rate=0.3, steps=20)
+@pytest.mark.parametrize(
+    "event",
+    [
+        SampledGaussian(noise_multiplier=1.5, sample_rate=0.3, steps=20),
+        pytest.param(
+            # Five passes, and half of a sixth.
+            SampledGaussian(noise_multiplier=1.0, sample_rate=0.25, steps=22, batches=Batches.BALLS_AND_BINS),
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=lambda event: str(event.batches),
+)
+def test_a_training_as_promised_passes_and_one_with_half_the_noise_does_not(event: SampledGaussian) -> None:
     delta = 1e-3
     epsilon = ledger.epsilon_of(Ledger(events=(event,)), delta, (1.0,)).upper
 
@@ -125,6 +143,24 @@ def test_a_report_of_noise_is_simulated(noise_of: PrivacyReport) -> None:
     assert rate.estimate == 0
     assert "says nothing of delta" in rate.reason
     assert simulate(noise_of, seed=1, seconds=0.0) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.forged("the epsilon is that of twice the noise")
+def test_a_report_of_passes_with_half_of_its_noise_is_refuted(tmp_path: Path) -> None:
+    more = ["--batches", "balls-and-bins", "--sample-rate", "0.25", "--steps", "10", "--delta", "0.01"]
+    place = tmp_path / "plan.report.json"
+    assert run(["account", *more, "--noise-multiplier", "1", "--no-peers", "-o", str(place), "-q"]) == 0
+    report = read(place)
+    assert isinstance(report.mechanism, Ledger)
+    (event,) = report.mechanism.events
+    assert isinstance(event, SampledGaussian)
+    halved = replace(report, mechanism=Ledger(events=(replace(event, noise_multiplier=0.5),)))
+    for each, outcome in ((report, Outcome.CONSISTENT), (halved, Outcome.REFUTED)):
+        found = simulate(each, seed=1, seconds=0.0)
+        assert found is not None
+        assert {judged.verdict.outcome for judged in found.judged} == {outcome}
+        assert {judged.verdict.subject for judged in found.judged} >= {"a toy training of 10 steps"}
 
 
 def test_a_plan_is_simulated_with_a_training(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from verify.recompute.step_cells import (
 )
 from verify.recompute.tails import delta_of_tails, normal_above
 from verify.recompute.visits import visits
-from verify.simulate.training import gaussian_loss, toy_training
+from verify.simulate.training import gaussian_loss, pass_losses, toy_training
 
 #: Cells this wide are for a first look only.
 _WIDE = 1e3
@@ -114,7 +114,9 @@ def _once(event: SampledGaussian) -> DeltaOfRatio | None:
 
 
 def _draw(event: SampledGaussian) -> Draw | None:
-    if event.batches is not Batches.POISSON:
+    if event.batches is Batches.BALLS_AND_BINS and event.sample_rate < 1:
+        return pass_losses(event)
+    if event.batches not in (Batches.POISSON, Batches.BALLS_AND_BINS):
         return None
     sigma, rate = event.noise_multiplier, event.sample_rate
 
@@ -128,7 +130,9 @@ def _draw(event: SampledGaussian) -> Draw | None:
 
 
 def _toy(event: SampledGaussian) -> Callable[[int], Draw] | None:
-    return (lambda steps: toy_training(event, steps)) if event.batches is Batches.POISSON else None
+    if event.batches not in (Batches.POISSON, Batches.BALLS_AND_BINS):
+        return None
+    return lambda steps: toy_training(event, steps)
 
 
 ROW = EventVerification(

@@ -53,6 +53,8 @@ class RoundedTraining(NoisyGradients):
     measurements_planned: int | None = None
     measurements_begun: int | None = None
     measure_noise_source: str | None = None
+    measured_public_records: int | None = None
+    measured_public_digest: str | None = None
     epsilon_without_measurements: float | None = None
     epsilon_share_of_measurements: float | None = None
 
@@ -76,6 +78,8 @@ def _measurements(events: Sequence[SampledGaussian], parameters: RoundedTraining
 
 def _premises(parameters: RoundedTraining, guarantee: Guarantee) -> Iterator[str]:
     yield from ("public rounding", "rounding by example")
+    if parameters.measured_public_records is not None:
+        yield "public measurements"
     if guarantee.notion is Notion.APPROXIMATE_DP and parameters.measurements_begun:
         yield "measurements"
 
@@ -93,6 +97,10 @@ EXPECTED = ExpectedMethod(
         "rounding by example": (
             "in real arithmetic an example's gradient and loss do not depend on what else is in its batch: no scale "
             "spans two examples, and each draws its own rounding",
+        ),
+        "public measurements": (
+            "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
+            "private one",
         ),
         "measurements": (
             "each release adds noise to a Poisson subsample's sum of vectors of loss differences, each clipped; "

@@ -7,10 +7,13 @@ gradient is always the clip norm along it. Whoever sees all weights can compute 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from privctl.domain.events import SampledGaussian
+from privctl.domain.events import Batches, SampledGaussian
 from verify.events.row import Draw, Floats
 
 _RECORDS = 12
@@ -18,11 +21,12 @@ _LEARNING_RATE = 0.5
 
 
 def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
-    """Losses of runs of ``steps`` steps at the event's rate and noise.
+    """Losses of runs of ``steps`` steps at the event's rate and noise, on Poisson or balls-and-bins batches.
 
     ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
     """
     sigma, rate = event.noise_multiplier, event.sample_rate
+    in_bins = event.batches is Batches.BALLS_AND_BINS
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
         points = np.linspace(-2, 2, _RECORDS)
@@ -30,23 +34,88 @@ def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> D
         weights = np.zeros((count, 2))
         losses = np.zeros(count)
         expected = rate * (_RECORDS + 1)
-        for _ in range(steps):
-            drawn = rng.random((count, _RECORDS)) < rate
+        takes_part = _by_bins(rng, count, rate) if in_bins else _by_coins(rng, count, rate, present)
+        ratios = _PassRatios(count, sigma, rate)
+        for step in range(steps):
+            chosen = takes_part(step)
+            drawn = chosen[:, :_RECORDS]
             margins = labels * points * weights[:, :1]
             slopes = np.clip(-labels * points / (1 + np.exp(margins)), -1, 1)
             total = np.zeros((count, 2))
             total[:, 0] = (drawn * slopes).sum(1)
             if present:
-                total[:, 1] -= rng.random(count) < rate
+                total[:, 1] -= chosen[:, _RECORDS]
             total += noise * sigma * rng.standard_normal((count, 2))
             before = weights.copy()
             weights -= _LEARNING_RATE * total / expected
             # What an observer of the weights gets back.
             seen = (weights[:, 1] - before[:, 1]) * expected / _LEARNING_RATE
-            losses += gaussian_loss(seen, sigma, rate)
+            if in_bins:
+                losses += ratios.after(step, seen, last=step == steps - 1)
+            else:
+                losses += gaussian_loss(seen, sigma, rate)
         return losses
 
     return draw
+
+
+def pass_losses(event: SampledGaussian) -> Draw:
+    """Losses of one balls-and-bins pass, or of the ``event.steps`` steps that begin it, seen whole."""
+    sigma, rate = event.noise_multiplier, event.sample_rate
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        ratios, losses = _PassRatios(count, sigma, rate), np.zeros(count)
+        turns = rng.integers(round(1 / rate), size=count)
+        for step in range(event.steps):
+            seen = sigma * rng.standard_normal(count) + (present * (turns == step))
+            losses += ratios.after(step, seen, last=step == event.steps - 1)
+        return losses
+
+    return draw
+
+
+class _PassRatios:
+    """The losses of balls-and-bins passes: a record's step is equally likely to be any of a pass."""
+
+    def __init__(self, count: int, sigma: float, rate: float) -> None:
+        self._sigma, self._bins = sigma, round(1 / rate)
+        self._log_sum = np.full(count, -math.inf)
+
+    def after(self, step: int, seen: Floats, *, last: bool) -> Floats:
+        """The loss of the pass that ``step`` ends, 0 within one; ``last`` ends it early."""
+        self._log_sum = np.logaddexp(self._log_sum, gaussian_loss(seen, self._sigma, 1.0))
+        begun = step % self._bins + 1
+        if begun < self._bins and not last:
+            return np.zeros_like(seen)
+        # In the steps that are missing the record would not have been seen: a ratio of 1.
+        missing = math.log(self._bins - begun) if begun < self._bins else -math.inf
+        whole = np.logaddexp(self._log_sum, missing) - math.log(self._bins)
+        self._log_sum = np.full(len(seen), -math.inf)
+        return np.asarray(whole)
+
+
+#: Who takes part in a step, one column a record and the last for the one that is told apart.
+_TakesPart = Callable[[int], NDArray[Any]]
+
+
+def _by_coins(rng: np.random.Generator, count: int, rate: float, present: bool) -> _TakesPart:
+    def takes_part(step: int) -> NDArray[Any]:
+        others = rng.random((count, _RECORDS)) < rate
+        own = rng.random(count) < rate if present else np.zeros(count, bool)
+        return np.column_stack((others, own))
+
+    return takes_part
+
+
+def _by_bins(rng: np.random.Generator, count: int, rate: float) -> _TakesPart:
+    bins, turns = round(1 / rate), np.zeros((count, _RECORDS + 1), np.int64)
+
+    def takes_part(step: int) -> NDArray[Any]:
+        if step % bins == 0:
+            turns[:] = rng.integers(bins, size=turns.shape)
+        return np.asarray(turns == step % bins)
+
+    return takes_part
 
 
 def gaussian_loss(x: Floats, sigma: float, rate: float) -> Floats:

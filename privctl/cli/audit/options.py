@@ -24,6 +24,7 @@ _TASKS = (
     "token-classification",
     "question-answering",
     "image-classification",
+    "audio-classification",
 )
 _BITS = click.Choice(["4"])
 _FILE = click.Path(path_type=Path)
@@ -145,12 +146,18 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--top-p", type=CHANCE, metavar="P", help="Sample from the likeliest that sum to P."),
     click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation; faster."),
     click.option("--exact-only", is_flag=True, help="Skip near-verbatim continuations; faster."),
+    click.option("--adversarial", type=COUNT, metavar="N", help="Records of each file to search prefixes for; slow."),
+    click.option("--adversarial-budget", type=COUNT, metavar="N", help="Forward passes for each; 1000 by default."),
+    click.option(
+        "--adversarial-tokens", type=COUNT, metavar="N", help="Tokens of such a prefix; a quarter of the suffix's."
+    ),
     click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
 )
 _SECRETS: tuple[Decorator, ...] = (
     click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
     click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then; an adapter's base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
+    click.option("--beam", type=COUNT, metavar="N", help="Look for each among N guesses of a beam search too."),
     click.option("--most-secrets", type=COUNT, metavar="N", help="Secrets, and controls, to draw; 1000 by default."),
 )
 BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")

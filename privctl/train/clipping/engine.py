@@ -32,7 +32,7 @@ from privctl.train.clipping.shards import Leaves, add_sum, blank_like
 from privctl.train.clipping.sinks import Added, Kept, Sink, Wanted
 from privctl.train.clipping.sums import add
 from privctl.train.clipping.taps import Recorder
-from privctl.train.clipping.terms import Squares
+from privctl.train.clipping.terms import GradientTerm, Squares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,8 @@ class PerExample:
     are then repeated; with ``may_promote`` false such a model is refused.
 
     With two ``passes`` no layer's inputs and output gradients are kept until all norms are known: a second backward
-    pass adds what the first measured. Results are the same up to rounding.
+    pass adds what the first measured. Results are the same up to rounding. With ``compared``, another object has
+    compared all of these parameters' gradients with autograd's.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class PerExample:
         *,
         may_promote: bool = True,
         passes: int = 1,
+        compared: bool = False,
     ) -> None:
         self.clipping, self.passes = clipping, passes
         self._model, self._may_promote = model, may_promote
@@ -102,7 +104,7 @@ class PerExample:
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
         self._latest: Pass | None = None
-        self._checked = False
+        self._checked = compared
         self._checked_alone = False  # and so far on a single example, which shows little
         #: Parameters that no batch has used so far: autograd detects whether a later one does, outside all hooks.
         self._idle: set[str] = set()
@@ -199,6 +201,19 @@ class PerExample:
         self._latest = None
         with torch.no_grad(), full_precision(passed.losses.device):
             return passed.losses.detach(), passed.measured.rows((rows, keep))
+
+    def terms(self, losses_of: Callable[[], Tensor]) -> tuple[Tensor, Mapping[str, Sequence[GradientTerm]]]:
+        """The losses (n,), and by parameter what makes up each example's unclipped gradient; one pass keeps it all.
+
+        Compared as by ``accumulate``, which raises the same InputErrors; numbers that are not finite are handed on.
+        """
+        self._check_modules()
+        passed = self._pass(losses_of)
+        assert isinstance(passed.measured, Kept)
+        if passed.expected is not None:
+            with torch.no_grad(), full_precision(passed.losses.device):
+                self._compare_sums(passed, passed.expected)
+        return passed.losses.detach(), passed.measured.terms
 
     def _separated(
         self, losses_of: Callable[[], Tensor], *, look: bool = True, wanted: Wanted | None = None
@@ -300,10 +315,13 @@ class PerExample:
                 raise NotFiniteError(tuple((~sound).nonzero().flatten().tolist()))
         return norms
 
-    def _compare(self, passed: Pass, norms: Tensor, expected: check.Reference) -> None:
+    def _compare_sums(self, passed: Pass, expected: check.Reference) -> None:
         sketches = passed.measured.sketches(self.trainable, expected.weights)
         if names := check.differing(sketches, expected, reduced=self._recorder.reduced):
             raise NotSeparatedError(self._model, self._recorder.users(names), check.another_gradient(names[0]))
+
+    def _compare(self, passed: Pass, norms: Tensor, expected: check.Reference) -> None:
+        self._compare_sums(passed, expected)
         check.compare_norms(passed.measured.row_norms(check.compared_rows(len(norms))), norms)
         self._checked, self._checked_alone = True, len(norms) == 1
         self._used |= {name for name in self.trainable if name in passed.measured.used or name in expected.sketches}

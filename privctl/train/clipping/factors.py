@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from privctl.domain.errors import CommandError
+from privctl.domain.ranges import CLIP_NORM
 from privctl.train.choices import ClippingStyle
 from privctl.train.clipping.terms import Squares
 
@@ -37,8 +38,7 @@ def rounding_margin(*, reduced: bool) -> float:
     return ROUNDING_MARGIN_REDUCED if reduced else ROUNDING_MARGIN
 
 
-#: Clip norms. Squares of gradients that are far shorter, or longer, are no float32 numbers, so nothing could clip them.
-LEAST_NORM, MOST_NORM = 1e-12, 1e12
+LEAST_NORM, MOST_NORM = CLIP_NORM.low, CLIP_NORM.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

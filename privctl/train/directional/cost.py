@@ -48,13 +48,16 @@ def passes(method: DerivativeMethod, groups: Sequence[WorkShare], together: Work
     """The approximate cost of the derivatives in several groups, in forward passes; a training step takes 3.2.
 
     ``together`` is the work of all groups at once: one backward pass serves them all. The coefficients were fitted to
-    times on one core (``python -m tests.bench ferret``), with errors of at most a third, mostly below a fifth.
+    times on one core (``python -m tests.bench ferret``), with errors of at most a third, mostly below a fifth; those of
+    products follow from what is multiplied.
     """
     match method:
         case DerivativeMethod.PARTIAL if not per_example:
             return 1 + 1.3 * together.above + 0.8 * together.alone
         case DerivativeMethod.PARTIAL:
             return 1 + 1.3 * together.above + sum(1.5 * group.above + 2.3 * group.alone for group in groups)
+        case DerivativeMethod.PRODUCTS:
+            return 1 + 1.3 * together.above + 1.3 * sum(group.alone for group in groups)
         case DerivativeMethod.FORWARD:
             return sum(1 + 2.6 * group.above for group in groups)
         case DerivativeMethod.DIFFERENCE:
@@ -67,7 +70,8 @@ def rank_methods(network: nn.Module, groups: Sequence[Collection[str]], *, per_e
 
     The cheapest is the best, but an exact one comes before a difference that does not save a fifth; weights of
     fewer bits than float32 rule a difference out.
-    Forward mode is considered only per example: for a sum a backward pass always costs less.
+    Forward mode is considered only per example: for a sum a backward pass always costs less. So are products with
+    per-example gradients, and for several groups only: for one, forward mode holds less and costs about as much.
     """
     works = [work(network, group) for group in groups]
     together = work(network, [name for group in groups for name in group])
@@ -75,6 +79,7 @@ def rank_methods(network: nn.Module, groups: Sequence[Collection[str]], *, per_e
         DerivativeMethod.PARTIAL,
         DerivativeMethod.DIFFERENCE,
         *([DerivativeMethod.FORWARD] if per_example else []),
+        *([DerivativeMethod.PRODUCTS] if per_example and len(groups) > 1 else []),
     ]
     coarse = any(torch.finfo(network.get_parameter(n).dtype).bits < 32 for group in groups for n in group)
     if coarse:

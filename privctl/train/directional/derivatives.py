@@ -15,6 +15,7 @@ from privctl.train.directional import cost, reverse
 from privctl.train.directional.difference import STEP, difference_by_example
 from privctl.train.directional.forward import forward_by_example
 from privctl.train.directional.passes import Losses, Randomness
+from privctl.train.directional.products import Products
 from privctl.train.directional.queries import DirectionalQuery, FiredGroup, MethodUnavailableError, queries_for
 
 
@@ -38,6 +39,7 @@ class Derivatives:
         if not 0 < step < 1:
             raise InputError(f"the step of differences is {step}; choose a step between 0 and 1, such as {STEP}")
         self.network, self.method, self.step = network, DerivativeMethod(method), step
+        self._products = Products(network)
         #: Methods that failed, with whether it was per example.
         self._unable: set[tuple[DerivativeMethod, bool]] = set()
 
@@ -113,6 +115,8 @@ class Derivatives:
                 return reverse.backward_by_example(self.network, losses_of, queries)
             case DerivativeMethod.PARTIAL:
                 return reverse.partial_by_example(self.network, losses_of, queries)
+            case DerivativeMethod.PRODUCTS:
+                return self._products.by_example(losses_of, queries)
             case DerivativeMethod.FORWARD:
                 return forward_by_example(self.network, losses_of, queries)
             case _:

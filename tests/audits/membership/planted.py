@@ -55,10 +55,10 @@ class Ruled:
 
 
 class _Tokenizer:
-    bos_token_id, eos_token_id = 1, END
+    bos_token_id, eos_token_id, all_special_ids = 1, END, (1, END)
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [9]}
+    def __call__(self, text: str, **_: bool) -> dict[str, list[int]]:
+        return {"input_ids": [1, 9, END], "special_tokens_mask": [1, 0, 1]} if _ else {"input_ids": [9]}
 
 
 def records(count: int, seed: int, *, odd: bool) -> list[Record]:
@@ -68,12 +68,18 @@ def records(count: int, seed: int, *, odd: bool) -> list[Record]:
     return [Record(i, " ".join(map(str, ids))) for i, ids in enumerate(lines, start=1)]
 
 
-def asked(rule: Callable[[set[bytes]], Rule], attack: str, task: str = CAUSAL_LM, count: int = 120) -> Candidates:
+def asked(
+    rule: Callable[[set[bytes]], Rule],
+    attack: str,
+    task: str = CAUSAL_LM,
+    count: int = 120,
+    kind: Callable[..., Ruled] = Ruled,
+) -> Candidates:
     """What a model of ``rule``, which is given the rows of all records, says when it is asked for ``attack``.
 
     Members have even ids.
     """
-    subject = Ruled(rule=lambda row, random: made(row, random), task=task)
+    subject = kind(rule=lambda row, random: made(row, random), task=task)
     members, others = records(count, 1, odd=False), records(count, 2, odd=True)
     known = {row.tobytes() for row in subject.rows([*members, *others]).rows}
     made = rule(known)

@@ -65,15 +65,15 @@ def test_scores_of_one_pass_of_many_records() -> None:
 
 
 def test_altered_rows() -> None:
-    row = np.array([1, *range(10, 40)])
+    row, tail = np.array([1, *range(10, 40)]), np.arange(1, 31)
     for alter, changed in ((replaced, 3), (swapped, 3)):
-        other = alter(row, 1, draws(b"a", "x"))
+        other = alter(row, tail, draws(b"a", "x"))
         assert other[0] == 1
         assert 0 < (other != row).sum() <= changed
         assert set(other) <= set(row)
-        assert (alter(row, 1, draws(b"a", "x")) == other).all(), "anybody can draw it again"
-        assert not np.array_equal(alter(row, 1, draws(b"b", "x")), other)
-    assert sorted(swapped(row, 1, draws(b"a", "x"))) == sorted(row)
+        assert (alter(row, tail, draws(b"a", "x")) == other).all(), "anybody can draw it again"
+        assert not np.array_equal(alter(row, tail, draws(b"b", "x")), other)
+    assert sorted(swapped(row, tail, draws(b"a", "x"))) == sorted(row)
     assert twice(np.array([1, 5, 6]), 1, 99).tolist() == [1, 5, 6, 5, 6]
     assert twice(np.array([1, 5, 6]), 1, 4).tolist() == [1, 5, 6, 5]
     front = in_front([np.array([1, 5, 6, 7, 8]), np.array([1, 9])], 1, 6, END)

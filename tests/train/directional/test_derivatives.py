@@ -20,7 +20,9 @@ from tests.train.clipping.test_engine import Adapted
 from tests.train.clipping.test_families import gpt2, resnet
 from tests.train.directional.support import FAMILIES, Case, case, grouped_norms, groups, product, state
 
-EXACT = (DerivativeMethod.BACKWARD, DerivativeMethod.PARTIAL, DerivativeMethod.FORWARD)
+EXACT = (
+    DerivativeMethod.BACKWARD, DerivativeMethod.PARTIAL, DerivativeMethod.FORWARD, DerivativeMethod.PRODUCTS
+)  # fmt: skip
 METHODS = (*EXACT, DerivativeMethod.DIFFERENCE, DerivativeMethod.AUTO)
 
 
@@ -209,7 +211,9 @@ def test_names_that_are_none(names: tuple[str, ...], fault: str) -> None:
 
 def test_settings_that_are_none() -> None:
     model = nn.Linear(2, 2)
-    with pytest.raises(InputError, match="'backwards' is not one of auto, backward, partial, forward, difference"):
+    with pytest.raises(
+        InputError, match="'backwards' is not one of auto, backward, partial, forward, products, difference"
+    ):
         Derivatives(model, "backwards")
     with pytest.raises(InputError, match="the step of differences is 0; choose a step between 0 and 1"):
         Derivatives(model, step=0)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from privctl.data.places import require_inputs
+from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError
 from privctl.models.choices import TaskName
 from privctl.models.language import quiet_transformers
 from privctl.models.tasks.classification import ImageClassification
+from privctl.models.tasks.sounds import SoundClassification
 from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.cost import multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
@@ -77,12 +81,27 @@ def check(request: RetrainRequest) -> None:
     asked = request.settings_as(DpquantSettings)
     if asked.levels is not None and asked.format is not FormatName.LUQ_FP4:
         raise CommandError(f"--luq-levels does not apply to --format {asked.format}; remove it")
-    if asked.layers is LayerMode.DPQUANT and request.secrets is not None:
+    _check_public(asked, request.data.train)
+    if asked.layers is LayerMode.DPQUANT and asked.public_records is None and request.secrets is not None:
         raise CommandError(
             "--secrets cannot be combined with --layers dpquant, whose measurements are releases that the plan does "
-            "not count; give --layers random, or remove --secrets"
+            "not count; give --measure-on or --layers random, or remove --secrets"
         )
     _check_amount(asked)
+
+
+def _check_public(asked: DpquantSettings, private: DataPath) -> None:
+    """Public records are measured on where layers are chosen so, and without what noise needs."""
+    if asked.public_records is None:
+        return
+    if asked.layers is not LayerMode.DPQUANT:
+        raise CommandError(f"--measure-on does not apply to --layers {asked.layers}, which measures nothing; remove it")
+    for flag, given in {"--measure-rate": asked.rate, "--measure-noise": asked.noise}.items():
+        if given is not None:
+            raise CommandError(f"{flag} does not apply to measurements on public records; remove it or --measure-on")
+    if asked.public_records.resolve() in {path.resolve() for path in paths_of(private)}:
+        raise CommandError(f"--measure-on {asked.public_records} is the training data; give records that are public")
+    require_inputs(asked.public_records)
 
 
 def _check_amount(asked: DpquantSettings) -> None:
@@ -104,6 +123,9 @@ def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:
     if isinstance(job.task, ImageClassification):
         images = job.task.images
         return {"pixel_values": torch.zeros(1, images.channels, *images.size, device=device)}
+    if isinstance(job.task, SoundClassification):
+        blank = np.zeros((job.task.length, *job.task.features[0].shape[1:]), np.float32)
+        return {name: each.to(device) for name, each in job.task.facts.padded([blank]).items()}
     text = job.model.text
     limit = _TOKENS if text is None or text.context is None else text.context
     ids = torch.ones(1, min(_TOKENS, limit), dtype=torch.int64, device=device)

@@ -38,19 +38,19 @@ def inclusion(scores: Sequence[float] | Floats, beta: float, count: int) -> Floa
     given T_l is a Poisson binomial; over T_l it is integrated numerically.
     """
     at_least("count", count, 0)
-    rates = np.asarray(scores, np.float64) * -beta
-    rates = np.exp(rates - rates.max()) if len(rates) else rates
-    if count >= len(rates):
-        return np.ones(len(rates))
-    probabilities = np.empty(len(rates))
-    for layer in range(len(rates)):
-        probabilities[layer] = _share_in_time(rates, layer, count)
+    logarithms = np.asarray(scores, np.float64) * -beta
+    if count >= len(logarithms):
+        return np.ones(len(logarithms))
+    probabilities = np.empty(len(logarithms))
+    for layer in range(len(logarithms)):
+        probabilities[layer] = _share_in_time(logarithms, layer, count)
     return probabilities
 
 
-def _share_in_time(rates: Floats, layer: int, count: int) -> float:
+def _share_in_time(logarithms: Floats, layer: int, count: int) -> float:
     """P(fewer than ``count`` others before ``layer``), in units of time in which the layer's own rate is 1."""
-    others = np.delete(rates, layer) / rates[layer]
+    with np.errstate(over="ignore"):  # one that is e^710 times as fast comes first, as an infinitely fast one does
+        others = np.exp(np.delete(logarithms, layer) - logarithms[layer])
     time = np.exp(_LOG_TIMES)
     law = np.zeros((count, len(time)))  # of how many came before, up to count - 1
     if not count:

@@ -72,7 +72,7 @@ def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: fl
     Raises CommandError for settings out of range.
     """
     asked = request.settings_as(DpquantSettings)
-    if asked.layers is not LayerMode.DPQUANT:
+    if asked.layers is not LayerMode.DPQUANT or asked.public_records is not None:
         return None
     size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
     own = min(rate, size / examples) if asked.rate is None else asked.rate

@@ -14,7 +14,7 @@ from privctl.domain.errors import InputError
 from privctl.models.tasks.base import Task
 from privctl.train.methods.dpquant.draw import Floats
 from privctl.train.methods.dpquant.schedule import LayerSchedule
-from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
+from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, PublicSensitivity
 from privctl.train.precision import Mark
 from privctl.train.quantized import QuantizedLayers
 from privctl.train.settings import whole_epochs
@@ -36,6 +36,14 @@ class Measuring:
     repetitions: int
     most: int
     smoothing: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicMeasuring:
+    """Every ``every`` epochs what ``sensitivity`` finds replaces the scores; nothing of the private records is used."""
+
+    sensitivity: PublicSensitivity
+    every: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,7 @@ class Quantization:
     epoch_steps: int
     epoch_rate: float | None = None
     measuring: Measuring | None = None
+    public: PublicMeasuring | None = None
     _side_releases_begun: int = field(init=False, default=0)
     _epoch: int | None = field(init=False, default=None)
     _scores: Floats = field(init=False)
@@ -157,7 +166,9 @@ class Quantization:
             self._scores = np.array(self._epochs[-1].scores)
 
     def _measure(self, epoch: int, mark: Mark) -> None:
-        """Release what is due, counted first, and smooth it into the scores."""
+        """Release what is due, counted first, and smooth it into the scores; or look at public records."""
+        if self.public is not None and epoch % self.public.every == 0:
+            self._scores, self._seen = self.public.sensitivity.measure(epoch), True
         plan = self.measuring
         if plan is None or epoch % plan.every:
             return

@@ -11,6 +11,7 @@ from typing import Any
 from privctl.accounting.guarantees import finite
 from privctl.accounting.ledger import ACCOUNTANT, epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
+from privctl.data.recorded import data_digest
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Status, status_of
@@ -21,6 +22,7 @@ from privctl.train.methods.dpquant.choice import asked_of, format_of
 from privctl.train.methods.dpquant.cost import SPEEDS, faster
 from privctl.train.methods.dpquant.measurements import measurements_of
 from privctl.train.methods.dpquant.quantization import Quantization
+from privctl.train.methods.dpquant.sensitivity import MOST_PUBLIC
 from privctl.train.methods.dpquant.settings import LayerMode
 from privctl.train.prepare import TrainingJob
 
@@ -128,6 +130,13 @@ def _assumptions(job: TrainingJob, *, measured: bool) -> Iterator[Assumption]:
         "scale spans two examples, and each draws its own rounding",
         state=AssumptionState.ENFORCED,
     )
+    if asked_of(job.request).public_records is not None:
+        yield Assumption(
+            name="public measurements",
+            statement="the records on which it is measured how much quantizing a layer hurts are public: none depends "
+            "on a private one",
+            state=AssumptionState.ASSERTED,
+        )
     if measured:
         yield Assumption(
             name="measurements",
@@ -157,13 +166,22 @@ def _parameters(
             {
                 "epoch": each.number,
                 "quantized": [name for name in schedule.names if name in each.quantized],
-                **({"scores": list(each.scores)} if done.measuring is not None else {}),
+                **({"scores": list(each.scores)} if done.measuring or done.public else {}),
             }
             for each in done.epochs
         ],
     }
     if done.epochs and (chances := schedule.chances(done.epochs[-1].scores)) is not None:
         parameters["last_chances"] = chances.tolist()
+    if done.public is not None:
+        found = done.public.sensitivity
+        parameters |= {
+            "beta": asked.beta,
+            "measure_every": done.public.every,
+            "measure_clip": found.clip_norm,
+            "measured_public_records": min(len(found.task), MOST_PUBLIC),
+            "measured_public_digest": None if asked.public_records is None else data_digest(asked.public_records),
+        }
     if done.measuring is not None:
         sensitivity = done.measuring.sensitivity
         parameters |= {

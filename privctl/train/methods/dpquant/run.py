@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from privctl.domain.shown import counted
+from privctl.models.tasks.base import Task
 from privctl.randomness import NoiseSource
 from privctl.train.dry_run import plan_gradients
 from privctl.train.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
-from privctl.train.methods.dpquant.quantization import Measuring, Quantization
+from privctl.train.methods.dpquant.quantization import Measuring, PublicMeasuring, Quantization
 from privctl.train.methods.dpquant.report import amended
-from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
+from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, Losses, PublicSensitivity
 from privctl.train.micro_batches import MicroBatches
+from privctl.train.prepare import beside
 from privctl.train.public_seed import SEED_FILE, public_seed
 from privctl.train.sampling import PoissonBatches
 from privctl.train.session import Session, shared_source
@@ -99,6 +101,47 @@ def _quantization(
         task=job.task,
         **_epochs(job),
         measuring=measuring,
+        public=_public(job, bits, network, device, session),
+    )
+
+
+def _public(
+    job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
+) -> PublicMeasuring | None:
+    """What measures on public records; None where the run has none."""
+    asked = asked_of(job.request)
+    if asked.public_records is None:
+        return None
+    task = beside(job.request, job.model, asked.public_records)
+    sensitivity = PublicSensitivity(
+        network=network,
+        layers=bits.layers,
+        names=bits.schedule.names,
+        task=task,
+        losses=_losses(job, task, network, device),
+        clip_norm=asked.clip,
+        micro=_micro(job, task, device, session),
+        device=device,
+    )
+    return PublicMeasuring(sensitivity=sensitivity, every=asked.every)
+
+
+def _losses(job: TrainingJob, task: Task, network: nn.Module, device: torch.device) -> Losses:
+    def losses(batch: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=job.recipe.bf16):
+            return task.losses(network, batch)
+
+    return losses
+
+
+def _micro(job: TrainingJob, task: Task, device: torch.device, session: Session) -> MicroBatches:
+    return MicroBatches(
+        task=task,
+        examples=job.recipe.micro_examples,
+        tokens=job.recipe.micro_tokens,
+        device=device,
+        notify=session.notify,
+        workers=in_step(job.request, session.workers),
     )
 
 
@@ -111,32 +154,20 @@ def _sensitivity(
     session: Session,
 ) -> LayerSensitivity:
     """With coins and noise of its own, under keys that live as long as this process."""
-    recipe, workers = job.recipe, in_step(job.request, session.workers)
-
-    def losses(batch: Mapping[str, Tensor]) -> Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bf16):
-            return job.task.losses(network, batch)
-
+    recipe = job.recipe
     return LayerSensitivity(
         network=network,
         layers=bits.layers,
         names=bits.schedule.names,
         task=job.task,
-        losses=losses,
+        losses=_losses(job, job.task, network, device),
         batches=PoissonBatches(len(job.task), plan.sample_rate, shared_source(session.workers)),
         noise=NoiseSource(),
         noise_multiplier=plan.noise(recipe.noise_multiplier),
         clip_norm=plan.clip_norm,
         size=plan.size,
-        micro=MicroBatches(
-            task=job.task,
-            examples=recipe.micro_examples,
-            tokens=recipe.micro_tokens,
-            device=device,
-            notify=session.notify,
-            workers=workers,
-        ),
-        workers=workers,
+        micro=_micro(job, job.task, device, session),
+        workers=in_step(job.request, session.workers),
         device=device,
     )
 

@@ -29,6 +29,8 @@ Losses = Callable[[Mapping[str, Tensor]], Tensor]
 
 #: Measurements' draws stand behind those of any training step.
 PLACES = 1 << 32
+#: Public records that are measured on, if there are as many.
+MOST_PUBLIC = 256
 #: Tokens of a made-up record that a process passes where only others have examples left.
 _SHORT = 4
 
@@ -83,13 +85,8 @@ class LayerSensitivity:
         return mean
 
     def differences(self, examples: Sequence[int], place: int) -> Tensor:
-        """Each example's loss with each layer quantized alone, less that with none: (m, n) nats, float64.
-
-        Row i is a function of example i and of ``place``, whatever passes beside it.
-        """
-        batch, keys = self.task.batch(examples, self.device, place), self.task.keys(examples)
-        plain = self._passed(frozenset(), batch, keys, place)
-        return torch.stack([self._passed(frozenset({n}), batch, keys, place) - plain for n in self.names], dim=1)
+        """See ``loss_differences``."""
+        return loss_differences(self, examples, place)
 
     def _accompany(self, place: int) -> None:
         """Make as many passes as ``differences`` does, in which processes that hold shards take part."""
@@ -97,13 +94,53 @@ class LayerSensitivity:
         for _ in range(len(self.names) + 1):
             self.losses(record)
 
-    def _passed(
-        self, quantized: frozenset[str], batch: Mapping[str, Tensor], keys: Sequence[int], place: int
-    ) -> Tensor:
-        self.layers.choose(quantized)
-        self.layers.begin(place)
-        with self.layers.active(keys):
-            return self.losses(batch).detach().to("cpu", torch.float64)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicSensitivity:
+    """As ``LayerSensitivity``, on the first ``MOST_PUBLIC`` records of a public ``task``: exact, and no release.
+
+    ``clip_norm`` (nats) is only the unit of what is found; nothing is clipped.
+    """
+
+    network: nn.Module
+    layers: QuantizedLayers
+    names: tuple[str, ...]
+    task: Task
+    losses: Losses
+    clip_norm: float
+    micro: MicroBatches
+    device: torch.device
+
+    def measure(self, number: int) -> Floats:
+        """The mean differences (n,) in clip norms, with the roundings of ``number``. Leaves no layer chosen."""
+        place, count = PLACES + number, min(len(self.task), MOST_PUBLIC)
+        total = torch.zeros(len(self.names), dtype=torch.float64)
+
+        def add(examples: Sequence[int]) -> None:
+            total.add_(loss_differences(self, examples, place).sum(0))
+
+        with evaluation_mode(self.network):
+            self.micro.each(range(count), place, add, restart=total.zero_)
+        self.layers.choose(frozenset())
+        mean: Floats = (total / (count * self.clip_norm)).numpy()
+        return mean
+
+
+def loss_differences(of: LayerSensitivity | PublicSensitivity, examples: Sequence[int], place: int) -> Tensor:
+    """Each example's loss with each layer quantized alone, less that with none: (m, n) nats, float64.
+
+    Row i is a function of example i and of ``place``, whatever passes beside it.
+    """
+    batch, keys = of.task.batch(examples, of.device, place), of.task.keys(examples)
+
+    def passed(quantized: frozenset[str]) -> Tensor:
+        of.layers.choose(quantized)
+        of.layers.begin(place)
+        with of.layers.active(keys):
+            return of.losses(batch).detach().to("cpu", torch.float64)
+
+    plain = passed(frozenset())
+    return torch.stack([passed(frozenset({name})) - plain for name in of.names], dim=1)
 
 
 def clipped(rows: Tensor, norm: float) -> Tensor:

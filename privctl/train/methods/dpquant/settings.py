@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from privctl.domain.ranges import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, CHANCE, COUNT, Range
 from privctl.train.choices import FormatName
@@ -33,7 +34,8 @@ class DpquantSettings(MethodSettings):
     names layers of mode static, ``full_precision`` those that are never quantized, both by globs. ``beta`` is by how
     much scores, in clip norms of the measurements, decide; ``smoothing`` how much of the old ones stays. A measurement
     is made every ``every`` epochs, ``repetitions`` times, at sampling rate ``rate`` with noise multiplier ``noise``
-    and clip norm ``clip`` (nats); None follows from the training's. ``public_seed`` None is drawn afresh.
+    and clip norm ``clip`` (nats); None follows from the training's. With ``public_records`` it is made on the first
+    of these and no release: nothing is sampled, clipped or noised. ``public_seed`` None is drawn afresh.
     """
 
     format: FormatName = required("What quantized layers compute in.")
@@ -69,6 +71,11 @@ class DpquantSettings(MethodSettings):
         None, "Noise multiplier of measurements.  [default: the training's]", flag="--measure-noise", within=AMOUNT
     )
     clip: float = option(0.01, "Clip norm of measurements, in nats.", flag="--measure-clip", within=AMOUNT)
+    public_records: Path | None = option(
+        None,
+        "Public records to measure layers on instead, as --data is read: exactly, and at no cost in epsilon.",
+        flag="--measure-on",
+    )
     public_seed: bytes | None = option(
         None, "Hexadecimal seed of rounding and of the draws of layers.  [default: a fresh one]"
     )

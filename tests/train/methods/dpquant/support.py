@@ -14,7 +14,7 @@ from privctl.models.tasks.base import group_by_length
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.choices import FormatName
-from privctl.train.methods.dpquant.sensitivity import LayerSensitivity
+from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, PublicSensitivity
 from privctl.train.micro_batches import MicroBatches
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.sampling import PoissonBatches
@@ -78,3 +78,17 @@ def sensitivity(net: nn.Module, task: Any, **changes: Any) -> LayerSensitivity:
     }
     micro = MicroBatches(task=task, examples=changes.pop("micro_examples", 64), tokens=10_000, device=CPU)
     return LayerSensitivity(**{**settings, "micro": micro, **changes})
+
+
+def public_sensitivity(net: nn.Module, task: Any, micro_examples: int = 64) -> PublicSensitivity:
+    """As ``sensitivity``, of records that are public."""
+    return PublicSensitivity(
+        network=net,
+        layers=QuantizedLayers(network=net, format=FORMATS[FormatName.LUQ_FP4], seed=b"test"),
+        names=NAMES,
+        task=task,
+        losses=lambda batch: task.losses(net, batch),
+        clip_norm=0.01,
+        micro=MicroBatches(task=task, examples=micro_examples, tokens=10_000, device=CPU),
+        device=CPU,
+    )

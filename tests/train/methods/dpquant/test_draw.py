@@ -73,3 +73,8 @@ def test_a_draw_is_made_again_from_its_seed_and_turn() -> None:
     assert first != [order(SCORES, BETA, b"another", turn).tolist() for turn in range(50)]
     assert len({tuple(one) for one in first}) > 5
     assert all(sorted(one) == list(range(5)) for one in first)
+
+
+def test_scores_far_apart_leave_no_chance() -> None:
+    """Rates that no float holds: the quotients of some are infinite, of others zero."""
+    np.testing.assert_allclose(inclusion([3.0, 1.0, 2.0, 4.0], 1e9, 2), [0, 1, 1, 0], atol=1e-12)

@@ -17,7 +17,7 @@ from privctl.train.methods.dpquant import sensitivity as module
 from privctl.train.methods.dpquant.sensitivity import PLACES, clipped
 from privctl.train.quantized import rounding
 from privctl.train.sampling import PoissonBatches
-from tests.train.methods.dpquant.support import NAMES, Blobs, network, sensitivity
+from tests.train.methods.dpquant.support import NAMES, Blobs, network, public_sensitivity, sensitivity
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -180,3 +180,18 @@ def test_micro_batches_do_not_matter_and_a_spoiled_example_counts_as_zero() -> N
     assert np.isfinite(spoiled).all()
     without = sensitivity(network(), task, batches=Fixed(np.delete(np.arange(10), 3))).release(0)
     assert spoiled == pytest.approx(without, abs=1e-9)
+
+
+def test_public_records_are_measured_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, task = network(), Blobs(9)
+    whole = public_sensitivity(net, task)
+    expected = sensitivity(net, task).differences(range(9), PLACES + 4)
+    np.testing.assert_allclose(whole.measure(4), expected.mean(0).numpy() / 0.01, rtol=1e-12)
+    assert not np.allclose(whole.measure(5), whole.measure(4), rtol=1e-6), "each measurement rounds anew"
+    assert expected.norm(dim=1).max() > 0.01, "what noise would need clipped is not"
+    np.testing.assert_allclose(public_sensitivity(net, task, 2).measure(4), whole.measure(4), rtol=1e-12)
+    # Nothing stays quantized, and of many records only the first are used.
+    batch = task.batch(range(9), whole.device, 0)
+    assert torch.equal(task.losses(net, batch), task.losses(network(), batch))
+    monkeypatch.setattr(module, "MOST_PUBLIC", 3)
+    np.testing.assert_allclose(whole.measure(4), expected[:3].mean(0).numpy() / 0.01, rtol=1e-12)

@@ -1,0 +1,98 @@
+"""What one audit is asked to do: its model, its parts, their settings, and where it writes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from audits.canaries.audit import CanaryRequest
+from audits.claims import EpsilonClaim
+from audits.extraction.audit import ExtractionRequest
+from audits.membership.audit import MembershipRequest
+from audits.secrets.audit import SecretRequest
+from privctl.data.columns import USUAL, Columns
+from privctl.data.several import DataPath, paths_of
+from privctl.domain.errors import CommandError
+from privctl.storage.atomic import require_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRequest:
+    """What to audit, and where to put the ``report`` and its ``scores``; ``force`` replaces what is there."""
+
+    model: Path
+    report: Path
+    scores: Path
+    membership: MembershipRequest | None = None
+    canaries: CanaryRequest | None = None
+    extraction: ExtractionRequest | None = None
+    secrets: SecretRequest | None = None
+    claim: EpsilonClaim | None = None
+    reference: Path | None = None
+    #: The model before training, for the attack on secrets; of an adapter, also what it is loaded on.
+    base: Path | None = None
+    #: 4 holds the base of an adapter, and a base that it is compared with, in 4 bits.
+    base_bits: int | None = None
+    #: Where scores are kept between audits; None keeps none.
+    cache: Path | None = None
+    task: str | None = None
+    max_length: int | None = None
+    resize: tuple[int, int] | None = None
+    columns: Columns = USUAL
+    device: str | None = None
+    force: bool = False
+    #: The log that the audit is entered into; None enters it nowhere.
+    log: Path | None = None
+    #: Where each training record's scores are written, for their owner alone; None writes none.
+    leaks: Path | None = None
+
+    @property
+    def written(self) -> tuple[Path, ...]:
+        """What the audit writes beside its log: the report, the scores, and the leaks where they were asked for."""
+        return (self.report, self.scores, *(() if self.leaks is None else (self.leaks,)))
+
+    @property
+    def files(self) -> dict[str, DataPath]:
+        """The data this audit reads, by role."""
+        files: dict[str, DataPath | None] = {}
+        if self.membership is not None:
+            files |= {"members": self.membership.members, "nonmembers": self.membership.nonmembers}
+            files |= {"split": self.membership.split}
+        if self.canaries is not None:
+            files |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
+        if self.extraction is not None:
+            files |= {"train": self.extraction.train, "heldout": self.extraction.heldout}
+        if self.secrets is not None:
+            files |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
+            files |= {"canaries": self.secrets.manifest or files.get("canaries")}
+        return {role: path for role, path in files.items() if path is not None}
+
+
+def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
+    """The paths of report and scores: ``output`` if given, else beside the model, else in the current folder."""
+    if output is None:
+        absolute = model.absolute()
+        name = absolute.name if model.is_dir() else absolute.stem
+        folder = model.parent if model.name else absolute.parent
+        output = (folder if os.access(folder, os.W_OK) else Path()) / f"{name}.audit.report.json"
+    require_name(output)
+    stem = output.name.removesuffix(".json").removesuffix(".report")
+    return output, output.with_name(f"{stem}.scores.safetensors")
+
+
+def require_distinct(request: AuditRequest) -> None:
+    """Raises CommandError where an output is an input or another output."""
+    read = [request.model, *(path for data in request.files.values() for path in paths_of(data))]
+    inputs = {path.resolve() for path in read}
+    outputs = (
+        ("--output", request.report), ("--output", request.scores), ("--log", request.log), ("--leaks", request.leaks)
+    )  # fmt: skip
+    for flag, path in outputs:
+        if path is not None and path.resolve() in inputs:
+            raise CommandError(f"{path} is an input of this audit; choose another {flag}")
+    if request.log is not None and request.log.resolve() in (request.report.resolve(), request.scores.resolve()):
+        raise CommandError(f"{request.log} is named as the log and as an output; choose another --log")
+    written = {path.resolve() for path in (request.report, request.scores, request.log) if path is not None}
+    if request.leaks is not None and request.leaks.resolve() in written:
+        raise CommandError(f"{request.leaks} is another output of this audit; choose another --leaks")

@@ -1,0 +1,239 @@
+"""Short prefixes, optimized so that the model continues with a given text: what a record's own beginning does not open.
+
+The search is greedy coordinate gradient (Zou et al. 2023, "Universal and transferable adversarial attacks on aligned
+language models"), and the question Schwarzschild et al. 2024 ask, "Rethinking LLM memorization through the lens of
+adversarial compression": is there a prompt shorter than the text that gives it word for word? A prefix that is long
+enough, searched for long enough, makes a model write anything. So the length and the forward passes are fixed, and the
+same search on held-out text is the control.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from audits.extraction.greedy import GreedyMatches, decide, margin_scores, rounding_margin
+from audits.scores.forward import enough_memory, measure_rows
+from privctl.domain.errors import CommandError
+from privctl.domain.progress import Advance, silent
+from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.parallel import ALONE, Workers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Substitutions tried together, and the likeliest of each position among which they are drawn.
+_TOGETHER, _LIKELIEST = 64, 64
+#: What a gradient costs, in forward passes: the backward pass takes about twice as long as a forward pass.
+GRADIENT = 3
+#: Rounds of substitutions without less loss, after which the search begins anew.
+_PATIENCE = 2
+#: A prefix of this share of the suffix, unless stated otherwise: one token stands for four.
+_COMPRESSION = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adversary:
+    """How many ``texts`` of each file are attacked, each with at most ``budget`` forward passes.
+
+    ``tokens`` is the length of the prefixes; None makes it a quarter of the suffix.
+    """
+
+    texts: int
+    budget: int = 1000
+    tokens: int | None = None
+
+    def length(self, suffix: int) -> int:
+        """The length of the prefixes before ``suffix`` tokens. Raises CommandError where it could hold all of these."""
+        tokens = max(1, suffix // _COMPRESSION) if self.tokens is None else self.tokens
+        if tokens >= suffix:
+            raise CommandError(
+                f"--adversarial-tokens is {tokens}, and --suffix-tokens {suffix}: a prefix as long as the text can "
+                "spell it out; give fewer"
+            )
+        if self.budget <= GRADIENT:
+            raise CommandError(
+                f"--adversarial-budget is {self.budget}; a gradient alone takes {GRADIENT} forward passes, give more"
+            )
+        return tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizedPrefixes:
+    """Of each attacked text: whether its prefix gives it, and the forward passes ``spent`` [texts] on finding that."""
+
+    matches: GreedyMatches
+    spent: NDArray[np.int64]
+
+
+def optimized_prefixes(
+    model: LanguageModel,
+    rows: Sequence[NDArray[np.int64]],
+    suffix: int,
+    adversary: Adversary,
+    *,
+    bos: bool,
+    seed: int,
+    workers: Workers = ALONE,
+    advance: Advance = silent,
+) -> OptimizedPrefixes | None:
+    """Search a prefix for the last ``suffix`` tokens of each of ``rows``, whose own beginnings are not looked at.
+
+    ``bos`` puts the first token of each row before its prefix. ``advance`` counts forward passes. None for a network
+    whose embeddings give no gradient.
+    """
+    embedding = _embedding(model)
+    if embedding is None:
+        return None
+    length = adversary.length(suffix)
+    width = bos + length + suffix
+    try:
+        start = np.concatenate([rows[0][:bos], _allowed(model)[np.arange(length) % 2], rows[0][-suffix:]])
+        _likeliest(model, embedding, start, suffix, length, _allowed(model))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return None  # some networks look ids up elsewhere, or in a way that has no gradient
+
+    def compute(some: Sequence[NDArray[np.int64]]) -> torch.Tensor:
+        with quiet_transformers(), enough_memory(model):
+            found = [_search(model, embedding, row, suffix, adversary, length, bos, seed, advance) for row in some]
+        return torch.tensor(np.array(found).reshape(len(some), -1))
+
+    found = workers.spread_rows(rows, compute, width + 1 + 2 * suffix).numpy()
+    tokens, spent, scores = found[:, :width], found[:, width], found[:, width + 1 :].reshape(-1, 2, suffix)
+    best = list(tokens.astype(np.int64))
+    matches = decide(model, best, scores[:, 0], scores[:, 1], workers)
+    return OptimizedPrefixes(matches=matches, spent=spent.astype(np.int64))
+
+
+def _search(
+    model: LanguageModel,
+    embedding: torch.nn.Module,
+    row: NDArray[np.int64],
+    suffix: int,
+    adversary: Adversary,
+    length: int,
+    bos: bool,
+    seed: int,
+    advance: Advance,
+) -> NDArray[np.float64]:
+    """The best row with its prefix, the passes spent, and the margin and own logit of its suffix, one after another."""
+    random, allowed = _random(seed, row[-suffix:]), _allowed(model)
+    best = np.concatenate([row[: int(bos)], random.choice(allowed, length), row[-suffix:]])
+    current, likeliest, scores = best, None, np.stack([np.full(suffix, -np.inf), np.zeros(suffix)])
+    least = loss = np.inf
+    spent, in_vain = 0, _PATIENCE
+    while True:
+        fresh = in_vain >= _PATIENCE
+        if fresh:  # a new start, where no substitution helps any more
+            current = np.concatenate([row[: int(bos)], random.choice(allowed, length), row[-suffix:]])
+            loss, likeliest, in_vain = np.inf, None, 0
+        if likeliest is None:
+            if spent + GRADIENT >= adversary.budget:
+                break
+            likeliest = _likeliest(model, embedding, current, suffix, length, allowed)
+            spent += GRADIENT
+        count = min(_TOGETHER, adversary.budget - spent)
+        if count < 1:
+            break
+        tried = _substituted(current, likeliest, count, int(bos), random)
+        if fresh:
+            tried[0] = current
+        spent += count
+        losses, margins, logits = _measured(model, tried, suffix)
+        comes_out = np.all(margins > rounding_margin(logits, model.dtype), axis=1)
+        place = int(np.where(comes_out, -np.inf, losses).argmin())
+        in_vain += 1
+        if losses[place] < loss:
+            current, loss, likeliest, in_vain = tried[place], float(losses[place]), None, 0
+        if losses[place] < least or comes_out[place]:
+            best, least, scores = tried[place], float(losses[place]), np.stack([margins[place], logits[place]])
+        if comes_out[place]:
+            break
+    advance(adversary.budget)
+    return np.concatenate([best, [spent], scores.ravel()])
+
+
+def _likeliest(
+    model: LanguageModel,
+    embedding: torch.nn.Module,
+    row: NDArray[np.int64],
+    suffix: int,
+    length: int,
+    allowed: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """For each place of the prefix the ids [length, likeliest] that promise the least loss, to first order."""
+    caught: list[torch.Tensor] = []
+
+    def catch(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        caught.append(output.detach().requires_grad_())
+        return caught[-1]
+
+    ids = torch.from_numpy(row).to(model.device)[None]
+    handle = embedding.register_forward_hook(catch)
+    try:
+        with torch.enable_grad():
+            logits = model.network(input_ids=ids, use_cache=False).logits[0, -suffix - 1 : -1].float()
+            loss = torch.nn.functional.cross_entropy(logits, ids[0, -suffix:])
+            (slope,) = torch.autograd.grad(loss, caught[0])
+    finally:
+        handle.remove()
+    weight: torch.Tensor = embedding.weight  # type: ignore[assignment]
+    promised = (slope[0, -suffix - length : -suffix].to(weight.dtype) @ weight.detach().T).float()
+    open_to_it = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
+    open_to_it[torch.from_numpy(allowed).to(weight.device)] = True
+    promised = promised.masked_fill(~open_to_it, torch.inf)
+    best = promised.topk(min(_LIKELIEST, len(allowed)), dim=1, largest=False).indices
+    return np.asarray(best.cpu().numpy(), dtype=np.int64)
+
+
+def _substituted(
+    row: NDArray[np.int64], likeliest: NDArray[np.int64], count: int, start: int, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """``count`` copies of ``row``, each with one token of its prefix replaced by one of the ``likeliest``."""
+    copies = np.tile(row, (count, 1))
+    places = random.integers(len(likeliest), size=count)
+    copies[np.arange(count), start + places] = likeliest[places, random.integers(likeliest.shape[1], size=count)]
+    return copies
+
+
+def _measured(
+    model: LanguageModel, rows: NDArray[np.int64], suffix: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """The loss [rows], and margin and own logit [rows, suffix], of the rows' suffixes."""
+
+    def measure(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
+        return torch.cat([loss[None], margin_scores(logits, targets)])
+
+    values, _ = measure_rows(model, list(rows), measure, 3, last=suffix)
+    loss, margin, logit = values.reshape(3, len(rows), suffix)
+    return np.nan_to_num(loss.mean(axis=1), nan=np.inf), margin, logit
+
+
+def _embedding(model: LanguageModel) -> torch.nn.Module | None:
+    """What turns ids into vectors, where it is one table that all ids share."""
+    try:
+        module = model.network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
+    weight = getattr(module, "weight", None)
+    return module if weight is not None and weight.ndim == 2 and len(weight) >= model.vocabulary else None
+
+
+def _allowed(model: LanguageModel) -> NDArray[np.int64]:
+    """Ids that a prefix may hold: not the special ones, which no user types."""
+    special = list(getattr(model.tokenizer, "all_special_ids", ()))
+    return np.setdiff1d(np.arange(min(model.vocabulary, len(model.tokenizer))), special)
+
+
+def _random(seed: int, target: NDArray[np.int64]) -> np.random.Generator:
+    """Of its own for each text, whichever process searches and whatever the other texts are."""
+    digest = hashlib.blake2b(target.tobytes(), digest_size=8, key=seed.to_bytes(8, "little")).digest()
+    return np.random.default_rng(int.from_bytes(digest, "little"))

@@ -1,0 +1,83 @@
+"""(n, p)-discoverable extraction over a grid of n and p, with held-out text as the control.
+
+Hayes et al. 2024, "Measuring memorization in language models via probabilistic extraction". Each share follows exactly
+from the texts' probabilities under the sampling settings; nothing is sampled. A text is (n, p)-discoverable if its
+probability is at least 1 - (1-p)^(1/n), so the points of the grid are cuts of one score, and all of them are tested
+together: Fisher's exact test at each cut, times the number of distinct cuts, which is known before the labels are.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.extraction.discoverable import log_success
+from audits.statistics.two_rates import FISHER, detectable_share, fisher
+from privctl.domain.evidence import Bound, Evidence
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+QUERIES = (1, 10, 100, 1000, 10_000)
+PROBABILITIES = (0.1, 0.5, 0.9)
+GRID = "share found by sampling beyond held-out text, over n and p"
+_TEST = f"{FISHER}, times the distinct cuts"
+
+
+def discoverable_counts(logp: NDArray[np.float64]) -> list[int]:
+    """How many of the texts of log-probability ``logp`` [texts] (nats) are found at each (p, n), n running faster."""
+    by_queries = {n: log_success(logp, n) for n in QUERIES}
+    return [int((by_queries[n] >= np.log(p)).sum()) for p, n in product(PROBABILITIES, QUERIES)]
+
+
+def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, level: float) -> Evidence:
+    """The shares of both sides at each point, and one test at ``level`` of whether training text is found more often.
+
+    ``train`` and ``heldout`` are log-probabilities [texts] of the texts that are compared. Without held-out text there
+    are counts and no estimate.
+    """
+    ours = discoverable_counts(train)
+    details: dict[str, float] = {"training_texts": len(train), **_named("training", ours)}
+    samples = {"training": len(train)}
+    if heldout is not None:
+        samples["held_out"] = len(heldout)
+    if heldout is None or not (len(train) and len(heldout)):
+        reason = "a comparison needs texts of both files"
+        return Evidence(
+            method="extraction", quantity=GRID, estimate=None, confidence=1 - level, samples=samples, details=details,
+            reason=reason,
+        )  # fmt: skip
+    theirs = discoverable_counts(heldout)
+    pairs = list(zip(ours, theirs, strict=True))
+    cuts = {a + b for a, b in pairs} - {0, len(train) + len(heldout)}
+    least = min((fisher(a, len(train), b, len(heldout)) for a, b in pairs if a + b in cuts), default=1.0)
+    p_value = min(1.0, max(1, len(cuts)) * least)
+    reach = detectable_share(len(train), len(heldout), level / max(1, len(cuts)))
+    return Evidence(
+        method="extraction",
+        quantity=GRID,
+        estimate=max(a / len(train) - b / len(heldout) for a, b in pairs),
+        confidence=1 - level,
+        bound=Bound.NONE,
+        interval=_TEST,
+        samples=samples,
+        details={
+            **details,
+            "held_out_texts": len(heldout),
+            **_named("held out", theirs),
+            "cuts": len(cuts),
+            "p_value": p_value,
+            "level": level,
+            "detected": float(p_value <= level),
+            "chance": 0.0,
+            **({} if reach is None else {"detectable": reach}),
+        },
+    )
+
+
+def _named(side: str, counts: list[int]) -> dict[str, float]:
+    """Counts by the names that reports give them, such as "training p=0.5 n=100"."""
+    points = product(PROBABILITIES, QUERIES)
+    return {f"{side} p={p:g} n={n}": count for (p, n), count in zip(points, counts, strict=True)}

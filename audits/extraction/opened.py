@@ -1,0 +1,159 @@
+"""Evidence from optimized prefixes: how many texts of both files they open, and one exact test of the difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.extraction.adversarial import GRADIENT, Adversary, OptimizedPrefixes, optimized_prefixes
+from audits.extraction.summary import UncertainCount
+from audits.extraction.windows import WindowShape
+from audits.statistics.metrics import CLOPPER_PEARSON
+from audits.statistics.two_rates import FISHER, detectable_share, fisher
+from privctl.domain.errors import CommandError
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.progress import Progress, unseen
+from privctl.domain.report import Omission
+from privctl.models.language import LanguageModel
+from privctl.parallel import ALONE, Workers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+METHOD = "adversarial prefix"
+BEYOND = "rate beyond held-out text"
+#: Two rates and their comparison.
+QUANTITIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothSides:
+    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn."""
+
+    train: OptimizedPrefixes
+    heldout: OptimizedPrefixes
+    adversary: Adversary
+    tokens: int
+
+
+def require_control(adversary: Adversary, shape: WindowShape, *, heldout: bool) -> None:
+    """Raise CommandError without held-out text, and for prefixes of no use."""
+    tokens = adversary.length(shape.suffix)
+    if not heldout:
+        raise CommandError("--adversarial needs --heldout: a prefix can be found for text that nobody trained on too")
+    if tokens > shape.prefix:
+        raise CommandError(
+            f"--adversarial-tokens is {tokens}, more than --prefix-tokens {shape.prefix}; give at most that"
+        )
+
+
+def parameters(adversary: Adversary, shape: WindowShape) -> dict[str, Any]:
+    """What the report says of the search."""
+    return {
+        "adversarial_texts": adversary.texts,
+        "adversarial_tokens": adversary.length(shape.suffix),
+        "adversarial_budget": adversary.budget,
+        "adversarial_search": f"greedy coordinate gradient; a gradient counts as {GRADIENT} forward passes",
+    }
+
+
+def omissions(adversary: Adversary | None, found: BothSides | None) -> tuple[Omission, ...]:
+    """That no prefix was searched, where one was asked for."""
+    if adversary is None or found is not None:
+        return ()
+    reason = "no text is left to search for, or the embeddings of this network give no gradient to search by"
+    return (Omission(what=METHOD, reason=reason),)
+
+
+def search_both(
+    model: LanguageModel,
+    sides: Sequence[Sequence[NDArray[np.int64]]],
+    shape: WindowShape,
+    adversary: Adversary,
+    seed: int,
+    workers: Workers = ALONE,
+    progress: Progress = unseen,
+) -> BothSides | None:
+    """The same search for texts drawn from both ``sides``; None for a network that gives no gradient."""
+    found = []
+    for rows in sides:
+        count = min(adversary.texts, len(rows))
+        drawn = np.sort(np.random.default_rng(seed).choice(len(rows), count, replace=False))
+        with progress("optimizing prefixes", count * adversary.budget / workers.size, "passes") as advance:
+            one = optimized_prefixes(
+                model, [rows[i] for i in drawn], shape.suffix, adversary, bos=shape.bos, seed=seed, workers=workers,
+                advance=advance,
+            )  # fmt: skip
+        if one is None:
+            return None
+        found.append(one)
+    return BothSides(train=found[0], heldout=found[1], adversary=adversary, tokens=adversary.length(shape.suffix))
+
+
+def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
+    """The rates of texts that a prefix opens, and whether training text is opened more often.
+
+    Undecided texts count against a difference.
+    """
+    ours, theirs = _count(both.train), _count(both.heldout)
+    samples = {"training": ours.total, "held_out": theirs.total}
+    rates = [
+        Evidence(
+            method=METHOD,
+            quantity=f"rate on {side} text",
+            estimate=count.extracted / count.total,
+            lower=count.interval(1 - confidence)[0],
+            upper=count.interval(1 - confidence)[1],
+            confidence=confidence,
+            interval=CLOPPER_PEARSON,
+            samples=samples,
+            details={
+                "texts": count.total,
+                "extracted": count.extracted,
+                "undecided": int(found.matches.undecided.sum()),
+                "prefix_tokens": both.tokens,
+                "budget": both.adversary.budget,
+                "passes_mean": float(found.spent.mean()),
+            },
+        )
+        for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
+    ]
+    level = 1 - confidence
+    p_value = fisher(ours.least, ours.total, theirs.most, theirs.total)
+    reach = detectable_share(ours.total, theirs.total, level)
+    beyond = Evidence(
+        method=METHOD,
+        quantity=BEYOND,
+        estimate=ours.extracted / ours.total - theirs.extracted / theirs.total,
+        confidence=confidence,
+        bound=Bound.NONE,
+        interval=FISHER,
+        samples=samples,
+        details={
+            "training_texts": ours.total,
+            "training_extracted": ours.extracted,
+            "training_least": ours.least,
+            "held_out_texts": theirs.total,
+            "held_out_extracted": theirs.extracted,
+            "held_out_most": theirs.most,
+            "p_value": p_value,
+            "level": level,
+            "detected": float(p_value <= level),
+            "chance": 0.0,
+            **({} if reach is None else {"detectable": reach}),
+        },
+    )
+    return (beyond, *rates)
+
+
+def _count(found: OptimizedPrefixes) -> UncertainCount:
+    extracted, undecided = found.matches.extracted, found.matches.undecided
+    return UncertainCount(
+        extracted=int(extracted.sum()),
+        least=int((extracted & ~undecided).sum()),
+        most=int((extracted | undecided).sum()),
+        total=len(extracted),
+    )

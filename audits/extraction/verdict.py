@@ -1,0 +1,104 @@
+"""The verdict on extraction: what the evidence says of training text against held-out text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from audits.extraction import opened
+from audits.extraction.grid import GRID
+from audits.extraction.near import NEAR
+from audits.extraction.reach import LEAST_RATE
+from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND, near_quantity
+from privctl.domain.evidence import Evidence
+from privctl.domain.verdict import Outcome, Verdict
+
+SUBJECT = "training text cannot be extracted"
+
+
+def verdict(evidence: Sequence[Evidence]) -> Verdict:
+    """Compare the rate on training text with that on held-out text; without the latter, the verdict is inconclusive."""
+    evidence_by_quantity = {item.quantity: item for item in evidence if item.method == METHOD}
+    rate = evidence_by_quantity["rate on training text"]
+    summary = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
+    unsure = "the difference from held-out text is not certain"
+    beyond, near = evidence_by_quantity.get(BEYOND), evidence_by_quantity.get(NEAR_BEYOND)
+    if beyond is None or beyond.lower is None:
+        close = evidence_by_quantity.get(near_quantity("training", NEAR[-1]))
+        if close is not None and close.details["extracted"] > rate.details["extracted"]:
+            summary += f", {close.details['extracted']:.0f} within an edit distance of {NEAR[-1]:g}"
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
+        )
+    summary += (
+        f", against {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
+    )
+    if near is not None and near.details["training_extracted"] > beyond.details["training_extracted"]:
+        summary += (
+            f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
+            f"{near.details['held_out_extracted']:.0f}"
+        )
+    prefixes = next((item for item in evidence if (item.method, item.quantity) == (opened.METHOD, opened.BEYOND)), None)
+    if prefixes is not None:
+        summary += (
+            f"; optimized prefixes open {prefixes.details['training_extracted']:.0f} of "
+            f"{prefixes.details['training_texts']:.0f}, against {prefixes.details['held_out_extracted']:.0f} of "
+            f"{prefixes.details['held_out_texts']:.0f}"
+        )
+    if prefixes is not None and prefixes.details["detected"]:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{summary} (p = {prefixes.details['p_value']:.2g})",
+        )
+    if beyond.lower > 0 or (near is not None and (near.lower or 0) > 0):
+        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
+    sampled = [item for name, item in evidence_by_quantity.items() if " text found in " in name]
+    if len(sampled) == 2 and (sampled[0].lower or 0.0) > (1.0 if sampled[1].upper is None else sampled[1].upper):
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{summary}; by sampling {100 * (sampled[0].estimate or 0):.2g} % of the training texts come "
+            f"out, and {100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
+        )
+    grid = evidence_by_quantity.get(GRID)
+    if grid is not None and grid.details.get("detected"):
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.REFUTED,
+            reason=f"{summary}; by sampling more training texts come out than held-out ones, by up to "
+            f"{100 * (grid.estimate or 0):.2g} % of them (p = {grid.details['p_value']:.2g})",
+        )
+    reach = beyond.details.get("detectable", 1.0)
+    if reach <= LEAST_RATE:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.CONSISTENT,
+            reason=f"{summary}; {unsure}, where a share of {100 * reach:.2g} % would have been",
+        )
+    return Verdict(
+        subject=SUBJECT,
+        outcome=Outcome.INCONCLUSIVE,
+        reason=f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; "
+        + _would_decide(beyond, near),
+    )
+
+
+def _would_decide(*differences: Evidence | None) -> str:
+    """How many records to give, by the comparison that needs fewest; nothing where held-out text comes out as often."""
+    given = [item for item in differences if item is not None and "needed" in item.details]
+    growing = [item for item in given if (item.estimate or 0) > 0]
+    if not growing:
+        least = min((item.details["needed"] for item in given), default=None)
+        return (
+            "more than 100,000 of each file would be needed"
+            if least is None
+            else f"give {least:,.0f} of each file, of which a share of {100 * LEAST_RATE:g} % would be seen"
+        )
+    best = min(growing, key=lambda item: item.details["needed"])
+    nearly = "nearly " if best.quantity == NEAR_BEYOND else ""
+    return (
+        f"if {nearly}as many of the others come out, {best.details['needed']:,.0f} of each file decide four times in "
+        "five"
+    )

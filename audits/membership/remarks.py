@@ -1,0 +1,66 @@
+"""What a membership audit says beside its evidence: how to read it, and what was left out, cut, or looks odd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from audits.membership.attack import Settings
+from audits.scores.table import ScoreTable
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission
+from privctl.domain.shown import counted
+
+_SIDES = {True: "member", False: "nonmember"}
+
+
+def of_groups(field: str, records: Mapping[str, int], groups: Mapping[str, int]) -> str:
+    """What is counted where ``groups`` of ``records`` are judged, both by side."""
+    return (
+        f"what is counted are groups of records with one value of {field!r}: {counted(groups['members'], 'group')} of "
+        f"{counted(records['members'], 'member')} and {counted(groups['nonmembers'], 'group')} of "
+        f"{counted(records['nonmembers'], 'non-member')}, each with one score from an attack. Groups, not records, are "
+        "taken to be independent of each other"
+    )
+
+
+def caveats(attacks: Sequence[str], intervals: int, settings: Settings, alpha: float) -> list[str]:
+    """How to read the evidence of ``attacks``: ``intervals`` are reported, and one test errs at most ``alpha``."""
+    names = ", ".join(attacks)
+    tried = counted(len(attacks), "attack was", "attacks were")
+    return [
+        f"{tried} tried ({names}). Whether any does better than chance is decided by one permutation test over all "
+        f"of them, which errs at most {100 * alpha:.3g} times in 100 if both files were drawn alike",
+        f"{counted(intervals, 'interval')} of AUC, TPR and the like only say how large the differences are; each "
+        f"holds at {100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
+        "a stronger attack may find what these did not",
+    ]
+
+
+def data_warnings(table: ScoreTable, max_length: int | None) -> list[str]:
+    """Which records were left out, and how many were cut to ``max_length`` tokens."""
+    warnings = [
+        f"left out: {counted(count, _SIDES[member])}, {skip.reason}"
+        for (member, skip), count in table.skip_counts().items()
+    ]
+    cut = int(table.truncated.sum())
+    if cut:
+        warnings.append(f"cut to their first {max_length} tokens: {cut} of {counted(table.records, 'record')}")
+    return warnings
+
+
+def omissions(table: ScoreTable) -> list[Omission]:
+    """The records that were left out, as parts that the audit did not do."""
+    return [
+        Omission(what=counted(count, _SIDES[member]), reason=skip.reason)
+        for (member, skip), count in table.skip_counts().items()
+    ]
+
+
+def backwards_warnings(evidence: Sequence[Evidence]) -> list[str]:
+    """Warn about attacks with an AUC below chance. That points at the data, so the scores are not silently negated."""
+    return [
+        f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
+        "data than non-members; check that the two files were not swapped and come from one source"
+        for item in evidence
+        if item.quantity == "AUC" and item.upper is not None and item.upper < item.details["chance"]
+    ]

@@ -1,0 +1,33 @@
+"""Two counts compared: is a share among some records larger than among others, by Fisher's exact test?
+
+Fisher 1935. Given how many of all records count, who is on which side is a uniform draw under the null hypothesis, so
+the number on the first side is hypergeometric.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from scipy.special import betaincinv
+from scipy.stats import hypergeom
+
+from audits.statistics.power import POWER
+
+FISHER = "Fisher's exact test, one-sided"
+
+
+def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
+    """The p-value of ``found`` of ``total`` against ``other_found`` of ``other_total``, for a larger share.
+
+    3 of 4 against 1 of 4 (the lady tasting tea) is 17/70, .242857.
+    """
+    return min(1.0, float(hypergeom.sf(found - 1, total + other_total, found + other_found, total)))
+
+
+def detectable_share(total: int, other_total: int, level: float, power: float = POWER) -> float | None:
+    """The least true share of ``total`` that ``fisher`` finds with ``power`` where no other record counts.
+
+    None where even all of ``total`` would not reach ``level``.
+    """
+    fewest = 1 + bisect_left(range(1, total + 1), True, key=lambda k: fisher(k, total, 0, other_total) <= level)
+    return float(betaincinv(fewest, total - fewest + 1, power)) if fewest <= total else None

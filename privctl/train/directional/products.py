@@ -1,0 +1,97 @@
+"""Each example's derivatives in any number of groups by one backward pass: products with per-example gradients.
+
+A layer's gradient of an example is a sum of outer products g_t a_t^T, so its product with a direction U is sum_t
+<g_t, U a_t>: as much work as the layer itself, whatever else fires, and no gradient is formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import InputError
+from privctl.train.clipping.embedding import Lookup
+from privctl.train.clipping.engine import PerExample
+from privctl.train.clipping.factors import Clipping
+from privctl.train.clipping.linear import Outer
+from privctl.train.clipping.products import operand
+from privctl.train.clipping.terms import Dense, GradientTerm, chunks
+from privctl.train.directional.passes import Losses, check_losses, differentiating
+from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of, parameters_of
+
+Terms = Mapping[str, Sequence[GradientTerm]]
+
+
+class Products:
+    """Finds derivatives of ``network`` by products. A parameter's gradients are compared with autograd's only once."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._compared: set[str] = set()
+
+    def by_example(self, losses_of: Losses, queries: Sequence[DirectionalQuery]) -> Tensor:
+        """Derivatives (n, fired) float64 from one backward pass, however many groups fire."""
+        fired = parameters_of(queries)
+        try:
+            with differentiating(self._network, fired.values(), alone=True):
+                losses, terms = self._terms(losses_of, fired.keys())
+        except _UnusedError as found:
+            return torch.zeros((found.rows, len(queries)), dtype=torch.float64, device=device_of(queries))
+        except InputError as error:
+            raise MethodUnavailableError(f"{error}; or take the method partial or difference") from None
+        with torch.no_grad():
+            return torch.stack([_slopes(terms, question, losses) for question in queries], 1)
+
+    def _terms(self, losses_of: Losses, fired: Collection[str]) -> tuple[Tensor, Terms]:
+        known = self._compared.issuperset(fired)
+        with PerExample(self._network, Clipping(norm=1.0), may_promote=False, compared=known) as engine:
+            losses, terms = engine.terms(partial(_checked, losses_of))
+        if len(losses) > 1:  # a single example shows little
+            self._compared |= terms.keys()
+        return losses, terms
+
+
+class _UnusedError(Exception):
+    """None of the fired tensors took part in the losses of a batch of so many ``rows``."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
+def _checked(losses_of: Losses) -> Tensor:
+    losses = check_losses(losses_of())
+    if not losses.requires_grad:
+        raise _UnusedError(len(losses))
+    return losses
+
+
+def _slopes(terms: Terms, question: DirectionalQuery, losses: Tensor) -> Tensor:
+    total = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
+    for name, along in question.direction.items():
+        for term in terms.get(name, ()):
+            total += product(term, along)
+    return total
+
+
+def product(term: GradientTerm, along: Tensor) -> Tensor:
+    """<gradient, ``along``> (n,) float64 of each example's gradient in ``term``."""
+    match term:
+        case Outer(inputs=inputs, gradients=gradients, transposed=transposed):
+            moved = operand(inputs) @ (along if transposed else along.mT)
+            return _inner(moved, operand(gradients))
+        case Lookup(ids=ids, gradients=gradients):
+            return _inner(along[ids], gradients.to(along.dtype))
+        case Dense(gradients=gradients):
+            return _inner(gradients.to(along.dtype), along[None])
+    count = len(term.slack())
+    parts = [term.example_gradients(rows) for rows in chunks(count, 4 * along.numel())]
+    return torch.cat([_inner(part.to(along.dtype), along[None]) for part in parts])
+
+
+def _inner(left: Tensor, right: Tensor) -> Tensor:
+    """Sums over all but the first dimension, in float64: products of opposite sign all but cancel."""
+    return (left * right).flatten(1).sum(1, dtype=torch.float64)

@@ -1,0 +1,98 @@
+"""Quantile regression of labelled records and images: it sees a leak through what these look like."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audits.membership import quantile
+from audits.membership.attack import Candidates, Settings
+from audits.membership.features import LABELS, image_features, label_features
+from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
+from audits.statistics.metrics import auc
+from privctl.data.columns import HeadKind
+from privctl.data.records import Record
+from tests.audits.membership.test_scores import candidates
+
+SETTINGS = Settings()
+
+
+def sigmoid_log(phi: np.ndarray) -> np.ndarray:
+    return -np.log1p(np.exp(-phi))
+
+
+def pictures(shift: float, *, floats: bool = False, seed: int = 0, count: int = 800) -> Candidates:
+    """Images that are the easier the brighter they are, by far more than by membership, and one label is hard."""
+    source = np.random.default_rng(seed)
+    member = np.arange(count) % 2 == 0
+    bright, label = source.uniform(60, 190, count), source.integers(3, size=count)
+    pixels = np.clip(source.normal(bright[:, None, None, None], 20, (count, 8, 8, 3)), 0, 255).astype(np.uint8)
+    phi = bright / 20 - 3 * (label == 2) + source.normal(scale=0.4, size=count) + shift * member
+    told = candidates(sigmoid_log(phi), [""] * count, member)
+    images = [each.transpose(2, 0, 1).astype(np.float32) for each in pixels] if floats else list(pixels)
+    listed = [Record(i, "", str(name), image) for i, (name, image) in enumerate(zip(label, images, strict=True))]
+    return replace(told, records=listed, task=IMAGE_CLASSIFICATION, head=HeadKind.ONE)
+
+
+def area(told: Candidates, scores: np.ndarray) -> float:
+    return auc(*told.table.split(scores)).value
+
+
+def test_a_leak_behind_what_images_look_like() -> None:
+    told = pictures(0.8, count=400)
+    assert not quantile.ATTACK.missing(told)
+    assert area(told, quantile.score(told, SETTINGS)) > 0.72 > 0.65 > area(told, told.mean_lp)
+
+
+@pytest.mark.slow
+def test_it_is_the_image_that_tells_what_to_expect() -> None:
+    told = pictures(0.8)
+    assert area(told, quantile.score(told, SETTINGS)) > 0.78
+    assert area(told, quantile.unlabelled(told, SETTINGS)) > 0.78, "relabelled records are tested by as much"
+    shuffled = np.random.default_rng(1).permutation(told.table.records)
+    others = replace(told, records=[told.records[i] for i in shuffled])
+    assert area(others, quantile.score(others, SETTINGS)) < 0.66
+
+
+@pytest.mark.slow
+def test_no_leak_is_found_in_images_without_one() -> None:
+    nothing = [pictures(0, seed=seed, count=300) for seed in range(6)]
+    areas = [area(told, quantile.score(told, SETTINGS)) for told in nothing]
+    assert np.mean(areas) == pytest.approx(0.5, abs=4 * 0.033 / 6**0.5)
+
+
+def test_images_of_either_form_look_alike() -> None:
+    bytes_, floats = (image_features(pictures(0, floats=floats, count=20).records) for floats in (False, True))
+    compressed = 2 * 3 + 2  # the bytes of floats compress otherwise
+    assert np.delete(bytes_, compressed, 1) == pytest.approx(np.delete(floats, compressed, 1))
+    assert bytes_.std(0)[: 2 * 3 + 3] == pytest.approx(1)
+
+
+def test_what_labels_say() -> None:
+    ones = [Record(i, "", name) for i, name in enumerate("aab")]
+    assert label_features(ones, HeadKind.ONE).tolist() == [[1, 1, 0], [1, 1, 0], [1, 0, 1]]
+    several = [Record(0, "", '["x", "y"]'), Record(1, "", "[]"), Record(2, "", '["y"]')]
+    assert label_features(several, HeadKind.SEVERAL).tolist() == [[2, 1, 1], [0, 0, 0], [1, 1, 0]]
+    numbers = [Record(i, "", str(value)) for i, value in enumerate((1.0, -2.0, 4.5))]
+    assert label_features(numbers, HeadKind.NUMBER).tolist() == [[1, 0], [-2, 3], [4.5, 3.5]]
+    many = [Record(i, "", str(i)) for i in range(100)]
+    assert label_features(many, HeadKind.ONE).shape == (100, LABELS + 1)
+    assert label_features(many, None).shape == (100, 0)
+
+
+@pytest.mark.slow
+def test_a_hard_label_is_expected_to_be_hard() -> None:
+    """Texts that say nothing, of which one in three has a label that is far harder."""
+    source = np.random.default_rng(3)
+    count = 600
+    member, label = np.arange(count) % 2 == 0, source.integers(3, size=count)
+    phi = 3.0 - 6 * (label == 2) + source.normal(scale=0.5, size=count) + 0.6 * member
+    told = candidates(sigmoid_log(phi), ["same"] * count, member)
+    listed = [Record(i, "same", str(name)) for i, name in enumerate(label)]
+    told = replace(told, records=listed, task=TEXT_CLASSIFICATION, head=HeadKind.ONE)
+    with_labels = area(told, quantile.score(told, SETTINGS))
+    without = area(told, quantile.score(replace(told, head=None), SETTINGS))
+    assert with_labels > 0.78
+    assert with_labels > without + 0.08

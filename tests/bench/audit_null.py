@@ -1,0 +1,276 @@
+"""Whole audits with every attack on, of models that saw no record: how many find something, and what it takes to find.
+
+No model was trained on any of the records, so each verdict that something leaks, and each claim refuted, is false. An
+audit allows itself 5 %. The power is that of the joint test for scores of known AUC, beside what an audit says that it
+could have seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from privctl.show.text.style import table
+from tests.bench.common import RESULTS, publish, save
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from privctl.domain.report import PrivacyReport
+
+LEVEL = 0.05
+#: Records a side; those put aside for ``recall`` leave enough for a fused score. Users have five records each.
+SIDE, USERS, EACH = 118, 24, 5
+#: The strongest claim there is, which is true of a model that was not trained on the records.
+CLAIM = (0.0, 1e-5)
+#: Other scores, which know nothing of membership, and how much all scores correlate.
+COMPANY, ALIKE = 14, 0.7
+RELABELLINGS = 199
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """This bench's flags."""
+    parser.add_argument("--sets", type=int, default=200, help="data sets of each kind")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="others keep their result")
+    parser.add_argument("--power-sets", type=int, default=200, help="data sets for each point of the power")
+    parser.add_argument(
+        "--sides", type=int, nargs="*", default=[50, 100, 200, 400], help="for the power; none keeps it"
+    )
+
+
+def main(options: argparse.Namespace) -> None:
+    """Measure and publish, after each kind what is known by then."""
+    path = Path(options.output) if options.output else RESULTS / "audit-null.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    found = dict(known.get("null", {}))
+    data = {"level": LEVEL, "claim": CLAIM, "null": found, "power": known.get("power", [])}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in options.kinds:
+            found[kind] = false_alarms(kind, options.sets, Path(folder))
+            save("audit-null", data, options.output)
+    if options.sides:
+        data["power"] = [power_at(side, options.power_sets) for side in options.sides]
+    rows = [
+        [kind, str(found[kind]["sets"]), *(_shown(found[kind], name) for name in ("refuted", "rejected"))]
+        for kind in KINDS
+        if kind in found
+    ]
+    publish("audit-null", ["audit", "data sets", "refuted", "test rejects"], rows, data, options.output)
+    headings = ["records a side", "sees, alone", "found", "sees, among others", "found"]
+    names = ("alone_sees", "alone", "together_sees", "together")
+    print(table(headings, [[str(p["records_per_side"]), *(f"{p[name]:.3f}" for name in names)] for p in data["power"]]))
+
+
+def _shown(found: Mapping[str, Any], name: str) -> str:
+    low, high = found[f"{name}_interval"]
+    return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def interval(count: int, sets: int) -> tuple[float, float]:
+    """Clopper and Pearson's at 95 %."""
+    from audits.statistics.metrics import clopper_pearson
+
+    low, high = clopper_pearson(count, sets, 0.05)
+    return float(low), float(high)
+
+
+def false_alarms(kind: str, sets: int, place: Path) -> dict[str, Any]:
+    """In how many of ``sets`` audits a verdict refutes anything, and in how many the joint test rejects."""
+    refuted = rejected = 0
+    attacks: list[str] = []
+    (place / kind).mkdir()
+    audit = KINDS[kind](place / kind)
+    for seed in range(sets):
+        report = audit(seed)
+        wrong, seen = concluded(report)
+        refuted, rejected = refuted + wrong, rejected + seen
+        attacks = list(report.parameters["attack"])
+        if seed % 20 == 19:
+            print(f"{kind}: {seed + 1} audits, {refuted} refuted, {rejected} rejected", file=sys.stderr, flush=True)
+    return {
+        "sets": sets,
+        "refuted": refuted,
+        "refuted_interval": interval(refuted, sets),
+        "rejected": rejected,
+        "rejected_interval": interval(rejected, sets),
+        "attacks": attacks,
+    }
+
+
+def concluded(report: PrivacyReport) -> tuple[bool, bool]:
+    """Whether ``report`` refutes anything, and whether its joint test rejects, which a baseline may silence."""
+    from privctl.domain.verdict import Outcome
+
+    refuted = any(item.outcome is Outcome.REFUTED for item in report.verdicts)
+    return refuted, any(item.test is not None and item.test.rejects for item in report.evidence)
+
+
+#: seed -> the report of an audit in which nothing is to be found.
+Null = Callable[[int], "PrivacyReport"]
+
+
+def _language_model(place: Path) -> Path:
+    from tests.audits.tiny import save_model
+
+    return save_model(place / "model", bos=True)
+
+
+def audited(model: Path, **options: Any) -> PrivacyReport:
+    import privctl
+
+    return privctl.audit(model, device="cpu", no_cache=True, force=True, **options)
+
+
+def _sides(place: Path, seed: int) -> dict[str, Path]:
+    from tests.audits.tiny import sentences, write_jsonl
+
+    texts = sentences(2 * SIDE, seed, longest=12)
+    return {
+        "members": write_jsonl(place / "m.jsonl", texts[:SIDE]),
+        "nonmembers": write_jsonl(place / "n.jsonl", texts[SIDE:]),
+    }
+
+
+def _together(place: Path) -> Null:
+    model = _language_model(place)
+    return lambda seed: audited(model, **_sides(place, seed), thorough=True)
+
+
+def _as_one(place: Path) -> Null:
+    model = _language_model(place)
+    return lambda seed: audited(model, **_sides(place, seed), thorough=True, attacks="fused")
+
+
+def _masked(place: Path) -> Null:
+    """A masked model, of the words that its tokenizer knows."""
+    from tests.audits import other
+    from tests.audits.tiny import write_jsonl
+
+    model = other.save(place / "model", "masked", wide=False)
+
+    def audit(seed: int) -> PrivacyReport:
+        texts = other.sentences(2 * SIDE, seed, longest=20)
+        members, others = (
+            write_jsonl(place / f"{name}.jsonl", some) for name, some in (("m", texts[:SIDE]), ("n", texts[SIDE:]))
+        )
+        return audited(model, members=members, nonmembers=others, thorough=True)
+
+    return audit
+
+
+def _images(place: Path) -> Null:
+    from tests.audits import other
+
+    model = other.save(place / "model", "vit", wide=False)
+
+    def audit(seed: int) -> PrivacyReport:
+        members, others = (other.write_data(place / name, "vit", SIDE, 2 * seed + i) for i, name in enumerate("mn"))
+        return audited(model, members=members, nonmembers=others, thorough=True)
+
+    return audit
+
+
+def _users(place: Path) -> Null:
+    """Users of five records each, who begin and end all of theirs with the same words."""
+    from tests.audits.tiny import sentences
+
+    model = _language_model(place)
+
+    def audit(seed: int) -> PrivacyReport:
+        texts = sentences(2 * USERS * EACH, seed, longest=9)
+        habits = sentences(2 * USERS, seed + 1_000_000, longest=4)
+        lines = [
+            json.dumps({"text": f"{habits[i // EACH]} {text}", "user": i // EACH}) + "\n"
+            for i, text in enumerate(texts)
+        ]
+        paths = {"members": place / "m.jsonl", "nonmembers": place / "n.jsonl"}
+        half = USERS * EACH
+        for path, some in zip(paths.values(), (lines[:half], lines[half:]), strict=True):
+            path.write_text("".join(some))
+        return audited(model, **paths, thorough=True, group_by="user")
+
+    return audit
+
+
+def _drawn(place: Path) -> Null:
+    """A split that privctl draws, held against a claim too."""
+    from audits.split.draw import SplitRequest, draw_split
+    from tests.audits.tiny import sentences, write_jsonl
+
+    model = _language_model(place)
+
+    def audit(seed: int) -> PrivacyReport:
+        data = write_jsonl(place / "data.jsonl", sentences(2 * SIDE, seed, longest=12))
+        draw_split(SplitRequest(data=data, folder=place / "split", force=True))
+        return audited(model, split=place / "split" / "manifest.json", thorough=True, claim=CLAIM)
+
+    return audit
+
+
+KINDS: dict[str, Callable[[Path], Null]] = {
+    "all attacks": _together,
+    "users": _users,
+    "drawn split, claim of epsilon 0": _drawn,
+    "data set": _as_one,
+    "masked model": _masked,
+    "images": _images,
+}
+
+
+def power_at(side: int, sets: int) -> dict[str, Any]:
+    """How often the joint test finds a score of the AUC that is said to be found four times in five, [sets] each.
+
+    First the score by itself, then with ``COMPANY`` others and, where there is one, the fused score.
+    """
+    from audits.membership.fused import LEAST
+    from audits.statistics.power import detectable_auc
+
+    print(f"power at {side} records a side", file=sys.stderr, flush=True)
+    alone = detectable_auc(side, side, LEVEL)
+    found: dict[str, Any] = {"records_per_side": side, "sets": sets, "alone_sees": alone}
+    found["alone"] = sum(_rejects(side, alone, seed, company=0)[0] for seed in range(sets)) / sets
+    together = float(_together_sees(side))
+    found["together_sees"], found["fused"] = together, side >= LEAST
+    found["together"] = sum(_rejects(side, together, seed, company=COMPANY)[0] for seed in range(sets)) / sets
+    return found
+
+
+def _together_sees(side: int) -> float:
+    """The AUC that an audit of all scores says it would notice, on average over ten data sets."""
+    from audits.statistics.power import detectable_area_beyond
+
+    critical = [_rejects(side, 0.5, seed, company=COMPANY)[1] for seed in range(10)]
+    return detectable_area_beyond(math.fsum(critical) / len(critical), side, side)
+
+
+def _rejects(side: int, area: float, seed: int, *, company: int) -> tuple[bool, float]:
+    """Whether the joint test rejects, and the critical value; the first score alone has the AUC ``area``."""
+    import numpy as np
+    from scipy.special import ndtri
+
+    from audits.membership.attack import RATES
+    from audits.membership.fused import LEAST
+    from audits.statistics.fused import FusedScore
+    from audits.statistics.max_t import max_t, rank_statistics
+
+    source = np.random.default_rng([side, seed, company])
+    member = np.arange(2 * side) < side
+    common = source.normal(size=2 * side)
+    scores: dict[str, NDArray[Any]] = {
+        str(i): math.sqrt(ALIKE) * common + math.sqrt(1 - ALIKE) * source.normal(size=2 * side)
+        for i in range(company + 1)
+    }
+    scores["0"] = scores["0"] + math.sqrt(2) * float(ndtri(area)) * member
+    statistics: dict[str, Any] = {name: rank_statistics(values, RATES) for name, values in scores.items()}
+    if company and side >= LEAST:
+        digests = [source.bytes(16) for _ in range(2 * side)]
+        fused = FusedScore(scores=scores, digests=digests, members=side, rates=RATES, seed=seed)
+        statistics["fused"] = fused.statistics
+    found = max_t(statistics, member, seed, LEVEL, RELABELLINGS)
+    return min(found.p_values.values()) <= LEVEL, found.critical
