@@ -58,8 +58,16 @@ def _examined(examine: Callable[..., Any], network: nn.Module, task: Any, limits
         found = examine(network, task, limits, stages, device)
         if key is None:
             return found
-        _PASSED[key] = found
-    return _PASSED[key]
+        _PASSED[key] = found, [set(engine._unable) for engine in _engines(stages)]
+    found, unable = _PASSED[key]
+    for engine, methods in zip(_engines(stages), unable, strict=True):
+        engine._unable |= methods  # what a self-test finds out about methods, the run goes by
+    return found
+
+
+def _engines(stages: Sequence[Any]) -> list[Any]:
+    """The derivatives that are taken in ``stages``."""
+    return [stage.view.engine for stage in stages if hasattr(stage.view, "engine")]
 
 
 def _key(network: nn.Module, task: Any, limits: Any, stages: Sequence[Any], device: Any) -> bytes | None:
@@ -94,14 +102,30 @@ def _key(network: nn.Module, task: Any, limits: Any, stages: Sequence[Any], devi
 
 def _view_key(view: Any, network: nn.Module) -> tuple[Any, ...] | None:
     """What tells a stage's view from others of the same network; None for one whose arguments are not known here."""
-    from privctl.train.contribution.views import ClippedGradients, LossOnly
+    from privctl.train.contribution.views import ClippedDerivatives, ClippedGradients, LossOnly
 
+    if type(view) is ClippedDerivatives and view.engine.network is network:
+        return _derivatives_key(view)
     if type(view) not in (ClippedGradients, LossOnly) or view.network is not network:
         return None
     around = _around_key(view.around, network)
     if around is None:
         return None
-    return (type(view).__name__, around, *((view.clipping, view.rounds) if type(view) is ClippedGradients else ()))
+    return (
+        type(view).__name__,
+        around,
+        *((view.clipping, view.rounds, view.passes) if type(view) is ClippedGradients else ()),
+    )
+
+
+def _derivatives_key(view: Any) -> tuple[Any, ...]:
+    """How derivatives are taken, and of how many groups at once.
+
+    Which groups, and along what, is left out, as each run draws its own and the self-test must pass with any.
+    """
+    engine = view.engine
+    groups = [len(fired) for fired, _ in view.fired_groups]
+    return (type(view).__name__, engine.method, engine.step, sorted(engine._unable), groups)
 
 
 def _around_key(around: Any, network: nn.Module) -> tuple[Any, ...] | None:

@@ -50,7 +50,8 @@ _OF_PLANNING = ("whole book", "prior")
 _OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
 _PLANNED_FORM = {"pairwise": "opposite contributions"}
 #: The one task whose models have no tokenizer to release.
-_IMAGES = "image-classification"
+#: Tasks without a vocabulary.
+_WITHOUT_TEXT = ("image-classification", "audio-classification")
 #: Why a tensor got no noise (by a word of the reason) -> the assumption it requires.
 _UNTOUCHED = {
     "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
@@ -97,6 +98,7 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
         if name not in states:
             yield f"it rests on the assumption {name!r}, which it does not state"
     yield from _of_names(report, states)
+    yield from _of_others(report, {a.name: a.statement for a in guarantee.assumptions})
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
         if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
@@ -113,6 +115,24 @@ def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
     ):
         return PrivacyUnit.SECRET
     return PrivacyUnit.EXAMPLE
+
+
+def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
+    """What a training says of its unit of privacy, or of its number of examples, that its parameters do not."""
+    if report.step != "retrain":
+        return
+    parameters = training_of(report)
+    unit, most = parameters.unit, parameters.max_records_per_user
+    own = "each record is one example"
+    if unit is not None:
+        used = "" if most is None else f", of which {most} at most are used,"
+        own = f"all records with one value of {unit!r}{used} are one example"
+    said = statements.get("unit of privacy", own)
+    if not (said == own or (unit is None and said.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    public = f"that there are {parameters.examples} examples is public"
+    if not (said := statements.get("number of examples", public)).startswith(public):
+        yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
 
 
 def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
@@ -163,7 +183,7 @@ def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     parameters, method = training_of(report), method_of(report)
     if parameters.frozen_norm_layers:
         yield "normalisation statistics"
-    if parameters.task != _IMAGES:
+    if parameters.task not in _WITHOUT_TEXT:
         yield "vocabulary"
     if method is not None:
         yield from method.premises(parameters, guarantee)

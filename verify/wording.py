@@ -72,7 +72,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
     "unit of privacy": (
         "each record is one example; who is in several records is protected in each, not in all together",
-        "all records with one value of .+ are one example",
+        r"all records with one value of .+?(, of which \d+ at most are used,)? are one example",
     ),
     "number of examples": (
         r"that there are \d+ examples is public: neighbours are compared at the same sampling rate, number of steps "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audits.secrets.evidence import PROTECTION, RECONSTRUCTION, TRACE
+from audits.secrets.evidence import PROTECTION, RECONSTRUCTION, SHARE_FOUND, TRACE
 from audits.secrets.planned_bound import Markov
 from audits.secrets.trace import CONTROLLED, DESIGNED, PAIRED
 from privctl.domain.evidence import Evidence
@@ -20,6 +20,9 @@ _ALTERNATIVE = {
     CONTROLLED: "; which ones the plan left out is taken for chance within their kind",
     PAIRED: "; whether from their own records or from others of their kind, only secrets never trained on could tell",
 }
+
+#: What a beam search is compared with.
+_BEAM = {DESIGNED: "of other draws of the same format", CONTROLLED: "of those never drawn"}
 
 
 def trace(evidence: Sequence[Evidence]) -> Verdict:
@@ -40,13 +43,12 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
     if detected:
         best = min(detected, key=lambda item: item.details["p_value"])
         name = _name(best)
-        difference = (
-            f"{100 * (best.estimate or 0):.3g} % more of them" if name == PAIRED else f"{best.estimate:.2f} bits more"
-        )
-        return verdict(
-            Outcome.REFUTED,
-            f"{difference} than {_against(name)} (p = {best.details['p_value']:.2g}){_ALTERNATIVE[name]}",
-        )
+        p_value = f"(p = {best.details['p_value']:.2g}){_ALTERNATIVE[name]}"
+        share = f"{100 * (best.estimate or 0):.3g} % more of them"
+        if best.quantity.startswith(SHARE_FOUND):
+            return verdict(Outcome.REFUTED, f"a beam search holds {share} than {_BEAM[name]} {p_value}")
+        difference = share if name == PAIRED else f"{best.estimate:.2f} bits more"
+        return verdict(Outcome.REFUTED, f"{difference} than {_against(name)} {p_value}")
     sizes = [min(n for n in item.samples.values() if n) for item in tests]
     if max(sizes) >= _ENOUGH:
         return verdict(Outcome.CONSISTENT, "no test found more than chance gives")

@@ -37,7 +37,7 @@ def test_five_hundred_ledgers() -> None:
     check(500, 16)
 
 
-@pytest.mark.parametrize("factor", [0.99, 1.01])
+@pytest.mark.parametrize("factor", [0.99, pytest.param(1.01, marks=pytest.mark.slow)])
 def test_a_number_that_is_one_percent_off_is_noticed(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     """A bound too low, and a floor too high."""
     name = "epsilon_bound" if factor < 1 else "epsilon_floor"

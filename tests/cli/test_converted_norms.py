@@ -41,7 +41,7 @@ DPQUANT = ("dpquant", *DP[1:], "--optimizer", "sgd", "--format", "luq-fp4", "--l
     ("family", "method"),
     [
         ("resnet", (*DP, "--optimizer", "sgd")),
-        ("resnet", CLIPPED),
+        pytest.param("resnet", CLIPPED, marks=pytest.mark.slow),
         pytest.param("mobilenet_v2", (*DP, "--optimizer", "sgd"), marks=pytest.mark.slow),
         pytest.param("mobilenet_v2", CLIPPED, marks=pytest.mark.slow),
         ("resnet", FERRET),

@@ -230,6 +230,7 @@ def test_images_adam_and_lower_precision(tmp_path: Path) -> None:
     assert all(cost > 0 for cost in report.parameters["multiply_adds"])
 
 
+@pytest.mark.slow
 def test_checkpointing_and_units(start: Path, data: Path, tmp_path: Path) -> None:
     usual = ("--noise-multiplier", "1", "--layers", "random", "--batch-size", "10", "--epochs", "1")
     assert run(call(start, data, tmp_path / "a", *usual, "--checkpointing")) == 0

@@ -101,7 +101,7 @@ def test_as_published_it_says_what_nats_are_and_are_not(
 @pytest.mark.parametrize(
     ("more", "kind"),
     [
-        (("--release", "gaussian", "--groups", "4"), SampledGaussian),
+        pytest.param(("--release", "gaussian", "--groups", "4"), SampledGaussian, marks=pytest.mark.slow),
         (("--release", "gaussian", "--publish", "value", "--silent", "hold"), SampledGaussian),
         (("--release", "randomized-response", "--groups", "eighth", "--optimizer", "sgd"), RandomizedResponse),
     ],

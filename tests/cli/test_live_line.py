@@ -134,7 +134,11 @@ def test_steps_cost_next_to_nothing(job: TrainingJob) -> None:
     [
         ("dp-sgd", ("--epsilon", "3"), ("epsilon", "records/s expected", "are withheld"), ("; loss", "tokens/s")),
         ("dp-sgd", ("--epsilon", "3", "--show-unprotected"), ("; loss", "tokens/s", "no guarantee covers"), ()),
-        ("ferret", ("--epsilon", "3", "--release", "gaussian"), ("epsilon", "are withheld"), ("; loss", "tokens/s")),
+        pytest.param(
+            *("ferret", ("--epsilon", "3", "--release", "gaussian")),
+            *(("epsilon", "are withheld"), ("; loss", "tokens/s")),
+            marks=pytest.mark.slow,
+        ),
         ("plain", (), ("; loss", "tokens/s", "peak memory", "to the last step"), ("epsilon", "withheld")),
     ],
 )

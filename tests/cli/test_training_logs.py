@@ -198,7 +198,7 @@ class Service(types.ModuleType):
         self.ended += 1
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+@pytest.mark.parametrize("name", ["wandb", pytest.param("mlflow", marks=pytest.mark.slow)])
 def test_a_service_gets_what_is_released_and_each_step_once(
     name: str, start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

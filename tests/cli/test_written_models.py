@@ -136,7 +136,14 @@ def test_vit(images: Path, tmp_path: Path) -> None:
         agrees(output, network(pixels).logits, labels)
 
 
-@pytest.mark.parametrize("method", [DP, ("plain",), ("dpquant", *DP[1:], "--format", "luq-fp4", "--layers", "all")])
+@pytest.mark.parametrize(
+    "method",
+    [
+        DP,
+        pytest.param(("plain",), marks=pytest.mark.slow),
+        pytest.param(("dpquant", *DP[1:], "--format", "luq-fp4", "--layers", "all"), marks=pytest.mark.slow),
+    ],
+)
 def test_text_classifier(method: tuple[str, ...], bert: Path, texts: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert retrain(method, bert, texts, output, *TEXT) == 0
@@ -222,7 +229,11 @@ FAULTS: dict[str, tuple[object, str, Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+# In quick tests one fault of the configuration, one of the words and one of the weights.
+@pytest.mark.parametrize(
+    "fault",
+    [name if name in ("layers", "words", "a value") else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS],
+)
 def test_a_planted_difference_is_refused_and_nothing_is_lost(
     fault: str, bert: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -215,7 +215,13 @@ class NoiseForOne(KeyedNoise):
 # 0.95 (60 of 60 simulated), as does noise for one in 300. ``test_loop`` finds half the noise in quick tests.
 @pytest.mark.parametrize(
     ("fault", "runs"),
-    [pytest.param(HalfNoise, 1500, marks=pytest.mark.slow), (QuarterNoise, 500), (NoiseForOne, 300)],
+    [
+        *(
+            pytest.param(fault, runs, marks=pytest.mark.slow)
+            for fault, runs in ((HalfNoise, 1500), (QuarterNoise, 500))
+        ),
+        (NoiseForOne, 300),
+    ],
 )
 def test_too_little_noise_is_found(fault: type[KeyedNoise], runs: int) -> None:
     assert measured(asked_for(), runs, noise=lambda seed: fault(NoiseSource(seed))) > EPSILON
@@ -243,6 +249,7 @@ class PublicPasses:
         return self._passes.batch(0)
 
 
+@pytest.mark.slow
 def test_passes_that_are_called_poisson_batches_are_found() -> None:
     assert measured(asked_for(6), 500, batches=PublicPasses, zeroed=True) > EPSILON
 

@@ -36,10 +36,10 @@ def private(rows: Tensor, task: type[Points] = Points, micro: int = 64) -> tuple
     return made, made.run()
 
 
-@pytest.mark.parametrize("by", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("by", [math.nan, math.inf, pytest.param(-math.inf, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", [Points, Sharing])
 @pytest.mark.parametrize("micro", [1, 3, 64])
-@pytest.mark.parametrize("bad", [(2,), (0, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize("bad", [pytest.param((2,), marks=pytest.mark.slow), (0, 3), (0, 1, 2, 3)])
 def test_it_counts_as_zero_whatever_it_does_to_the_others(
     by: float, task: type[Points], micro: int, bad: tuple[int, ...]
 ) -> None:

@@ -58,7 +58,10 @@ def everything(folder: Path) -> str:
     return "\n".join(f"{p.name} {p.read_bytes().decode('utf-8', 'replace')}" for p in folder.rglob("*") if p.is_file())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",  # dpquant trains and reports with the loop of dp-sgd
+    [pytest.param(name, marks=pytest.mark.slow) if name == "dpquant" else name for name in METHODS],
+)
 def test_a_private_run_shows_nothing_that_was_not_noised(
     place: Path, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,7 +130,10 @@ def test_a_name_is_given_once_and_an_expression_may_hold_any_sign() -> None:
         ("a{2,1}", "--pattern p is not a valid regular expression"),
         ("(?<=a", "--pattern p is not a valid regular expression"),
         ("a*", "--pattern p matches the empty text"),
-        ("(?:(?:a{2000}){2000}){2000}", "--pattern p takes too much memory or time to prepare"),
+        pytest.param(
+            *("(?:(?:a{2000}){2000}){2000}", "--pattern p takes too much memory or time to prepare"),
+            marks=pytest.mark.slow,
+        ),
         ("(" * 3000 + ")" * 3000, "--pattern p takes too much memory or time to prepare"),
     ],
 )

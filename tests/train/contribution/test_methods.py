@@ -186,7 +186,9 @@ def test_two_passes_are_taken_where_one_record_is_too_much_for_one(
     "release",
     [
         ["--release", "randomized-response", "--bit-epsilon", "1", "--groups", "2", "--epochs", "6"],
-        ["--dither", "1", "--fire-probability", "0.5", "--groups", "2", "--epochs", "6"],
+        pytest.param(
+            ["--dither", "1", "--fire-probability", "0.5", "--groups", "2", "--epochs", "6"], marks=pytest.mark.slow
+        ),
     ],
 )
 def test_what_rests_on_no_clipped_gradient_is_not_held_to_it(
@@ -208,7 +210,8 @@ def fnet(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "method", [*slow(["dp-sgd", "clipped", "ferret partial"]), pytest.param("dpquant", marks=pytest.mark.slow)]
+    "method",
+    ["dp-sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("clipped", "ferret partial", "dpquant"))],
 )
 def test_fnet_is_padded_to_a_public_length(method: str, data: Path, tmp_path: Path, capsys: Any) -> None:
     more = ["--task", "masked-lm", "--max-length", "12"]
@@ -263,7 +266,7 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
     assert "depends on the content of the other records" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", ["dp-sgd", "ferret partial"])
+@pytest.mark.parametrize("method", ["dp-sgd", pytest.param("ferret partial", marks=pytest.mark.slow)])
 def test_a_run_that_goes_on_is_tested_again(
     method: str, gpt2: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

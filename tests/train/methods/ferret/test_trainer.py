@@ -95,7 +95,7 @@ def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher
     assert not torch.equal(weights(replayed(made, walked)), weights(made))
 
 
-@pytest.mark.parametrize("publisher", [None, noisy(), noisy(Publish.VALUE)])
+@pytest.mark.parametrize("publisher", [None, pytest.param(noisy(), marks=pytest.mark.slow), noisy(Publish.VALUE)])
 def test_it_learns(publisher: Publisher | None) -> None:
     made = trainer(400, chance=0.5, publisher=publisher, rule={"weight_decay": 0.0})
 
