@@ -13,7 +13,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import mean, stdev
@@ -62,6 +62,7 @@ def main(options: argparse.Namespace) -> None:
         of_size = found["sizes"].setdefault(name, {"pretraining": start.facts, "tuning": [], "runs": []})
         cells = [cell for cell in CELLS if any(fnmatchcase(cell.name, glob) for glob in options.cell or ("*",))]
         rates = {cell.name: options.rate or _rate(cell, start, of_size, options, found) for cell in cells}
+        of_size.setdefault("rates", {}).update(rates)
         for seed in range(options.seeds):
             for cell in cells:
                 _once(cell, rates[cell.name], seed, start, of_size["runs"], options, found)
@@ -117,12 +118,12 @@ def rows(found: Mapping[str, Any]) -> list[list[str]]:
         _row(of_size, cell, runs)
         for of_size in found["sizes"].values()
         for cell in CELLS
-        if (runs := _of(of_size["runs"], cell.name))
+        if (runs := _of(of_size, cell.name))
     ]
 
 
 def _row(of_size: Row, cell: Cell, runs: Mapping[int, Row]) -> list[str]:
-    base = _of(of_size["runs"], cell.base) if cell.base else {}
+    base = _of(of_size, cell.base) if cell.base else {}
     against = paired([run["loss"] - base[seed]["loss"] for seed, run in runs.items() if seed in base])
     shares = [run["low_precision_share"] for run in runs.values() if "low_precision_share" in run]
     return [
@@ -143,8 +144,10 @@ def paired(differences: Sequence[float]) -> str:
     return f"{mean(differences):+.4f} [{mean(differences) - half:+.4f}, {mean(differences) + half:+.4f}]"
 
 
-def _of(runs: Iterable[Row], cell: str) -> dict[int, Row]:
-    return {run["seed"]: run for run in runs if run["cell"] == cell}
+def _of(of_size: Row, cell: str) -> dict[int, Row]:
+    """A cell's runs by seed, at the learning rate that was chosen last."""
+    rate = of_size.get("rates", {}).get(cell)
+    return {run["seed"]: run for run in of_size["runs"] if run["cell"] == cell and rate in (None, run["learning_rate"])}
 
 
 def _spread(values: Sequence[float]) -> str:
