@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from privctl.domain.events import BandedGaussian, BestOfRuns, Event, GroupGaussian, Ledger, SampledGaussian
+from privctl.domain.events import (
+    BandedGaussian,
+    BestOfRuns,
+    BufferedGaussian,
+    Event,
+    GroupGaussian,
+    Ledger,
+    SampledGaussian,
+)
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome, Verdict
 
@@ -51,7 +59,7 @@ def with_half_noise(mechanism: Ledger) -> Ledger:
     """``mechanism`` with half of the noise in each Gaussian event."""
     events = (
         replace(event, noise_multiplier=event.noise_multiplier / 2)
-        if isinstance(event, SampledGaussian | BandedGaussian | BestOfRuns | GroupGaussian)
+        if isinstance(event, SampledGaussian | BandedGaussian | BufferedGaussian | BestOfRuns | GroupGaussian)
         else event
         for event in mechanism.events
     )
@@ -68,6 +76,8 @@ def _event_text(event: Event) -> str:
         )
     if isinstance(event, BandedGaussian):
         return f"noise multiplier {event.noise_multiplier:.6g} over {event.bands} bands, {event.steps} steps"
+    if isinstance(event, BufferedGaussian):
+        return f"noise multiplier {event.noise_multiplier:.6g}, {event.buffers} buffers, {event.steps} steps"
     if isinstance(event, BestOfRuns):
         return (
             f"the best of a random number of runs, {event.mean_runs:g} on average: noise multiplier "

@@ -54,6 +54,7 @@ OF_A_MODEL = (
         "base_bits",
         "candidates",
         "most_secrets",
+        "beam",
     ),
     *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
 )
@@ -64,7 +65,7 @@ _BELONGS = {
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     "adversarial": "train",
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
-    **dict.fromkeys(("data", "plan", "candidates", "most_secrets"), "secrets"),
+    **dict.fromkeys(("data", "plan", "candidates", "most_secrets", "beam"), "secrets"),
 }
 
 
@@ -220,7 +221,7 @@ def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
         return None
     if options["data"] is None:
         raise CommandError("--secrets needs the records that hold the secrets; give --data too")
-    sizes = {"candidates": options["candidates"], "most": options["most_secrets"]}
+    sizes = {"candidates": options["candidates"], "most": options["most_secrets"], "beam": options["beam"]}
     return SecretRequest(
         secrets=options["secrets"],
         data=options["data"],

@@ -19,7 +19,7 @@ from audits.lineage import Lineage, lineage_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.scores.rows import CAUSAL_LM
+from audits.scores.rows import CAUSAL_LM, SEQ2SEQ_LM
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretsAudit
@@ -290,5 +290,10 @@ def _curve(lineage: Lineage, profile: Profile | None) -> CurveClaim | None:
 
 
 def _require_causal(subject: AuditedModel, flag: str) -> None:
+    if subject.task == SEQ2SEQ_LM:
+        raise CommandError(
+            f"{flag} asks how a text goes on, and {subject.model.path} writes a target from a source; audit its pairs "
+            "of both with --members and --nonmembers"
+        )
     if subject.task != CAUSAL_LM:
         raise CommandError(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")

@@ -41,6 +41,7 @@ _PLANTED = frozenset({
 })  # fmt: skip
 #: Subjects of the verdicts that each kind of attack ends with.
 MEMBERSHIP = "members cannot be told from non-members"
+_TRACE, _TOLD = "secret trace", "training made no secret easier to tell"
 _MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
 _ROUNDING, _TAIL = 1e-6, 1e-4
 #: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
@@ -272,13 +273,21 @@ def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
 
 
 def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator[str]:
-    """Verdicts on extraction and canaries."""
+    """Verdicts on extraction, secrets and canaries."""
     extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
     if _EXTRACTED in extracted:
         lower = [extracted[name].lower for name in _BEYOND if name in extracted]
         refuted = any(end is not None and end > 0 for end in lower)
         refuted = refuted or any(extraction_tests.refutes(item) for item in report.evidence)
         yield from _settled(report, _MEMORIZED, refuted)
+    traces = [item for item in report.evidence if item.method == _TRACE]
+    if traces:
+        yield from _settled(report, _TOLD, any(_found(item) for item in traces))
+    yield from (
+        f"{item.quantity}: whether a trace was found is not what its p-value says"
+        for item in traces
+        if bool(item.details.get("detected")) is not _found(item)
+    )
     tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
     if tests:
         found, control = (
@@ -294,9 +303,12 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
             report, _TRACELESS, found and not control and AssumptionState.VIOLATED not in states.values()
         )
         for item in tests:
-            detected = item.details.get("p_value", 0.0) <= item.details.get("level", 1.0)
-            if bool(item.details["detected"]) is not detected:
+            if bool(item.details["detected"]) is not _found(item):
                 yield f"{item.quantity}: whether a trace was found is not what its p-value says"
+
+
+def _found(item: Evidence) -> bool:
+    return item.details.get("p_value", 0.0) <= item.details.get("level", 1.0)
 
 
 def _settled(report: PrivacyReport, subject: str, refuted: bool) -> Iterator[str]:

@@ -97,6 +97,7 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
         if name not in states:
             yield f"it rests on the assumption {name!r}, which it does not state"
     yield from _of_names(report, states)
+    yield from _of_others(report, {a.name: a.statement for a in guarantee.assumptions})
     for name, state in states.items():
         yield from _unborne(report, name, state, parents)
         if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
@@ -113,6 +114,24 @@ def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
     ):
         return PrivacyUnit.SECRET
     return PrivacyUnit.EXAMPLE
+
+
+def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
+    """What a training says of its unit of privacy, or of its number of examples, that its parameters do not."""
+    if report.step != "retrain":
+        return
+    parameters = training_of(report)
+    unit, most = parameters.unit, parameters.max_records_per_user
+    own = "each record is one example"
+    if unit is not None:
+        used = "" if most is None else f", of which {most} at most are used,"
+        own = f"all records with one value of {unit!r}{used} are one example"
+    said = statements.get("unit of privacy", own)
+    if not (said == own or (unit is None and said.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    public = f"that there are {parameters.examples} examples is public"
+    if not (said := statements.get("number of examples", public)).startswith(public):
+        yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
 
 
 def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:

@@ -47,6 +47,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "and of its part a step takes each example independently, with the stated probability times the number of "
         "parts",
     ),
+    "fixed-order batches": (
+        "in each pass every example takes part in exactly one step, the same in all passes, which was chosen without "
+        "looking at any example",
+    ),
     "truncated-poisson batches": (
         "every example enters each batch independently, with the stated probability; of a batch above the stated size "
         "so many examples are kept, drawn uniformly",
@@ -68,7 +72,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
     "unit of privacy": (
         "each record is one example; who is in several records is protected in each, not in all together",
-        "all records with one value of .+ are one example",
+        r"all records with one value of .+?(, of which \d+ at most are used,)? are one example",
     ),
     "number of examples": (
         r"that there are \d+ examples is public: neighbours are compared at the same sampling rate, number of steps "

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _SEQUENCE, _ALIKE, _PLACES = 5, 0.5, 20
 #: The share of a record's words that no other has, and their number, from which on they are many.
 _RARE_SHARE, _RARE = 0.2, 3
-#: A label is rare where at most this share of the members has it, and a record hard above this share of them.
-_RARE_LABEL, _HARD = 0.01, 0.95
+#: A label is rare where at most this share of the members has it, and this share of what a label has on average: of
+#: many equally frequent labels, or of numbers, none is. A record is hard above the last share of them.
+_RARE_LABEL, _BELOW_MEAN, _HARD = 0.01, 0.25, 0.95
 
 
 def why_exposed(
@@ -74,8 +75,8 @@ def _rare_words(words: Sequence[str], holders: Mapping[str, int]) -> Iterator[Re
         yield Reason(why=Why.RARE_WORDS, text=f"{own} of its {counted(len(set(words)), 'word')} are in no other member")
 
 
-def _rare_label(label: str | None, labels: Mapping[str, int], members: int) -> Iterator[Reason]:
-    if label is not None and labels[label] <= _RARE_LABEL * members:
+def _rare_label(label: str | None, labels: Counter[str], members: int) -> Iterator[Reason]:
+    if label is not None and labels[label] <= min(_RARE_LABEL * members, _BELOW_MEAN * labels.total() / len(labels)):
         yield Reason(why=Why.RARE_LABEL, text=f"its label is that of {labels[label]} of {members} members")
 
 

@@ -12,6 +12,7 @@ import torch
 
 from audits.canaries.scores import Completion
 from audits.scores.scorer import RowScores
+from audits.secrets.beam import BeamHits, beam_hits
 from audits.secrets.candidates import Problem
 from audits.secrets.rows import Reader, SecretSpan
 from privctl.domain.progress import Advance, silent
@@ -71,6 +72,7 @@ class SecretAttackResult:
     """The results on the ``problems`` that could be attacked; ``before`` and ``calibrated`` need a base model.
 
     ``calibrated`` ranks by the loss less that of the base model. ``lost`` are problems with NaN or infinite scores.
+    ``beam`` is None where none was asked for, or none can be kept.
     """
 
     problems: tuple[Problem, ...]
@@ -78,6 +80,7 @@ class SecretAttackResult:
     before: SecretAnswers | None
     calibrated: Ranks | None
     lost: tuple[Problem, ...]
+    beam: BeamHits | None = None
 
     @property
     def control(self) -> NDArray[np.bool_]:
@@ -102,8 +105,12 @@ def attack(
     before: ScoredModel | None,
     advance: Advance = silent,
     workers: Workers = ALONE,
+    width: int | None = None,
 ) -> SecretAttackResult:
-    """Attack every secret with both models; ``advance`` counts each secret once per model. ``workers`` share them."""
+    """Attack every secret with both models; ``advance`` counts each secret once per model. ``workers`` share them.
+
+    ``width`` is that of a beam to search too, with the trained model.
+    """
     models = [after] if before is None else [after, before]
 
     def losses(scored_model: ScoredModel, problem: Problem) -> torch.Tensor:
@@ -131,6 +138,7 @@ def attack(
         after=answers[0],
         before=answers[1] if before is not None else None,
         calibrated=calibrated,
+        beam=None if width is None else beam_hits(after.model, attacked, width, workers),
         lost=tuple(problems[i] for i, fine in enumerate(finite) if not fine),
     )
 

@@ -20,7 +20,7 @@ from audits.secrets import evidence as evidences
 from audits.secrets import verdict
 from audits.secrets.attack import ScoredModel, SecretAttackResult, attack
 from audits.secrets.candidates import Problem, Sources, make_problem
-from audits.secrets.rows import Reader, reader_of
+from audits.secrets.rows import MaskedReader, Reader, reader_of
 from audits.secrets.targets import choose
 from audits.secrets.trace import trace_tests
 from privctl.data.columns import Columns
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Most candidates of a secret.
 _MOST = 100_000
+#: Widest beam: each of its sequences keeps a copy of the keys and values.
+_WIDEST = 1000
 #: Shares of the allowed failure probability: the plan's bounds, the trace tests, the intervals of rates.
 _BOUND_SHARE, _TRACE_SHARE, _INTERVALS_SHARE = 0.5, 0.25, 0.25
 
@@ -49,7 +51,7 @@ class SecretRequest:
 
     ``secrets`` is the book, ``data`` the data set it was made from, ``plan`` the plan the model was trained by.
     ``manifest`` lists canaries, secrets drawn at random, with the ``commitment`` to it. ``candidates`` includes the
-    true value.
+    true value; ``beam`` is the width of a beam search besides.
     ``most`` secrets are drawn from each side, those trained on and those never drawn, under ``seed``. ``trained_on``
     are digests of the training data that the model's own report names, ``planned_by`` of the plan that it names, if
     any; None where there is no such report.
@@ -64,12 +66,15 @@ class SecretRequest:
     planned_by: tuple[str, ...] | None = None
     candidates: int = 100
     most: int = 1000
+    beam: int | None = None
     queries: QueryBudget = field(default_factory=QueryBudget)
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not 2 <= self.candidates <= _MOST:
             raise CommandError(f"--candidates is {self.candidates}; a secret is ranked among 2 to {_MOST} values")
+        if self.beam is not None and not 1 <= self.beam <= _WIDEST:
+            raise CommandError(f"--beam is {self.beam}; a beam is 1 to {_WIDEST} wide")
         if self.most < 1:
             raise CommandError(f"--most-secrets is {self.most}; it must be at least 1")
 
@@ -102,6 +107,8 @@ class SecretsAudit:
         self._workers = workers
         limit = min(s.max_length or 0 for s in ([subject] if base is None else [subject, base.subject]))
         self._reader: Reader = reader_of(subject, limit)
+        if request.beam is not None and isinstance(self._reader, MaskedReader):
+            raise CommandError(f"--beam writes one token after another, which {subject.model.path} does not; remove it")
         digest = data_digest(request.data)
         self._plan = None if request.plan is None else _read_plan(request, digest)
         manifest = None if request.manifest is None else read_manifest(request.manifest)
@@ -129,7 +136,9 @@ class SecretsAudit:
         after = ScoredModel(model=self._subject.model, row_scores=row_scores)
         attempts = len(self._problems) * (1 if self._before is None else 2)
         with self._progress("guessing secrets", attempts / self._workers.size, "secrets") as advance:
-            result = attack(self._reader, self._problems, after, self._before, advance, self._workers)
+            result = attack(
+                self._reader, self._problems, after, self._before, advance, self._workers, self._request.beam
+            )
         lost = [(lost_problem.target.kind, "given NaN or infinite scores by a model") for lost_problem in result.lost]
         omitted = (*self._left, *lost)
         tests = trace_tests(result, self._request.seed)
@@ -150,11 +159,17 @@ class SecretsAudit:
         return Findings(
             evidence=tuple(evidence),
             verdicts=tuple(verdicts),
-            omissions=_omissions(omitted),
+            omissions=(*_omissions(omitted), *self._without_beam(result)),
             warnings=tuple(self._caveats(result)),
             parameters={"secrets": self._parameters()},
             arrays=_arrays(result),
         )
+
+    def _without_beam(self, result: SecretAttackResult) -> tuple[Omission, ...]:
+        if self._request.beam is None or result.beam is not None:
+            return ()
+        reason = "this network keeps more than keys and values of what it read, so that no beam can branch"
+        return (Omission(what="beam search for secrets", reason=reason),)
 
     def _make_problems(self) -> tuple[tuple[Problem, ...], tuple[tuple[str, str], ...]]:
         chosen, request = self._targets, self._request
@@ -192,6 +207,7 @@ class SecretsAudit:
         return {
             "candidates": request.candidates,
             "most_secrets": request.most,
+            **({} if request.beam is None else {"beam": request.beam}),
             "eligible": self._targets.eligible,
             "data_records": self._targets.records,
             "seed": request.seed,
@@ -282,6 +298,8 @@ def _arrays(result: SecretAttackResult) -> dict[str, NDArray[Any]]:
         "logp": result.after.logp,
         "bound": evidences.bounds_of(result),
     }
+    if result.beam is not None:
+        arrays |= {"in_beam": result.beam.found, "in_beam_by_chance": result.beam.chance}
     if result.before is not None and result.calibrated is not None:
         arrays |= {
             "rank_before": result.before.ranks.rank,

@@ -14,6 +14,7 @@ from audits.canaries.scores import Completion
 from audits.extraction.discoverable import log_success
 from audits.extraction.summary import QueryBudget
 from audits.secrets.attack import Ranks, SecretAnswers, SecretAttackResult
+from audits.secrets.beam import BeamHits
 from audits.secrets.planned_bound import Markov, markov_test
 from audits.secrets.trace import PAIRED, TraceTest, ranks_by_score
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
@@ -29,6 +30,7 @@ PROTECTION = "secret protection"
 #: Prefix of the quantities of single kinds; their details fill the table by kind.
 KIND = "told first, kind "
 _QUANTITIES = {PAIRED: "share told more"}
+SHARE_FOUND = "share found beyond"
 INDEPENDENT = f"{CLOPPER_PEARSON}, as for independent secrets"
 
 
@@ -68,7 +70,7 @@ def tests_as_evidence(tests: Sequence[TraceTest], alpha: float) -> list[Evidence
     return [
         Evidence(
             method=TRACE,
-            quantity=f"{_QUANTITIES.get(test.name, 'mean bits beyond')}, {test.name}, by {test.score}",
+            quantity=f"{_quantity(test)}, {test.name}, by {test.score}",
             estimate=test.excess,
             confidence=1 - level,
             bound=Bound.NONE,
@@ -78,6 +80,10 @@ def tests_as_evidence(tests: Sequence[TraceTest], alpha: float) -> list[Evidence
         )
         for test in tests
     ]
+
+
+def _quantity(test: TraceTest) -> str:
+    return SHARE_FOUND if test.of_shares else _QUANTITIES.get(test.name, "mean bits beyond")
 
 
 def protection(result: SecretAttackResult, level: float) -> tuple[Evidence, Markov] | None:
@@ -126,6 +132,8 @@ def _overall(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate
         for name, answers in models:
             yield _completion_rate(f"written greedily, {name}", answers, chosen)
             yield _discoverable_rate(name, answers.logp[chosen], queries)
+        if result.beam is not None:
+            yield _beam_rate(f"in {result.beam.name}, {side}", result.beam, chosen)
 
 
 def _by_kind(result: SecretAttackResult, omitted: Sequence[tuple[str, str]]) -> Iterator[_Rate]:
@@ -185,6 +193,13 @@ def _completion_rate(quantity: str, answers: SecretAnswers, chosen: NDArray[np.b
     return _Rate(
         method=COMPLETION, quantity=quantity, sure=sure, most=sure + undecided, total=len(states), details=details
     )
+
+
+def _beam_rate(quantity: str, hits: BeamHits, chosen: NDArray[np.bool_]) -> _Rate:
+    """``chance`` is the mean share of the candidates that the beam holds."""
+    found = int(hits.found[chosen].sum())
+    details = {"found": found, "width": hits.width, "chance": float(hits.chance[chosen].mean())}
+    return _Rate(method=COMPLETION, quantity=quantity, sure=found, most=found, total=int(chosen.sum()), details=details)
 
 
 def _count_disclosed(answers: SecretAnswers, chosen: NDArray[np.bool_]) -> int:

@@ -17,6 +17,7 @@ from scipy.special import bdtrc
 
 from audits.canaries.exposure import fisher
 from audits.secrets.attack import Ranks, SecretAttackResult
+from audits.secrets.beam import BeamHits, tail
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +28,7 @@ _METHODS = {
     CONTROLLED: "permutation test within kinds",
     PAIRED: "McNemar's exact test, as for independent secrets",
 }
+POISSON_BINOMIAL = "Poisson binomial tail, summed exactly"
 #: Permutations drawn for the test; its p-value is at least one over them.
 _DRAWS = 9999
 #: With fewer secrets on a side, there is no test.
@@ -37,7 +39,8 @@ _FEWEST = 5
 class TraceTest:
     """One test: ``name`` says what is compared, ``score`` by which score, ``compared`` the numbers of secrets.
 
-    ``excess`` is in mean bits, or for ``PAIRED`` the additional share of secrets ranked first.
+    ``excess`` is in mean bits, or for ``PAIRED`` the additional share of secrets ranked first, or with ``of_shares`` of
+    those that a beam holds.
     """
 
     name: str
@@ -45,11 +48,12 @@ class TraceTest:
     compared: tuple[int, int]
     excess: float
     p_value: float
+    of_shares: bool = False
 
     @property
     def method(self) -> str:
         """The statistical test."""
-        return _METHODS[self.name]
+        return POISSON_BINOMIAL if self.of_shares and self.name == DESIGNED else _METHODS[self.name]
 
 
 def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
@@ -68,6 +72,8 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
         if outcome is not None:
             sizes, excess, p_value = outcome
             tests.append(TraceTest(name=CONTROLLED, score=score, compared=sizes, excess=excess, p_value=p_value))
+    if result.beam is not None:
+        tests += _beam_tests(result, result.beam, seed)
     chosen = natural & ~result.control
     if result.before is not None and chosen.sum() >= _FEWEST and not any(t.name == CONTROLLED for t in tests):
         tests.append(
@@ -76,6 +82,29 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
             )
         )
     return tests
+
+
+def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterator[TraceTest]:
+    """Whether a beam holds true values more often than fresh draws of them, or than values never drawn."""
+    canaries = result.designed & ~result.control
+    if canaries.any():
+        found, chances = int(hits.found[canaries].sum()), hits.chance[canaries]
+        yield TraceTest(
+            name=DESIGNED,
+            score=hits.name,
+            compared=(int(canaries.sum()), 0),
+            excess=float(found / len(chances) - chances.mean()),
+            p_value=tail(found, chances.tolist()),
+            of_shares=True,
+        )
+    natural = ~result.designed
+    beyond = hits.found[natural] - hits.chance[natural]
+    outcome = _permutation_test(beyond, result.control[natural], result.kinds[natural], seed)
+    if outcome is not None:
+        sizes, excess, p_value = outcome
+        yield TraceTest(
+            name=CONTROLLED, score=hits.name, compared=sizes, excess=excess, p_value=p_value, of_shares=True
+        )
 
 
 def ranks_by_score(result: SecretAttackResult) -> Iterator[tuple[str, Ranks]]:

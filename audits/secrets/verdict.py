@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from audits.secrets.evidence import PROTECTION, RECONSTRUCTION, TRACE
+from audits.secrets.evidence import PROTECTION, RECONSTRUCTION, SHARE_FOUND, TRACE
 from audits.secrets.planned_bound import Markov
 from audits.secrets.trace import CONTROLLED, DESIGNED, PAIRED
 from privctl.domain.evidence import Evidence
@@ -41,7 +41,9 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
         best = min(detected, key=lambda item: item.details["p_value"])
         name = _name(best)
         difference = (
-            f"{100 * (best.estimate or 0):.3g} % more of them" if name == PAIRED else f"{best.estimate:.2f} bits more"
+            f"{100 * (best.estimate or 0):.3g} % more of them"
+            if name == PAIRED or best.quantity.startswith(SHARE_FOUND)
+            else f"{best.estimate:.2f} bits more"
         )
         return verdict(
             Outcome.REFUTED,

@@ -23,6 +23,8 @@ _BATCHES = {
     Batches.CYCLIC_POISSON: "the examples are divided into parts without looking at them, each on its own; steps take "
     "the parts in turn, and of its part a step takes each example independently, with the stated probability times the "
     "number of parts",
+    Batches.FIXED_ORDER: "in each pass every example takes part in exactly one step, the same in all passes, which was "
+    "chosen without looking at any example",
     Batches.TRUNCATED_POISSON: "every example enters each batch independently, with the stated probability; of a batch "
     "above the stated size so many examples are kept, drawn uniformly",
 }

@@ -138,6 +138,7 @@ def audit(
     base: FilePath | None = None,
     base_bits: int | str | None = None,
     candidates: int | None = None,
+    beam: int | None = None,
     most_secrets: int | None = None,
     from_scores: FilePath | None = None,
     claim: str | tuple[float, float] | None = None,

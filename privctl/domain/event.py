@@ -34,6 +34,10 @@ class Batches(StrEnum):
     data, and steps take the parts in turn: step t takes every example of part t mod parts with one probability,
     independently. ``BandedGaussian`` alone has such batches.
 
+    ``FIXED_ORDER`` goes through the data in passes of 1 / ``sample_rate`` steps, a whole number; the first step begins
+    a pass. Every example takes part in one step of a pass, the same in each, which was chosen without looking at the
+    data and need not be secret. ``BufferedGaussian`` alone has such batches.
+
     ``TRUNCATED_POISSON`` is ``POISSON``, except that of a batch above a stated size so many examples are kept, drawn
     uniformly. ``TruncatedGaussian`` alone has such batches.
     """
@@ -44,6 +48,7 @@ class Batches(StrEnum):
     BALLS_AND_BINS = "balls-and-bins"
     CYCLIC_POISSON = "cyclic-poisson"
     TRUNCATED_POISSON = "truncated-poisson"
+    FIXED_ORDER = "fixed-order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from privctl.domain.banded import BandedGaussian
+from privctl.domain.buffered import BufferedGaussian
 from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplaceNoise, ManyWayResponse
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
 from privctl.domain.event_fields import Chance, Chances, NotNegatives, Positive, Several, Steps
@@ -27,6 +28,7 @@ __all__ = [
     "BandedGaussian",
     "Batches",
     "BestOfRuns",
+    "BufferedGaussian",
     "DiscreteGaussianNoise",
     "DiscreteLaplaceNoise",
     "EpsilonDeltaDp",
@@ -48,7 +50,9 @@ __all__ = [
 
 
 #: The batches that steps with noise of their own may have.
-SAMPLED_BATCHES = tuple(kind for kind in Batches if kind not in (Batches.CYCLIC_POISSON, Batches.TRUNCATED_POISSON))
+SAMPLED_BATCHES = tuple(
+    kind for kind in Batches if kind not in (Batches.CYCLIC_POISSON, Batches.TRUNCATED_POISSON, Batches.FIXED_ORDER)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +275,7 @@ EVENTS: dict[str, type[Event]] = {
     for kind in (
         SampledGaussian,
         BandedGaussian,
+        BufferedGaussian,
         LaplaceNoise,
         DiscreteLaplaceNoise,
         DiscreteGaussianNoise,

@@ -58,6 +58,8 @@ IN_GROUP = Range(low=1, high=100_000)
 COUNT_OR_ZERO = Range(high=1e12)
 #: Steps over which noise is correlated; each takes as much memory as the gradients do twice.
 BANDS = Range(low=1, high=1024)
+#: Buffers that correlate noise over all steps; each takes as much memory as the gradients do twice.
+BUFFERS = Range(low=1, high=8)
 #: The seed of repeatable draws.
 SEED = Range(high=2**63, open_high=True)
 #: The same, for a generator that takes 32 bits.

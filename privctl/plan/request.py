@@ -28,6 +28,7 @@ _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
 _ACCEPTED = {
     "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
     "banded": {"epsilon", "noise_multiplier", "priors"} | _RATE,
+    "blt": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ferret": {"epsilon"} | _RATE,
     "secret": {"noise_multiplier", "priors"} | (_RATE - {"sample_rate"}),
     "search": {"epsilon", "noise_multiplier", "priors"} | _RATE,
@@ -115,8 +116,8 @@ def _planner(options: Mapping[str, Any], note: Notify) -> _Planner:
     if options["ledger"]:
         return _plan_of_ledger(options)
     planned = {
-        "gaussian": _plan_of_gaussian, "banded": _plan_of_banded, "ferret": _plan_of_signs, "secret": _plan_of_secret,
-        "search": _plan_of_search,
+        "gaussian": _plan_of_gaussian, "banded": _plan_of_banded, "blt": _plan_of_buffered, "ferret": _plan_of_signs,
+        "secret": _plan_of_secret, "search": _plan_of_search,
     }  # fmt: skip
     return planned.get(options["mechanism"], _plan_of_event)(options, note)
 
@@ -162,6 +163,17 @@ def _plan_of_banded(options: Mapping[str, Any], note: Notify) -> _Planner:
     rate, steps = _rate_and_steps(options, note)
     asked = BandedRequest(sample_rate=rate, steps=steps, bands=options["bands"], target=target, noise_multiplier=noise)
     return partial(plan_banded, asked, _delta(options), priors=tuple(options["priors"]))
+
+
+def _plan_of_buffered(options: Mapping[str, Any], note: Notify) -> _Planner:
+    from privctl.plan.buffered import BufferedRequest, plan_buffered
+
+    target, noise = _one_of(options, "epsilon", "noise_multiplier")
+    rate, steps = _rate_and_steps(options, note)
+    asked = BufferedRequest(
+        sample_rate=rate, steps=steps, buffers=options["buffers"], target=target, noise_multiplier=noise
+    )
+    return partial(plan_buffered, asked, _delta(options), priors=tuple(options["priors"]))
 
 
 def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:
@@ -319,7 +331,7 @@ def _rate_and_steps(options: Mapping[str, Any], note: Notify) -> tuple[float, in
         raise CommandError(f"--batch-size {facts['batch_size']} exceeds --dataset-size {facts['dataset_size']}")
     if options["delta"] is not None and (sentence := delta_warning(options["delta"], facts["dataset_size"])):
         note(sentence)
-    if options["batches"] in (Batches.SHUFFLED, Batches.BALLS_AND_BINS):
+    if options["batches"] in (Batches.SHUFFLED, Batches.BALLS_AND_BINS) or options["mechanism"] == "blt":
         steps_per_pass = math.ceil(facts["dataset_size"] / facts["batch_size"])
         return 1 / steps_per_pass, _whole_steps(facts["epochs"] * steps_per_pass)
     rate = facts["batch_size"] / facts["dataset_size"]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 
 from privctl.accounting.banded import banded_coefficients, require_bands
+from privctl.accounting.buffered import BufferedMatrix, buffered_event
+from privctl.accounting.buffered_search import buffered_matrix
 from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, exact_target
 from privctl.accounting.guarantees import default_delta
@@ -13,7 +15,14 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
-from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, GroupGaussian, Ledger, SampledGaussian
+from privctl.domain.events import (
+    BandedGaussian,
+    Batches,
+    BestOfRuns,
+    GroupGaussian,
+    Ledger,
+    SampledGaussian,
+)
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
@@ -39,7 +48,7 @@ def recipe_for(
     _check(request, examples)
     size = float(request.batch_size) if plan is None else _planned_size(request, plan)
     batches = request.method.batches(request)
-    if batches is Batches.BALLS_AND_BINS:
+    if batches in (Batches.BALLS_AND_BINS, Batches.FIXED_ORDER):
         size = examples / math.ceil(examples / request.batch_size)
         rate = 1 / math.ceil(examples / request.batch_size)
     else:
@@ -50,9 +59,10 @@ def recipe_for(
     search = request.method.search(request)
     try:
         coefficients = _coefficients(request.method.bands(request), rate, steps)
+        matrix = _matrix(request.method.buffers(request), rate, steps)
         noise = 0.0
         if private and delta is not None:
-            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients, search)
+            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients or matrix, search)
         return TrainingSettings(
             method=request.method_name,
             steps=steps,
@@ -74,13 +84,14 @@ def recipe_for(
             bf16=in_bfloat16(request),
             batches=batches,
             coefficients=coefficients,
+            matrix=matrix,
             group=request.method.group(request),
             search=search,
             adaptive=request.method.adaptive(request, noise, size),
         ), delta
     except ValueError as error:
         raise CommandError(
-            flagged(str(error), {"bands", "unclipped_count_stddev", *TrainingSettings.__dataclass_fields__})
+            flagged(str(error), {"bands", "buffers", "unclipped_count_stddev", *TrainingSettings.__dataclass_fields__})
         ) from None
 
 
@@ -95,6 +106,11 @@ def _coefficients(bands: int, rate: float, steps: int) -> tuple[float, ...] | No
         return None
     require_bands(bands, rate, steps)
     return banded_coefficients(bands, steps)
+
+
+def _matrix(buffers: int | None, rate: float, steps: int) -> BufferedMatrix | None:
+    """That of noise correlated over all steps, in passes of 1 / ``rate``; None without buffers."""
+    return None if buffers is None else buffered_matrix(buffers, round(1 / rate), steps)
 
 
 def _tokens_at_once(request: RetrainRequest) -> int:
@@ -116,14 +132,19 @@ def ledger_of(
     if recipe.search is not None:
         return _searched(recipe.noise_multiplier, rate, spent, recipe.search)
     if recipe.coefficients is not None:
-        return _banded(recipe.noise_multiplier, rate, spent, recipe.coefficients)
+        return _correlated(recipe.noise_multiplier, rate, spent, recipe.coefficients)
+    if recipe.matrix is not None:
+        return _correlated(recipe.noise_multiplier, rate, spent, recipe.matrix)
     if recipe.group is not None:
         return _grouped(recipe.noise_multiplier, rate, spent, recipe.group)
     return _gaussians(recipe.noise_multiplier, rate, spent, measured, recipe.batches)
 
 
-def _banded(noise: float, rate: float, steps: int, coefficients: tuple[float, ...]) -> Ledger:
-    event = BandedGaussian(noise_multiplier=noise, coefficients=coefficients, sample_rate=rate, steps=steps)
+def _correlated(noise: float, rate: float, steps: int, by: tuple[float, ...] | BufferedMatrix) -> Ledger:
+    """Of noise correlated over bands of coefficients, or by buffers."""
+    if isinstance(by, BufferedMatrix):
+        return Ledger(events=(buffered_event(by, noise, rate, steps),))
+    event = BandedGaussian(noise_multiplier=noise, coefficients=by, sample_rate=rate, steps=steps)
     return Ledger(events=(event,))
 
 
@@ -195,7 +216,7 @@ def _noise(
     delta: float,
     plan: Protection | None,
     trained: int,
-    coefficients: tuple[float, ...] | None = None,
+    correlation: tuple[float, ...] | BufferedMatrix | None = None,
     search: NumberOfRuns | None = None,
 ) -> float:
     budget = request.budget
@@ -212,8 +233,8 @@ def _noise(
         )
         if search is not None:
             return noise_multiplier_for(*within, lambda noise: _searched(noise, rate, steps, search))
-        if coefficients is not None:
-            return noise_multiplier_for(*within, lambda noise: _banded(noise, rate, steps, coefficients))
+        if correlation is not None:
+            return noise_multiplier_for(*within, lambda noise: _correlated(noise, rate, steps, correlation))
         if (group := request.method.group(request)) is not None:
             return noise_multiplier_for(*within, lambda noise: _grouped(noise, rate, steps, group))
         batches = request.method.batches(request)

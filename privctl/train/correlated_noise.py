@@ -28,6 +28,31 @@ _PREFIX = "noise."
 _NEXT, _COEFFICIENTS = _PREFIX + "next", _PREFIX + "coefficients"
 
 
+def release_less(
+    fresh: GradientNoise,
+    gradients: Sequence[Tensor],
+    first: float,
+    held: Iterable[tuple[float, Sequence[Tensor] | None]],
+    stddev: float,
+    step: int,
+) -> list[Tensor]:
+    """Release ``gradients`` with noise w of which ``first`` * w and the tensors ``held``, each times its factor, are z.
+
+    z is the noise of ``fresh`` with ``stddev``. Gives w in float64, rounding of what is released included.
+    """
+    sums = [gradient.to(torch.float64, copy=True) for gradient in gradients]
+    combined = [first * each for each in sums]
+    for factor, noise in held:
+        for place, each in zip(combined, noise or (), strict=bool(noise)):
+            place.sub_(each.to(place.device), alpha=factor)
+    fresh.release(combined, stddev, step)
+    for gradient, each, exact in zip(gradients, combined, sums, strict=True):
+        each.div_(first)
+        gradient.copy_(each)
+        torch.sub(each, exact, out=each)
+    return combined
+
+
 class CorrelatedNoise:
     """The noise of ``fresh``, correlated by ``coefficients``; see ``GradientNoise``.
 
@@ -53,17 +78,8 @@ class CorrelatedNoise:
         """See ``GradientNoise``; ``stddev`` is that of z in one step, and the same tensors come in every step."""
         gradients = list(tensors)
         self._pass_over(step)
-        first = self._coefficients[0]
-        sums = [gradient.to(torch.float64, copy=True) for gradient in gradients]
-        combined = [first * each for each in sums]
-        for coefficient, noise in zip(self._coefficients[1:], self._history, strict=False):
-            for place, each in zip(combined, noise or (), strict=bool(noise)):
-                place.sub_(each.to(place.device), alpha=coefficient)
-        self._fresh.release(combined, stddev, step)
-        for gradient, each, exact in zip(gradients, combined, sums, strict=True):
-            each.div_(first)
-            gradient.copy_(each)
-            torch.sub(each, exact, out=each)
+        held = zip(self._coefficients[1:], self._history, strict=False)
+        combined = release_less(self._fresh, gradients, self._coefficients[0], held, stddev, step)
         self._keep(combined)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -108,19 +124,3 @@ def _numbers(name: str) -> tuple[int, int]:
         return -1, -1
     age, place = name.removeprefix(_PREFIX).split(".")
     return int(age), int(place)
-
-
-def correlated(noise: GradientNoise, coefficients: Sequence[float] | None) -> GradientNoise:
-    """``noise`` itself where there are no ``coefficients``, else correlated by them."""
-    return noise if coefficients is None else CorrelatedNoise(noise, coefficients)
-
-
-def kept_noise(noise: GradientNoise | None) -> dict[str, Tensor]:
-    """What a run that goes on needs of its noise: nothing, unless that is correlated."""
-    return noise.tensors() if isinstance(noise, CorrelatedNoise) else {}
-
-
-def restore_noise(noise: GradientNoise | None, tensors: Mapping[str, Tensor]) -> None:
-    """Hand back what ``kept_noise`` gave; raises as ``CorrelatedNoise.restore``."""
-    if isinstance(noise, CorrelatedNoise):
-        noise.restore(tensors)

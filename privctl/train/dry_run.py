@@ -25,7 +25,6 @@ from privctl.parallel import Workers, own_device
 from privctl.train.adapters import adapted
 from privctl.train.budget import ledger_of, price_of_group, recipe_for
 from privctl.train.contribution.training_job import clipping_of, gradient_stages, run_contribution_test
-from privctl.train.correlated_noise import correlated
 from privctl.train.gradient_noise import noise_for
 from privctl.train.half_precision import hold_base
 from privctl.train.loop import Trainer
@@ -36,6 +35,7 @@ from privctl.train.released_names import voiding
 from privctl.train.request import RetrainRequest
 from privctl.train.session import prepared
 from privctl.train.signal_to_noise import SignalToNoise, too_little
+from privctl.train.step_noise import correlated
 from privctl.train.tensor_bytes import TensorBytes, bytes_of
 
 if TYPE_CHECKING:
@@ -274,7 +274,9 @@ def _measured(
         recipe=replace(job.recipe, steps=_WARM + _ON_RECORDS + _ON_NONE, learning_rate=1e-30, warmup_steps=0),
         clipping=clipping_of(job) if job.request.method.clips else None,
         batches=FixedBatches(records, _WARM),
-        noise=correlated(noise_for(device), job.recipe.coefficients) if job.request.method.noised else None,
+        noise=correlated(noise_for(device), job.recipe.coefficients, job.recipe.matrix)
+        if job.request.method.noised
+        else None,
         workers=Workers(),
         device=device,
         precision=precision_of(rehearsed, network, device),

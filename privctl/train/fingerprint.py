@@ -27,7 +27,7 @@ _MAY_CHANGE = {
 #: What follows from the options and the data, in words.
 _DERIVED = {
     "sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta",
-    "coefficients": "the coefficients",
+    "coefficients": "the coefficients", "matrix": "the matrix of the noise",
 }  # fmt: skip
 #: What is looked at last, so that the cause is named: the steps may be asked for, or follow from epochs and batches.
 _LAST = ("steps", *_DERIVED)

@@ -27,7 +27,6 @@ from privctl.train.contribution.training_job import (
     run_quantized_test,
     too_rough,
 )
-from privctl.train.correlated_noise import correlated
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise, noise_for
 from privctl.train.half_precision import widen
@@ -41,7 +40,15 @@ from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
 from privctl.train.report import report_for, zeroed_of
 from privctl.train.run_folder import RunFolder
-from privctl.train.sampling import BallsAndBins, BatchSource, CyclicPoisson, Passes, PoissonBatches, WeightedBatches
+from privctl.train.sampling import (
+    BallsAndBins,
+    BatchSource,
+    CyclicPoisson,
+    FixedOrder,
+    Passes,
+    PoissonBatches,
+    WeightedBatches,
+)
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.session import (
     Session,
@@ -54,6 +61,7 @@ from privctl.train.session import (
 )
 from privctl.train.sharding import gathered, in_step, placed
 from privctl.train.signal_to_noise import SignalToNoise, too_little
+from privctl.train.step_noise import correlated
 from privctl.train.withheld import staged_private
 
 #: Builds a run's precision from its job and its network, once the network is on its device.
@@ -118,7 +126,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     seed_dropout_secretly(network)
     canaries = workers.in_main(lambda: hooks.canaries(job, network))
     folder, start = open_folder(job, workers, hooks.files)
-    noise = correlated(noise_for(device), recipe.coefficients) if request.method.noised else None
+    noise = correlated(noise_for(device), recipe.coefficients, recipe.matrix) if request.method.noised else None
     trainer = Trainer(
         network=network,
         task=job.task,
@@ -222,6 +230,8 @@ def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> Ba
         # The same with the parts, so that nobody takes part again too soon.
         key = None if folder is None or not workers.is_main else folder.batch_key()
         return CyclicPoisson(len(job.task), job.recipe.bands, job.recipe.sample_rate, shared_source(workers, key))
+    if job.recipe.batches is Batches.FIXED_ORDER:
+        return FixedOrder(len(job.task), job.recipe.steps_per_epoch, job.request.seed)
     if job.request.method.noised:
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)

@@ -25,7 +25,6 @@ from privctl.train.clipping.engine import PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
-from privctl.train.correlated_noise import kept_noise, restore_noise
 from privctl.train.epoch_stats import EpochStats
 from privctl.train.gradient_canaries import GradientCanaries
 from privctl.train.gradient_noise import GradientNoise
@@ -37,6 +36,7 @@ from privctl.train.precision import FullPrecision, Precision
 from privctl.train.run_folder import RunFolder, SavedState
 from privctl.train.sampling import BatchSource
 from privctl.train.settings import TrainingSettings
+from privctl.train.step_noise import kept_noise, restore_noise
 from privctl.train.tensors import gather_shards
 from privctl.train.watch import Unwatched, Watch
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ PRIVATE_OWNER = (
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
 #: Settings that a report states only where they say something.
-_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "adaptive", "search", "group")
+_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "matrix", "adaptive", "search", "group")
 #: Quantities of the history, as evidence names them.
 _QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -313,6 +314,8 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["batches"] = recipe.batches
     if recipe.coefficients is not None:
         settings["coefficients"] = list(recipe.coefficients)
+    if recipe.matrix is not None:
+        settings["matrix"] = asdict(recipe.matrix)
     if recipe.group is not None:
         settings["max_records_per_user"] = recipe.group
     if recipe.search is not None:

@@ -141,6 +141,34 @@ class CyclicPoisson:
         return turn[np.concatenate(coins)].astype(np.int64) if coins else turn.astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
+class FixedOrder:
+    """Every one of ``size`` examples in one step of each pass of ``bins``, the same in all passes.
+
+    The order is a permutation made from ``seed`` alone, so it does not depend on the data. It is not secret. Batches
+    differ by one example at most. Raises ValueError for a size or number of bins below 1.
+    """
+
+    size: int
+    bins: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 1)
+        at_least("bins", self.bins, 1)
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.FIXED_ORDER
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``; rising."""
+        order = np.random.default_rng((self.seed, 0)).permutation(self.size)
+        turn = step % self.bins
+        return np.sort(order[turn * self.size // self.bins : (turn + 1) * self.size // self.bins])
+
+
 def _below(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:
     """The integer part of word / 2^64 * ``bound``, which is below 2^32, in halves of 32 bits."""
     half, times = np.uint64(32), np.uint64(bound)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from privctl.accounting.buffered import BufferedMatrix
 from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import at_least, fraction, positive, probability
 from privctl.domain.events import Batches
@@ -22,7 +23,8 @@ class TrainingSettings:
     ``batch_size`` is the expected number of examples a step, and the normaliser of their summed gradients;
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
-    (``BandedGaussian``), and are None where each step has noise of its own. ``group`` is how many records of a user are
+    (``BandedGaussian``), and are None where each step has noise of its own, or where ``matrix`` correlates it over all
+    steps (``BufferedGaussian``). ``group`` is how many records of a user are
     examples that are protected together (``GroupGaussian``), None where each is by itself. ``search`` is how many such
     runs there are of which the best is released, None for this one alone. With ``adaptive``, ``clip_norm`` is that of
     the first step, and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and
@@ -50,6 +52,7 @@ class TrainingSettings:
     bf16: bool = False
     batches: Batches = Batches.POISSON
     coefficients: tuple[float, ...] | None = None
+    matrix: BufferedMatrix | None = None
     group: int | None = None
     search: NumberOfRuns | None = None
     adaptive: AdaptiveClipping | None = None

@@ -124,6 +124,17 @@ def _another_kind(report: Any) -> None:
     del report["parameters"]["max_records_per_user"]
 
 
+def _in_statement(name: str, old: str, new: str) -> Callable[[Any], None]:
+    def edit(report: Any) -> None:
+        for guarantee in report["guarantees"]:
+            for each in guarantee["assumptions"]:
+                if each["name"] == name:
+                    assert old in each["statement"]
+                    each["statement"] = each["statement"].replace(old, new)
+
+    return edit
+
+
 FORGERIES: dict[str, Callable[[Any], None]] = {
     "half of the noise": _half_the_noise,
     "steps for one record": _of_one_record,
@@ -131,6 +142,11 @@ FORGERIES: dict[str, Callable[[Any], None]] = {
     "no number of records": lambda report: report["parameters"].pop("max_records_per_user"),
     "nobody's records": lambda report: report["parameters"].update(unit=None),
     "another kind of step": _another_kind,
+    "users with more records": _in_statement("unit of privacy", "which 3 at most", "which 30 at most"),
+    "users with any number of records": _in_statement("unit of privacy", ", of which 3 at most are used,", ""),
+    "users by another field": _in_statement("unit of privacy", "'who'", "'family'"),
+    "another field in the parameters": lambda report: report["parameters"].update(unit="family"),
+    "more examples": _in_statement("number of examples", "are 21", "are 2100"),
 }
 
 

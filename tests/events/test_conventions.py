@@ -13,6 +13,7 @@ from privctl.domain.events import (
     BandedGaussian,
     Batches,
     BestOfRuns,
+    BufferedGaussian,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
@@ -38,6 +39,7 @@ IN_BINS = SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches
 KINDS: list[Event] = [
     *(SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=batches) for batches in _QUICK),
     BandedGaussian(noise_multiplier=2, coefficients=(0.8, 0.6), sample_rate=0.1, steps=21),
+    BufferedGaussian(noise_multiplier=2, first=0.5, weights=(0.1,), decays=(0.8,), sample_rate=0.1, steps=21),
     LaplaceNoise(scale=3, sample_rate=0.1, steps=5),
     RandomizedResponse(epsilon=0.3, bits=2, sample_rate=0.1, steps=5),
     DiscreteLaplaceNoise(decay=0.3, sensitivity=2, sample_rate=0.1, steps=5),

@@ -174,7 +174,7 @@ def test_without_its_rows_it_is_not_known(
     with pytest.raises(ValueError, match="no accountant knows events of the kind geometric"):
         epsilon_bound(Ledger(events=(EVENT,)), 1e-5)
     monkeypatch.delitem(EVENTS, GeometricNoise.tag)
-    with pytest.raises(InputError, match="'geometric'; expected one of sampled-gaussian, banded-gaussian, laplace"):
+    with pytest.raises(InputError, match="'geometric'; expected one of sampled-gaussian, banded-gaussian, buffered-"):
         decode_events('[{"type": "geometric", "epsilon": 0.5}]', "ledger.json")
     assert run(["verify", str(place)]) == 3
 

@@ -12,9 +12,10 @@ import torch
 from privctl.accounting.banded import banded_coefficients
 from privctl.domain.errors import InputError
 from privctl.randomness import NoiseSource
-from privctl.train.correlated_noise import CorrelatedNoise, correlated
+from privctl.train.correlated_noise import CorrelatedNoise
 from privctl.train.gradient_noise import CipherNoise, GradientNoise, KeyedNoise
 from privctl.train.run_folder import RunFolder, SavedState
+from privctl.train.step_noise import correlated
 
 CPU = torch.device("cpu")
 SOURCES = [lambda: KeyedNoise(NoiseSource(1)), lambda: CipherNoise(CPU, seed=1)]

@@ -9,6 +9,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.events import (
     BandedGaussian,
     BestOfRuns,
+    BufferedGaussian,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
@@ -29,6 +30,7 @@ from verify.events import (
     approximate_dp,
     banded_gaussian,
     best_of_runs,
+    buffered_gaussian,
     discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
@@ -52,6 +54,7 @@ ROWS: dict[type[Event], EventVerification[Any]] = {
     ReplacedGaussian: replaced_gaussian.ROW,
     TruncatedGaussian: truncated_gaussian.ROW,
     BandedGaussian: banded_gaussian.ROW,
+    BufferedGaussian: buffered_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
     DiscreteGaussianNoise: discrete_gaussian.ROW,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privctl.domain.events import BandedGaussian, Batches, BestOfRuns, GroupGaussian, Ledger, SampledGaussian
+from privctl.domain.events import (
+    BandedGaussian,
+    Batches,
+    BestOfRuns,
+    BufferedGaussian,
+    GroupGaussian,
+    Ledger,
+    SampledGaussian,
+)
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
@@ -13,6 +21,7 @@ from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
+from verify.events.buffered_gaussian import moved_by_one
 from verify.method import ExpectedMethod, StatedTraining
 from verify.wording import TESTED, TIGHT
 
@@ -41,14 +50,24 @@ class StatedSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatedMatrix:
+    """The matrix that correlates noise over all steps, as the event ``BufferedGaussian`` has it."""
+
+    first: float
+    weights: tuple[float, ...]
+    decays: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSteps(NoisyGradients):
-    """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, where it is correlated.
+    """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, or ``matrix`` that of all, where it is so.
 
     ``search`` is what is said of the search of which it is the best run, where it is one. The others are those of a
     clip norm that changes, ``clip_norms`` being its path (``verify.clip_norms``).
     """
 
     coefficients: tuple[float, ...] | None = None
+    matrix: StatedMatrix | None = None
     search: StatedSearch | None = None
     target_unclipped_quantile: float | None = None
     clip_norm_learning_rate: float | None = None
@@ -63,8 +82,16 @@ def sampled_only(ledger: Ledger) -> list[SampledGaussian] | None:
     return events if len(events) == len(ledger.events) else None
 
 
+#: How the batches of steps are drawn that have one way only.
+_BATCHES_OF = {
+    BandedGaussian: Batches.CYCLIC_POISSON,
+    BufferedGaussian: Batches.FIXED_ORDER,
+    GroupGaussian: Batches.POISSON,
+}
+
+
 def steps_disagree(
-    events: Sequence[SampledGaussian | BandedGaussian | GroupGaussian], parameters: NoisyGradients
+    events: Sequence[SampledGaussian | BandedGaussian | BufferedGaussian | GroupGaussian], parameters: NoisyGradients
 ) -> Iterator[str]:
     """What differs between the events of the steps and the parameters."""
     total = sum(event.steps for event in events)
@@ -75,8 +102,7 @@ def steps_disagree(
         yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
         noise = parameters.noise_multiplier
         yield from compare("noise multiplier in the ledger", event.noise_multiplier, noise, "the parameters say")
-        kind = event.batches if isinstance(event, SampledGaussian) else Batches.CYCLIC_POISSON
-        kind = Batches.POISSON if isinstance(event, GroupGaussian) else kind
+        kind = event.batches if isinstance(event, SampledGaussian) else _BATCHES_OF[type(event)]
         yield from compare("kind of batches in the ledger", kind, parameters.batches, "the parameters say")
     if parameters.updates is not None and parameters.updates > total:
         made = counted(parameters.updates, "update was", "updates were")
@@ -91,6 +117,8 @@ def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Ite
         yield from _of_search(mechanism, parameters)
     elif parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
         yield from _of_correlated(mechanism, parameters)
+    elif parameters.matrix is not None or any(isinstance(each, BufferedGaussian) for each in mechanism.events):
+        yield from _of_buffers(mechanism, parameters)
     elif parameters.max_records_per_user is not None or any(isinstance(e, GroupGaussian) for e in mechanism.events):
         yield from _of_users(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
@@ -142,6 +170,27 @@ def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     turn = len(stated) * parameters.sample_rate
     if turn > 1 + ROUNDING:
         yield f"{len(stated)} parts at rate {parameters.sample_rate:g} would be drawn with probability {turn:.6g}"
+    yield from steps_disagree([event], parameters)
+
+
+def _of_buffers(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """What is wrong with noise that buffers correlate: its matrix, and how far one record moves the rows by it."""
+    event, stated = ledger.events[0], parameters.matrix
+    if len(ledger.events) != 1 or not isinstance(event, BufferedGaussian):
+        yield "the parameters correlate the noise of all steps, but the ledger holds more than one event, or another"
+        return
+    if stated is None:
+        yield "the ledger correlates the noise of all steps, but the parameters state no matrix"
+        return
+    if parameters.coefficients is not None:
+        yield "the parameters correlate noise in two ways"
+    if (event.first, *event.weights, *event.decays) != (stated.first, *stated.weights, *stated.decays):
+        yield "the matrix in the ledger is not that of the parameters"
+        return
+    length = round(1 / event.sample_rate)
+    moved = moved_by_one(event.first, event.weights, event.decays, length, event.steps)[0]
+    if moved > 1 + _ROUNDED:
+        yield f"a record moves the rows of the noise's matrix by {moved:.6g} clip norms, above 1"
     yield from steps_disagree([event], parameters)
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.linalg import solve_banded
 from scipy.optimize import brentq
+from scipy.signal import lfilter
 from scipy.stats import norm
 
 from verify.checkpoint_noise.values import Floats
@@ -50,10 +50,8 @@ def noise_coefficients(settings: TrainingFacts) -> Floats:
     found, column = coefficients(settings), settings.correlation[: settings.updates]
     if len(column) == 1:
         return np.asarray(found / column[0])
-    bands = np.zeros((len(column), len(found)))
-    for age, value in enumerate(column):
-        bands[len(column) - 1 - age, age:] = value
-    return np.asarray(solve_banded((0, len(column) - 1), bands, found))
+    # C^T is upper triangular and Toeplitz: the same filter from the last step back.
+    return np.asarray(lfilter([1.0], column, found[::-1])[::-1])
 
 
 def noise_sizes(settings: TrainingFacts) -> tuple[float, float]:

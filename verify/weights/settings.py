@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,14 @@ from privctl.domain.mechanism import Optimizer
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import ParametersError
 from verify.checkpoint_noise.values import Floats
+from verify.events.buffered_gaussian import column
 from verify.method import StatedTraining
 from verify.stated import method_of, training_of
 
 #: Updates that are followed one by one.
 MOST_UPDATES = 1_000_000
+#: The same where the noise of each holds that of all before.
+MOST_CORRELATED = 20_000
 _SCHEDULES = ("constant", "linear", "cosine")
 #: A number that no setting of a run reaches, and whose square is still a float.
 _LARGEST = 1e100
@@ -138,7 +142,7 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         beta1=_fraction(parameters.beta1, "beta1"),
         beta2=_fraction(parameters.beta2, "beta2"),
         weight_decay=_number(parameters.weight_decay, "weight_decay"),
-        correlation=_correlation(parameters),
+        correlation=_correlation(parameters, updates),
         gaps=updates != parameters.steps_begun,
     )
     if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
@@ -164,14 +168,27 @@ def _norms(parameters: StatedTraining, updates: int) -> tuple[float, ...] | None
     return tuple(_number(norm, "clip_norms", positive=True) for norm in stated[:updates])
 
 
-def _correlation(parameters: StatedTraining) -> tuple[float, ...]:
+def _correlation(parameters: StatedTraining, updates: int) -> tuple[float, ...]:
     """The coefficients of noise that is correlated over steps, where the method has such."""
-    stated = getattr(parameters, "coefficients", None)
+    stated, matrix = getattr(parameters, "coefficients", None), getattr(parameters, "matrix", None)
+    if matrix is not None:
+        stated = _column(matrix, updates)
     if stated is None:
         return (1.0,)
     if not stated or stated[0] <= 0 or not all(abs(value) <= _LARGEST for value in stated):
         raise UncheckableError("the noise's coefficients are not those of a matrix that has an inverse")
     return tuple(stated)
+
+
+def _column(matrix: Any, updates: int) -> tuple[float, ...]:
+    """The coefficients that the buffers of ``matrix`` amount to."""
+    if updates > MOST_CORRELATED:
+        raise UncheckableError(
+            f"noise is correlated over {updates} updates, and at most {MOST_CORRELATED} are followed so"
+        )
+    if len(matrix.weights) != len(matrix.decays) or not all(0 <= decay < 1 for decay in matrix.decays):
+        raise UncheckableError("the noise's matrix has no buffers with a weight and a decay below 1 each")
+    return tuple(column(matrix.first, matrix.weights, matrix.decays, updates).tolist())
 
 
 def facts_of(report: PrivacyReport) -> StatedTraining:

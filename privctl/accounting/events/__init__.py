@@ -8,6 +8,7 @@ from privctl.accounting.events import (
     approximate_dp,
     banded_gaussian,
     best_of_runs,
+    buffered_gaussian,
     discrete_gaussian,
     discrete_laplace,
     gaussian_mixture,
@@ -25,6 +26,7 @@ from privctl.accounting.events.row import EventAccounting
 from privctl.domain.events import (
     BandedGaussian,
     BestOfRuns,
+    BufferedGaussian,
     DiscreteGaussianNoise,
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
@@ -48,6 +50,7 @@ ROWS: dict[type[Event], EventAccounting[Any]] = {
     ReplacedGaussian: replaced_gaussian.ROW,
     TruncatedGaussian: truncated_gaussian.ROW,
     BandedGaussian: banded_gaussian.ROW,
+    BufferedGaussian: buffered_gaussian.ROW,
     LaplaceNoise: laplace.ROW,
     DiscreteLaplaceNoise: discrete_laplace.ROW,
     DiscreteGaussianNoise: discrete_gaussian.ROW,

@@ -156,6 +156,7 @@ _SECRETS: tuple[Decorator, ...] = (
     click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
     click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then; an adapter's base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),
+    click.option("--beam", type=COUNT, metavar="N", help="Look for each among N guesses of a beam search too."),
     click.option("--most-secrets", type=COUNT, metavar="N", help="Secrets, and controls, to draw; 1000 by default."),
 )
 BASE = click.option("--base", type=MODEL, help="Base of an adapter; the one it names by default.")

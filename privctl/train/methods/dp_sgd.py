@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
-from privctl.domain.ranges import AMOUNT, BANDS, FRACTION, IN_GROUP, Range
+from privctl.domain.ranges import AMOUNT, BANDS, BUFFERS, FRACTION, IN_GROUP, Range
 from privctl.train.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
 from privctl.train.candidates import candidates_of, require_searchable
 from privctl.train.choices import ClippingStyle, RunsLaw
@@ -32,6 +32,7 @@ _EXPECTED_RUNS = 5.0
 class DpSgdSettings(MethodSettings):
     """``batches``: how they are drawn. ``bands``: over how many steps noise is correlated; None for 1.
 
+    ``buffers``: by how many noise is correlated over all steps, in passes of one order; None for none.
     ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None clips all as one.
     ``target_unclipped_quantile``: the clip norm changes until this share of gradients is not clipped; None keeps it.
     ``clip_norm_learning_rate`` and ``unclipped_count_stddev`` say how fast, and with which noise.
@@ -49,6 +50,12 @@ class DpSgdSettings(MethodSettings):
         "Correlate the noise of so many steps, so that it cancels in part where they add up; parts of the data take "
         "turns, one a step. `privctl account --mechanism banded` finds the best number.  [default: 1]",
         within=BANDS,
+    )
+    buffers: int | None = option(
+        None,
+        "Correlate the noise of all steps by so many buffers (BLT), for long runs; every record is used once an epoch, "
+        "always in the same place, and nothing is amplified. `privctl account --mechanism blt` shows what it is worth.",
+        within=BUFFERS,
     )
     max_records_per_user: int | None = option(
         None,
@@ -98,6 +105,10 @@ def _bands(request: RetrainRequest) -> int:
     return request.settings_as(DpSgdSettings).bands or 1
 
 
+def _buffers(request: RetrainRequest) -> int | None:
+    return request.settings_as(DpSgdSettings).buffers
+
+
 def _group(request: RetrainRequest) -> int | None:
     return request.settings_as(DpSgdSettings).max_records_per_user
 
@@ -112,6 +123,7 @@ def _check_group(request: RetrainRequest) -> None:
         (settings.gradient_canaries is not None, "--gradient-canaries"),
         (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
         (_bands(request) > 1, "--bands"),
+        (_buffers(request) is not None, "--buffers"),
         (settings.target_unclipped_quantile is not None, "--target-unclipped-quantile"),
         (_search(request) is not None, "--search"),
     ):
@@ -120,6 +132,8 @@ def _check_group(request: RetrainRequest) -> None:
 
 
 def _batches(request: RetrainRequest) -> Batches:
+    if _buffers(request) is not None:
+        return Batches.FIXED_ORDER
     return Batches.CYCLIC_POISSON if _bands(request) > 1 else request.settings_as(DpSgdSettings).batches
 
 
@@ -144,6 +158,7 @@ def _check_search(request: RetrainRequest) -> None:
         return
     for flag, given in (
         ("--bands", _bands(request) > 1),
+        ("--buffers", _buffers(request) is not None),
         ("--batches", settings.batches is not Batches.POISSON),
         ("--gradient-canaries", settings.gradient_canaries is not None),
         ("--target-unclipped-quantile", settings.target_unclipped_quantile is not None),
@@ -171,8 +186,8 @@ def _check(request: RetrainRequest) -> None:
         _check_group(request)
     _check_search(request)
     _check_adaptive(request)
-    if _bands(request) > 1:
-        _check_banded(request)
+    if _bands(request) > 1 or _buffers(request) is not None:
+        _check_correlated(request)
     elif _batches(request) is not Batches.POISSON:
         for flag, given in (
             ("--secrets", request.secrets is not None),
@@ -199,23 +214,28 @@ def _check_adaptive(request: RetrainRequest) -> None:
     for given, what in (
         (request.clipping is not ClippingStyle.FLAT, f"--clipping {request.clipping} does not clip whole gradients"),
         (_bands(request) > 1, "--bands correlates the noise of steps, which needs one clip norm for all"),
+        (_buffers(request) is not None, "--buffers correlates the noise of steps, which needs one clip norm for all"),
         (request.secrets is not None, "--secrets plans the noise of one release a step"),
     ):
         if given:
             raise CommandError(f"{flag} changes the clip norm by how many gradients it clips, and {what}; remove one")
 
 
-def _check_banded(request: RetrainRequest) -> None:
+def _check_correlated(request: RetrainRequest) -> None:
     """Raises CommandError for what has not been worked out for correlated noise."""
     settings = request.settings_as(DpSgdSettings)
+    buffered = settings.buffers is not None
+    flag = "--buffers" if buffered else "--bands"
+    batches = "uses no record in a fixed place" if buffered else "takes no parts in turn"
     for given, what in (
+        (buffered and _bands(request) > 1, "--bands does so in another way"),
         (request.secrets is not None, "--secrets draws each record at a rate of its own"),
         (settings.gradient_canaries is not None, "--gradient-canaries are judged step by step"),
-        (settings.batches is not Batches.POISSON, f"--batches {settings.batches} takes no parts in turn"),
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches} {batches}"),
         (request.fsdp, "--fsdp keeps no noise of earlier steps"),
     ):
         if given:
-            raise CommandError(f"--bands correlates the noise of steps, and {what}; remove one")
+            raise CommandError(f"{flag} correlates the noise of steps, and {what}; remove one")
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
@@ -255,6 +275,11 @@ METHOD = Method(
     where batches are large or epochs few. The state of an unfinished run then holds the noise of so many steps, twice
     the size of the gradients each.
 
+    With --buffers, noise is correlated over all steps by a few buffers (BLT), for runs of so many steps that bands
+    would take too much memory. Every record is used once an epoch, in an order that does not change, and no
+    amplification by sampling is counted. The state of an unfinished run holds each buffer, twice the size of the
+    gradients.
+
     With --search, settings are chosen by results and the guarantee is that of the choice. The number of runs and the
     settings of each are drawn first; the runs are made in OUTPUT.search, the best by held-out loss is released, and the
     others are deleted. The held-out examples choose, so they are taken to be public, and no guarantee covers them. Keep
@@ -276,6 +301,8 @@ METHOD = Method(
           --labels 0,1 --epsilon 8 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 2 \\
           -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --epochs 10 \\
+          --batch-size 512 --buffers 3 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --held-out public.jsonl --epsilon 8 \\
           --search 'learning-rate=1e-4,3e-4,1e-3 clip-norm=0.5,1' --expected-runs 5 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 \\
@@ -298,6 +325,7 @@ METHOD = Method(
     sampled=lambda _: True,
     batches=_batches,
     bands=_bands,
+    buffers=_buffers,
     group=_group,
     search=_search,
     adaptive=_adaptive,

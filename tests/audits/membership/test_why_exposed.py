@@ -52,6 +52,13 @@ def test_rare_words_and_labels() -> None:
     assert reasons(Record(301, "xylem ylem w1 w2", "usual")) == {}
 
 
+def test_of_many_equally_frequent_labels_none_is_rare() -> None:
+    texts = sentences(200, seed=3, longest=8)
+    for label in (lambda i: f"{i % 100}", lambda i: f"{i / 7}"):  # two records each; numbers to predict
+        records = [Record(i, text, label(i)) for i, text in enumerate(texts, start=1)]
+        assert not any(r.why is Why.RARE_LABEL for each in why_exposed(records, records).values() for r in each)
+
+
 def test_what_is_hard_without_training() -> None:
     records = [Record(i, f"w{i % 60} w{i % 7}") for i in range(1, 101)]
     reference = np.linspace(-1.0, -5.0, 100)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from audits.run import _require_causal
 from audits.scores.forward import Batching
 from audits.scores.seq2seq import PairScorer
 from audits.scores.subject import AuditedModel, load_subject, read
@@ -31,6 +32,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pairs = zip(sentences(9, 5), sentences(9, 6), strict=True)
     path.write_text("".join(json.dumps({"source": source, "target": target}) + "\n" for source, target in pairs))
     return path
+
+
+@pytest.mark.parametrize("flag", ["--train", "--canaries"])
+def test_how_a_text_goes_on_is_not_asked_of_pairs(subject: AuditedModel, flag: str) -> None:
+    with pytest.raises(CommandError, match=f"{flag} asks how a text goes on, .* writes a target from a source"):
+        _require_causal(subject, flag)
 
 
 def test_targets_by_definition(subject: AuditedModel, data: Path) -> None:

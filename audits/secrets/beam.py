@@ -1,0 +1,97 @@
+"""Secrets written by beam search: is the true value among the likeliest few, where fresh draws of it are not?
+
+The attacker of ``ranks`` brings a list of values; this one brings none, and takes the ``width`` likeliest sequences of
+as many tokens that beam search finds after the text before the secret. The other candidates of a secret are the
+control: where its value was drawn like them, each of the values is equally likely to be the true one, so that the
+chance of a hit is the share of all of them that the beam holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from audits.scores.forward import enough_memory
+from audits.scores.shared import copies, feed
+from audits.secrets.candidates import Problem
+from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.parallel import ALONE, Workers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeamHits:
+    """Whether each true value is in the beam, ``found`` [secrets], and the ``chance`` [secrets] of that.
+
+    The chance is the share of the secret's candidates, itself included, that the beam holds.
+    """
+
+    width: int
+    found: NDArray[np.bool_]
+    chance: NDArray[np.float64]
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return f"a beam of {self.width}"
+
+
+def beam_hits(
+    model: LanguageModel, problems: Sequence[Problem], width: int, workers: Workers = ALONE
+) -> BeamHits | None:
+    """Search once for each place of each secret; ``workers`` share the secrets. None where no beam can be kept."""
+
+    def held(problem: Problem) -> torch.Tensor:
+        inside = np.zeros(problem.count, dtype=np.bool_)
+        with quiet_transformers(), enough_memory(model):
+            for places in problem.places:
+                true = places[0]
+                sequences = beam(model, true.before, len(true.tokens), width)
+                if sequences is None:
+                    return torch.tensor([[-1.0, 0.0]], dtype=torch.float64)
+                likeliest = {row.tobytes() for row in sequences}
+                inside |= [place.tokens.tobytes() in likeliest for place in places]
+        return torch.tensor([[float(inside[0]), float(inside.mean())]], dtype=torch.float64)
+
+    found = torch.cat(workers.spread(problems, held, 2)).numpy() if problems else np.zeros((0, 2))
+    if (found[:, 0] < 0).any():
+        return None
+    return BeamHits(width=width, found=found[:, 0] > 0, chance=found[:, 1])
+
+
+@torch.inference_mode()
+def beam(model: LanguageModel, before: NDArray[np.int64], length: int, width: int) -> NDArray[np.int64] | None:
+    """The sequences [at most width, length] that beam search ends with after ``before``, the likeliest first.
+
+    With a ``width`` of the whole vocabulary two tokens are searched exhaustively. None for a network whose keys and
+    values branches cannot share.
+    """
+    out, cache = feed(model.network, torch.as_tensor(before, device=model.device)[None])
+    if cache is None:
+        return None
+    totals, tokens = torch.log_softmax(out.logits[0, -1].float(), dim=0).topk(min(width, out.logits.shape[-1]))
+    sequences = tokens[:, None]
+    kept = copies(cache, len(tokens))
+    for _ in range(length - 1):
+        out = model.network(input_ids=sequences[:, -1:], past_key_values=kept, use_cache=True)
+        kept = out.past_key_values
+        logs = totals[:, None] + torch.log_softmax(out.logits[:, -1].float(), dim=1)
+        totals, places = logs.flatten().topk(min(width, logs.numel()))
+        beams, tokens = places // logs.shape[1], places % logs.shape[1]
+        kept.batch_select_indices(beams)
+        sequences = torch.cat([sequences[beams], tokens[:, None]], dim=1)
+    return np.asarray(sequences.cpu().numpy(), dtype=np.int64)
+
+
+def tail(found: int, chances: Sequence[float]) -> float:
+    """P(so many or more of independent events with these ``chances``): the Poisson binomial law, summed exactly."""
+    law = np.ones(1)
+    for chance in chances:
+        law = np.append(law * (1 - chance), 0.0) + np.append(0.0, law * chance)
+    return min(1.0, float(law[found:].sum()))

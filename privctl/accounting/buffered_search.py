@@ -1,0 +1,121 @@
+"""The parameters of a buffered linear Toeplitz matrix that leave the least noise in sums of steps.
+
+As a series, c(x) = first * prod_j (1 - s_j x) / (1 - decays_j x): with decays_1 > s_1 > decays_2 > s_2 > ... > 0 all
+weights are positive, they add up to less than ``first``, and both C and C^-1 decay. McMahan, Xu and Zhang 2024, "A
+Hassle-free Algorithm for Private Learning in Practice", section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.signal import lfilter
+
+from privctl.accounting.buffered import BufferedMatrix, sensitivity
+from privctl.accounting.poisson_binomial import Floats
+from privctl.domain.buffered import require_followed
+from privctl.domain.ranges import BUFFERS
+
+#: Parameters are chosen for the first so many steps, or for four passes if those are longer, up to the second number.
+_MANY, _MOST = 1 << 14, 1 << 17
+#: Decays and their counterparts are searched in logits of 1 less each: so far from 0 at most, so far apart at least.
+_FARTHEST, _NEAREST = 14.0, 0.02
+
+
+@lru_cache(maxsize=64)
+def buffered_matrix(buffers: int, steps_per_pass: int, steps: int) -> BufferedMatrix:
+    """The matrix of least ``prefix_error`` found for so many ``buffers``, of ``sensitivity`` 1 at most.
+
+    Raises ValueError for numbers of buffers out of range, and for too many steps or passes, or none.
+
+    Example: 2 buffers, 10 steps a pass and 30 steps have an error of 3.68, and independent noise 6.82.
+    """
+    if not BUFFERS.low <= buffers <= BUFFERS.high:
+        raise ValueError(f"buffers is {buffers}; it must lie between {BUFFERS.low:g} and {BUFFERS.high:g}")
+    if steps < 1 or steps_per_pass < 1:
+        raise ValueError(f"steps is {steps}, {steps_per_pass} a pass; both must be 1 at least")
+    require_followed(steps_per_pass, steps)
+    longest = min(steps, max(_MANY, min(4 * steps_per_pass, _MOST)))
+    best = min(
+        (_searched(start, steps_per_pass, longest) for start in _starts(buffers, longest)), key=lambda found: found[0]
+    )
+    return _within_one(_matrix(best[1]), steps_per_pass, steps)
+
+
+def _starts(buffers: int, steps: int) -> list[Floats]:
+    """Logits of 1 - decay and 1 - its counterpart in turn, equally far apart from 1 / steps or its root on."""
+    last = 2.0
+    return [np.linspace(_logit(first), last, 2 * buffers) for first in (0.5 / (steps + 1), 0.5 / math.sqrt(steps + 3))]
+
+
+def _searched(start: Floats, steps_per_pass: int, steps: int) -> tuple[float, Floats]:
+    free = np.append(start[0], np.log(np.diff(start)))
+    bounds = [(-_FARTHEST, _FARTHEST), *[(math.log(_NEAREST), math.log(_FARTHEST))] * (len(start) - 1)]
+
+    def goal(values: Floats) -> float:
+        return _log_error(_logits(values), steps_per_pass, steps)
+
+    found = minimize(
+        goal,
+        free,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 200, "ftol": 1e-11},
+    )
+    return float(found.fun), _logits(found.x)
+
+
+def _logits(free: Floats) -> Floats:
+    return np.asarray(free[0] + np.append(0.0, np.cumsum(np.exp(free[1:]))))
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))
+
+
+def _roots(logits: Floats) -> tuple[Floats, Floats]:
+    """The decays, and their counterparts, which are the decays of C^-1."""
+    values = 1 / (1 + np.exp(np.minimum(logits, 700.0)))
+    return values[::2], values[1::2]
+
+
+def _log_error(logits: Floats, steps_per_pass: int, steps: int) -> float:
+    """Log of the error times the sensitivity, by filters of first order, one after another, which are stable."""
+    decays, counterparts = _roots(logits)
+    taking_part = np.zeros(steps)
+    taking_part[::steps_per_pass] = 1.0
+    column, rows = np.ones(steps), taking_part
+    for decay, counterpart in zip(decays, counterparts, strict=True):
+        column = lfilter([1.0, -decay], [1.0, -counterpart], column)
+        rows = lfilter([1.0, -counterpart], [1.0, -decay], rows)
+    error = float((1 - np.arange(steps) / steps) @ column**2)
+    return 0.5 * (math.log(error) + math.log(float(rows @ rows)))
+
+
+def _matrix(logits: Floats) -> BufferedMatrix:
+    """With c_0 = 1; the weights are the residues of c(x)."""
+    decays, counterparts = _roots(logits)
+    weights = []
+    for place, decay in enumerate(decays):
+        others = np.delete(decays, place)
+        weights.append(
+            float((decay - counterparts[place]) * np.prod((decay - np.delete(counterparts, place)) / (decay - others)))
+        )
+    return BufferedMatrix(first=1.0, weights=tuple(weights), decays=tuple(map(float, decays)))
+
+
+def _within_one(matrix: BufferedMatrix, steps_per_pass: int, steps: int) -> BufferedMatrix:
+    """The same but for a factor, by which no record moves the rows by more than its clip norm."""
+    scale = 1 / sensitivity(matrix, steps_per_pass, steps)
+    while True:
+        scaled = BufferedMatrix(
+            first=scale * matrix.first,
+            weights=tuple(scale * weight for weight in matrix.weights),
+            decays=matrix.decays,
+        )
+        if sensitivity(scaled, steps_per_pass, steps) <= 1:
+            return scaled
+        scale -= scale * 2.0**-52

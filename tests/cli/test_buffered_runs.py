@@ -1,0 +1,223 @@
+"""``retrain dp-sgd --buffers``: trained, verified, forged, resumed, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from privctl.accounting.buffered_search import buffered_matrix
+from privctl.cli import run
+from privctl.domain.errors import RunInterruptedError
+from privctl.domain.events import BufferedGaussian, Ledger
+from privctl.domain.guarantee import Adjacency
+from privctl.domain.progress import unseen
+from privctl.domain.verdict import Outcome
+from privctl.reports.files import read_report
+from privctl.train.buffered_noise import BufferedNoise
+from privctl.train.methods.dp_sgd import DpSgdSettings
+from privctl.train.prepare import prepare
+from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.run import run_training
+from privctl.train.sampling import FixedOrder
+from privctl.train.session import Session
+from tests.models.tasks.small import architecture, words
+from verify.run import read, verify
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+RECORDS, BINS, STEPS, BUFFERS = 23, 4, 10, 2
+OPTIONS = ["--noise-multiplier", "1", "--batch-size", "6", "--steps", str(STEPS), "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("buffered")
+    architecture(place / "start", "gpt2")
+    words().tokenizer.save_pretrained(place / "start")
+    lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(RECORDS)]
+    (place / "train.jsonl").write_text("\n".join(lines))
+    return place
+
+
+def call(start: Path, output: Path, *more: str) -> list[str]:
+    data = str(start / "train.jsonl")
+    return ["retrain", "dp-sgd", str(start / "start"), "--data", data, "-o", str(output), "-q", *OPTIONS, *more]
+
+
+@pytest.fixture(scope="module")
+def trained(start: Path) -> Path:
+    assert run(call(start, start / "out", "--buffers", str(BUFFERS))) == 0
+    return start / "out.report.json"
+
+
+def test_a_run_states_its_noise_and_is_verified(trained: Path) -> None:
+    report = read_report(trained)
+    matrix = buffered_matrix(BUFFERS, BINS, STEPS)
+    event = BufferedGaussian(
+        noise_multiplier=1, first=matrix.first, weights=matrix.weights, decays=matrix.decays, sample_rate=1 / BINS,
+        steps=STEPS,
+    )  # fmt: skip
+    assert report.mechanism == Ledger(events=(event,))
+    assert report.parameters["matrix"]["decays"] == list(matrix.decays)
+    assert report.parameters["batches"] == "fixed-order"
+    assert {guarantee.adjacency for guarantee in report.guarantees} == {Adjacency.ZERO_OUT}
+    assert run(["verify", str(trained), "-q"]) == 0
+    assert not trained.with_name("out.run").exists()
+
+
+def _scaled(factor: float, *places: str) -> Callable[[Any], None]:
+    def edit(report: Any) -> None:
+        for place in places:
+            holder = report["parameters"]["matrix"] if place == "parameters" else report["mechanism"]["events"][0]
+            holder["first"] *= factor
+            holder["weights"] = [factor * weight for weight in holder["weights"]]
+
+    return edit
+
+
+def _half_the_noise(report: Any) -> None:
+    for holder in (report["parameters"], report["mechanism"]["events"][0]):
+        holder["noise_multiplier"] /= 2
+    for guarantee in report["guarantees"]:
+        guarantee["noise_multiplier"] /= 2
+
+
+def _fewer_steps(report: Any) -> None:
+    report["mechanism"]["events"][0]["steps"] = STEPS - 2
+
+
+def _longer_passes(report: Any) -> None:
+    for holder in (report["parameters"], report["mechanism"]["events"][0]):
+        holder["sample_rate"] = 1 / (2 * BINS)
+
+
+def _unlike(report: Any) -> None:
+    report["mechanism"]["events"] = [
+        {"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.25, "steps": STEPS, "batches": "poisson"}
+    ]
+
+
+FORGERIES: dict[str, Callable[[Any], None]] = {
+    "rows that move by 1.1": _scaled(1.1, "parameters", "ledger"),
+    "rows that move by 1.1 in the ledger alone": _scaled(1.1, "ledger"),
+    "half of the noise": _half_the_noise,
+    "passes twice as long": _longer_passes,
+    "fewer steps": _fewer_steps,
+    "noise of each step's own": _unlike,
+    "no matrix": lambda report: report["parameters"].pop("matrix"),
+    "other batches": lambda report: report["parameters"].update(batches="poisson"),
+}
+
+
+#: Those that are tried in the quick suite.
+_QUICK = ("half of the noise",)
+
+
+@pytest.mark.forged("each is a lie about the noise or about who takes part when")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in FORGERIES]
+)
+def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(trained.read_text())
+    FORGERIES[name](report)
+    forged = trained.with_name("forged.report.json")
+    forged.write_text(json.dumps(report))
+    assert run(["verify", str(forged)]) == 1
+    assert "REFUTED" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_with_its_order_and_its_buffers(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[int, list[int]] = {}
+    real = FixedOrder.batch
+
+    def watched(self: FixedOrder, step: int) -> np.ndarray:
+        drawn[step] = real(self, step).tolist()
+        return real(self, step)
+
+    remembered: dict[int, bool] = {}
+    release = BufferedNoise.release
+
+    def noted(self: BufferedNoise, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
+        remembered[step] = all(self._buffers)
+        release(self, tensors, stddev, step)
+
+    monkeypatch.setattr(FixedOrder, "batch", watched)
+    monkeypatch.setattr(BufferedNoise, "release", noted)
+    request = RetrainRequest(
+        method_name="dp-sgd",
+        settings=DpSgdSettings(buffers=BUFFERS),
+        model=ModelRequest(path=start / "start"),
+        data=DataRequest(train=start / "train.jsonl"),
+        budget=BudgetRequest(noise_multiplier=1.0),
+        output=tmp_path / "out",
+        batch_size=6,
+        steps=STEPS,
+        device="cpu",
+    )
+    with pytest.raises(RunInterruptedError):
+        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    assert set(drawn) == {0}
+    assert run(call(start, tmp_path / "out", "--resume")) == 2  # begun with correlated noise
+    assert run(call(start, tmp_path / "out", "--resume", "--buffers", "3")) == 2
+    assert run(call(start, tmp_path / "out", "--resume", "--buffers", str(BUFFERS))) == 0
+    assert sorted(drawn) == list(range(STEPS))
+    assert remembered == {step: step > 0 for step in range(STEPS)}
+    assert sorted(chain(*(drawn[step] for step in range(BINS)))) == list(range(RECORDS))
+    assert all(drawn[step] == drawn[step % BINS] for step in range(STEPS))
+    assert not (tmp_path / "out.run").exists()
+    assert run(["verify", str(tmp_path / "out.report.json"), "-q"]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.forged("another law of the noise than the run's")
+def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_path: Path) -> None:
+    more = ["--optimizer", "sgd", "--noise-multiplier", "20", "--steps", "20", "--buffers", "2"]
+    assert run(call(start, tmp_path / "out", *more)) == 0
+    path = tmp_path / "out.report.json"
+    found = {"as it was": _of_weights(path)}
+    report = json.loads(path.read_text())
+    forged = tmp_path / "forged.report.json"
+    for name, change in (
+        ("noise of each step's own", {"matrix": {"first": 1.0, "weights": [0.0], "decays": [0.0]}}),
+        ("twice the noise", {"noise_multiplier": 40.0}),
+        ("half the noise", {"noise_multiplier": 10.0}),
+    ):
+        forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
+        found[name] = _of_weights(forged)
+    assert found.pop("as it was") is Outcome.CONSISTENT
+    assert set(found.values()) == {Outcome.REFUTED}
+
+
+def _of_weights(path: Path) -> Outcome:
+    (verdict,) = (each for each in verify(path, read(path)).verdicts if each.subject == "weights")
+    return verdict.outcome
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        (["--gradient-canaries", "20"], "--gradient-canaries are judged step by step"),
+        (["--batches", "balls-and-bins"], "--batches balls-and-bins uses no record in a fixed place"),
+        (["--bands", "3"], "--bands does so in another way"),
+        (["--fsdp"], "--fsdp keeps no noise of earlier steps"),
+        (["--target-unclipped-quantile", "0.5"], "--buffers correlates the noise of steps, which needs one clip norm"),
+        (["--search", "learning-rate=1e-4,1e-3"], "remove --buffers"),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], what: str
+) -> None:
+    assert run(call(start, tmp_path / "out", "--buffers", "3", *more)) == 2
+    assert what in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,149 @@
+"""Gaussian noise on combinations of all steps' sums that a few buffers make, in passes that keep their order.
+
+Restated: y_t = c_0 x_t + c_1 x_(t-1) + ... + c_t x_0 + z_t with independent z_t and no negative c. A record of position
+p adds to x_t only where t mod b = p, so that it moves y by sum_i g_i C e_(p + i b) with |g_i| <= 1. Inner products of
+columns are not negative, so the square of the length is largest for equal g_i; and it is largest for p = 0, of which
+other positions have the same rows, later, and cut off. That is one Gaussian of so large a shift, and its length follows
+from geometric series, pass by pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from flint import arb, ctx
+
+from privctl.domain.events import Batches, BufferedGaussian, Event, SampledGaussian
+from privctl.domain.guarantee import Adjacency
+from privctl.reports.parameters import BudgetParameters
+from verify.events import sampled_gaussian
+from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
+
+#: Bits in which series are added up.
+_BITS = 256
+_GAUSSIAN = sampled_gaussian.ROW
+
+
+@lru_cache(maxsize=64)
+def moved_by_one(
+    first: float, weights: tuple[float, ...], decays: tuple[float, ...], steps_per_pass: int, steps: int
+) -> tuple[float, float]:
+    """Bounds from below and above on how far a record moves the rows, in clip norms, in ball arithmetic."""
+    before = ctx.prec
+    ctx.prec = _BITS
+    try:
+        terms = [(arb(weight), arb(decay)) for weight, decay in zip(weights, decays, strict=True)]
+        held, total = [arb(0) for _ in terms], arb(0)
+        for begun in range(0, steps, steps_per_pass):
+            after = min(steps_per_pass, steps - begun) - 1  # steps of the pass after the record's own
+            total += (arb(first) + sum((w * h for (w, _), h in zip(terms, held, strict=True)), arb(0))) ** 2
+            grown = [decay * h + 1 for (_, decay), h in zip(terms, held, strict=True)]
+            for (w, decay), g in zip(terms, grown, strict=True):
+                for (other_w, other), other_g in zip(terms, grown, strict=True):
+                    both = decay * other
+                    total += w * other_w * g * other_g * (1 - both**after) / (1 - both)
+            held = [decay**after * g for (_, decay), g in zip(terms, grown, strict=True)]
+        norm = total.sqrt()
+        # Rounding to a float may go either way.
+        return math.nextafter(float(norm.lower()), 0.0), math.nextafter(float(norm.upper()), math.inf)
+    finally:
+        ctx.prec = before
+
+
+def column(first: float, weights: Sequence[float], decays: Sequence[float], steps: int) -> Floats:
+    """The matrix's first column [steps]: a record's share of each row from its step on."""
+    later = np.power(np.array(decays)[:, None], np.arange(max(0, steps - 1)))
+    return np.append(first, np.array(weights) @ later)
+
+
+def _whole(event: BufferedGaussian) -> SampledGaussian:
+    """The one Gaussian that all steps are."""
+    length = round(1 / event.sample_rate)
+    _, high = moved_by_one(event.first, event.weights, event.decays, length, event.steps)
+    return SampledGaussian(noise_multiplier=event.noise_multiplier / high)
+
+
+def _parts(event: BufferedGaussian) -> list[tuple[Event, int]]:
+    return [(_whole(event), 1)]
+
+
+def _cells(event: BufferedGaussian, attained_only: bool) -> CellMaker:
+    return _GAUSSIAN.cells(_whole(event), attained_only)
+
+
+def _drawn(event: BufferedGaussian) -> Batches | None:
+    return None if event.sample_rate == 1 else Batches.FIXED_ORDER
+
+
+def _once(event: BufferedGaussian) -> DeltaOfRatio | None:
+    return _GAUSSIAN.once(_whole(event)) if event.steps == 1 else None
+
+
+def _toy(event: BufferedGaussian) -> Callable[[int], Draw]:
+    return lambda steps: toy_training(event, steps)
+
+
+def toy_training(event: BufferedGaussian, steps: int, *, noise: float = 1.0) -> Draw:
+    """Losses of runs of ``steps`` steps that release X + W with C W = Z, of which the first record is told apart.
+
+    Its gradient is the clip norm along an axis of its own. ``noise`` scales what is really added: 1 is right, 0.5 a
+    fault that a test must see.
+    """
+    weights, decays = np.array(event.weights)[:, None], np.array(event.decays)[:, None]
+    length, sigma = round(1 / event.sample_rate), event.noise_multiplier
+    shares = column(event.first, event.weights, event.decays, steps)
+    rows = np.zeros(steps)
+    for begun in range(0, steps, length):
+        rows[begun:] += shares[: steps - begun]
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        released = np.zeros((len(decays), count))  # what the buffers of whoever watches hold
+        held, losses = np.zeros_like(released), np.zeros(count)
+        for step in range(steps):
+            fresh = noise * sigma * rng.standard_normal(count)
+            correlated = (fresh - (weights * held).sum(0)) / event.first
+            seen = correlated + (present and step % length == 0)
+            row = event.first * seen + (weights * released).sum(0)
+            losses += rows[step] * (row - rows[step] / 2) / sigma**2
+            held, released = decays * held + correlated, decays * released + seen
+        return losses
+
+    return draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferedParameters(BudgetParameters):
+    """A plan of noise by buffers; ``buffers`` is absent where the plan chose how many."""
+
+    buffers: int | None = None
+
+
+def _more(parameters: Any) -> dict[str, Any]:
+    return {} if parameters.buffers is None else {"buffers": parameters.buffers}
+
+
+ROW = EventVerification(
+    planned=PlannedAs(
+        mechanism="blt",
+        parameters=BufferedParameters,
+        fields={"noise_multiplier": ("noise_multiplier", None), **OF_STEPS},
+        solved={"noise multiplier": "noise_multiplier"},
+        more=_more,
+    ),
+    neighbours=lambda event: Adjacency.ZERO_OUT,
+    chances=lambda event: (event.sample_rate,),
+    drawn=_drawn,
+    cells=_cells,
+    parts=_parts,
+    squared_shift=lambda event: _whole(event).noise_multiplier ** -2,
+    once=_once,
+    toy=_toy,
+    noise=lambda event: event.noise_multiplier,
+    with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
+    in_floats=True,
+)
