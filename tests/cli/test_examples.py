@@ -111,7 +111,15 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, seed in (("model", 0), ("base", 0), ("old", 1)):
             save_model(folder / name, seed)
         shutil.copy("model/model.safetensors", "model.safetensors")
-        for name, seed in (("train", 1), ("test", 2), ("held-out", 3), ("abstracts", 4), ("posts", 5), ("data", 6)):
+        for name, seed in (
+            ("train", 1),
+            ("test", 2),
+            ("held-out", 3),
+            ("abstracts", 4),
+            ("posts", 5),
+            ("data", 6),
+            ("public", 7),
+        ):
             records(folder / f"{name}.jsonl", 160, seed)
         architecture(folder / "resnet", "resnet")
         for name, shade in (("dark", 40), ("light", 200)):
