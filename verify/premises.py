@@ -50,7 +50,8 @@ _OF_PLANNING = ("whole book", "prior")
 _OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
 _PLANNED_FORM = {"pairwise": "opposite contributions"}
 #: The one task whose models have no tokenizer to release.
-_IMAGES = "image-classification"
+#: Tasks without a vocabulary.
+_WITHOUT_TEXT = ("image-classification", "audio-classification")
 #: Why a tensor got no noise (by a word of the reason) -> the assumption it requires.
 _UNTOUCHED = {
     "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
@@ -182,7 +183,7 @@ def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     parameters, method = training_of(report), method_of(report)
     if parameters.frozen_norm_layers:
         yield "normalisation statistics"
-    if parameters.task != _IMAGES:
+    if parameters.task not in _WITHOUT_TEXT:
         yield "vocabulary"
     if method is not None:
         yield from method.premises(parameters, guarantee)

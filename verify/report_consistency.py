@@ -28,9 +28,11 @@ _UNTOUCHED = frozenset({
 
 
 _IMAGES = "image-classification"
+_SOUNDS = "audio-classification"
 _TASKS = (
     "causal-lm", "masked-lm", "seq2seq-lm", "text-classification", "token-classification", "question-answering",
     _IMAGES,
+    _SOUNDS,
 )  # fmt: skip
 _CHOICES = {
     "optimizer": ("sgd", "momentum", "adam", "adamw"),
@@ -183,8 +185,9 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
     if parameters.task not in _TASKS:
         yield f"privctl has no task named {shown(parameters.task)}"
     written = {Path(artifact.path).name for artifact in report.outputs}
-    if parameters.task == _IMAGES and (tokenizers := sorted(written & _TOKENIZERS)):
-        yield f"its task is one of images, but it wrote {', '.join(tokenizers)}"
+    if parameters.task in (_IMAGES, _SOUNDS) and (tokenizers := sorted(written & _TOKENIZERS)):
+        kind = "images" if parameters.task == _IMAGES else "sounds"
+        yield f"its task is one of {kind}, but it wrote {', '.join(tokenizers)}"
     yield from _start(report, parameters)
     yield from _adapter(report, parameters)
     yield from _plan_followed(report, parameters)

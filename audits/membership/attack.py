@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from audits.scores.rows import CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM
+from audits.scores.rows import AUDIO_CLASSIFICATION, CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM
 from audits.scores.table import ScoreTable
 from audits.statistics.max_t import Statistics, rank_statistics
 from audits.statistics.metrics import CLOPPER_PEARSON, auc, clopper_pearson, tpr_at_fpr
@@ -94,7 +94,8 @@ def why_no_token_probabilities(candidates: Candidates) -> str:
 
 def why_no_text(candidates: Candidates) -> str:
     """Why an attack that reads the text itself cannot be run; empty where there is text."""
-    return "it reads the text of a record, and images have none" if candidates.task == IMAGE_CLASSIFICATION else ""
+    without = {IMAGE_CLASSIFICATION: "images", AUDIO_CLASSIFICATION: "sounds"}.get(candidates.task)
+    return f"it reads the text of a record, and {without} have none" if without else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.membership.why_exposed import why_exposed
 from audits.membership.workload import Workload
-from audits.scores.rows import IMAGE_CLASSIFICATION
+from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read, text_columns
@@ -133,8 +133,10 @@ class MembershipAudit:
         self._names = named or (*ATTACKS, *(THOROUGH if request.thorough else ()))
         self._grouping: Grouping | None = None
         if request.group_by is not None:
-            if subject.task == IMAGE_CLASSIFICATION:
-                raise CommandError("--group-by reads a field of each record, which images do not have; remove it")
+            if subject.task in (IMAGE_CLASSIFICATION, AUDIO_CLASSIFICATION):
+                raise CommandError(
+                    "--group-by reads a field of each record, which images and sounds do not have; remove it"
+                )
             self._grouping = read_groups(
                 request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.queries import Answers, Asked, Query, asking, draws
-from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
+from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
 from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 #: Words left out of each mildly altered copy of a text, and of ever more altered ones.
 MILD, WORDS = 0.15, (0.2, 0.35, 0.5, 0.65)
-#: Standard deviations of the noise on images, of the range of their pixels, and copies for each.
+#: Standard deviations of the noise on images and sounds, of the range of their numbers, and copies for each.
 NOISES, TIMES = (0.05, 0.1, 0.2, 0.4), 4
-#: Mildly altered copies of a text.
+#: Mildly altered copies of a text or a sound.
 COPIES = 8
 
 #: (record, random numbers) -> altered copies, always as many.
@@ -36,11 +36,15 @@ Alter = Callable[[Record, np.random.Generator], list[Record]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Copies:
-    """``texts`` and ``images`` make the copies; ``score`` says what margins [copies and the record itself] tell."""
+    """``texts``, ``images`` and ``sounds`` make the copies.
+
+    ``score`` says what margins [copies and the record itself] tell.
+    """
 
     name: str
     texts: Alter
     images: Alter
+    sounds: Alter
     score: Callable[[NDArray[np.float64]], float]
     #: Whether it needs answers that are right or wrong.
     labels: bool = False
@@ -51,13 +55,14 @@ class _Copies:
             return (
                 "it counts the copies that keep their label, and this model predicts a number; augmented judges those"
             )
-        if work.task in (TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION):
+        if work.task in (TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION, AUDIO_CLASSIFICATION):
             return ""
         return f"it looks at the labels of records, which a model for {work.task} does not give"
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""
-        alter = self.images if work.task == IMAGE_CLASSIFICATION else self.texts
+        others = {IMAGE_CLASSIFICATION: self.images, AUDIO_CLASSIFICATION: self.sounds}
+        alter = others.get(work.task, self.texts)
         copies = [
             alter(record, draws(digest, self.name)) for record, digest in zip(work.records, work.digests, strict=True)
         ]
@@ -88,7 +93,7 @@ def moved(pixels: NDArray[Any], down: int, right: int, *, flipped: bool = False)
 
 
 def noised(pixels: NDArray[Any], share: float, random: np.random.Generator) -> NDArray[Any]:
-    """An image with Gaussian noise of ``share`` of its range, within that range."""
+    """An image or a sound with Gaussian noise of ``share`` of its range, within that range."""
     low, high = (0.0, 255.0) if pixels.dtype == np.uint8 else (float(pixels.min()), float(pixels.max()))
     noise = random.normal(scale=share * (high - low), size=pixels.shape)
     found = np.clip(pixels + noise, low, high)
@@ -108,6 +113,18 @@ def _mild_images(record: Record, _: np.random.Generator) -> list[Record]:
     return [replace(record, pixels=np.ascontiguousarray(copy)) for copy in copies]
 
 
+def _mild_sounds(record: Record, _: np.random.Generator) -> list[Record]:
+    """Begun earlier or later by up to an eighth, silence in place of what is missing."""
+    wave = record.pixels
+    assert wave is not None
+    copies = []
+    for part in range(1, COPIES // 2 + 1):
+        by = min(len(wave) - 1, max(1, part * len(wave) // 32))
+        silence = np.zeros(by, wave.dtype)
+        copies += [np.concatenate([wave[by:], silence]), np.concatenate([silence, wave[: len(wave) - by]])]
+    return [replace(record, pixels=copy) for copy in copies]
+
+
 def _rough_texts(record: Record, random: np.random.Generator) -> list[Record]:
     return [without_words(record, share, random) for share in WORDS for _ in range(TIMES)]
 
@@ -119,12 +136,17 @@ def _rough_images(record: Record, random: np.random.Generator) -> list[Record]:
 
 QUERIES: dict[str, Query] = {
     "augmented": _Copies(
-        name="augmented", texts=_mild_texts, images=_mild_images, score=lambda margins: float(margins.mean())
+        name="augmented",
+        texts=_mild_texts,
+        images=_mild_images,
+        sounds=_mild_sounds,
+        score=lambda margins: float(margins.mean()),
     ),
     "label-only": _Copies(
         name="label-only",
         texts=_rough_texts,
         images=_rough_images,
+        sounds=_rough_images,
         score=lambda margins: float((margins > 0).mean()),
         labels=True,
     ),

@@ -32,7 +32,7 @@ _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
 def record_features(records: Sequence[Record]) -> sparse.csr_array:
-    """Features of the records themselves, [records, features]: text and label, or a coarse image and label."""
+    """Features of the records themselves, [records, features]: text, or a coarse image or sound, and label."""
     texts = [record.text if record.label is None else f"{record.label}\n{record.text}" for record in records]
     grams = ngrams(texts)
     blocks = [grams[:, np.unique(grams.indices)], sparse.csr_array(numbers(texts) / 4)]
@@ -42,15 +42,33 @@ def record_features(records: Sequence[Record]) -> sparse.csr_array:
 
 
 def _thumbnails(records: Sequence[Record], most: int = 8) -> NDArray[np.float64]:
-    """Images of any one shape, of at most ``most`` by ``most`` of their pixels, standardised, as unit rows."""
+    """Images of any one shape, of at most ``most`` by ``most`` of their pixels, or the loudness of sounds.
+
+    Standardised, as unit rows.
+    """
     small = []
     for record in records:
         assert record.pixels is not None  # images come in sets of nothing else
+        if record.pixels.ndim == 1:
+            small.append(_loudness(record.pixels))
+            continue
         pixels = _channels_last(record.pixels)
         rows, columns = (np.linspace(0, side - 1, min(side, most)).round().astype(int) for side in pixels.shape[:2])
         small.append(pixels[np.ix_(rows, columns)].astype(np.float64).reshape(-1))
     table = np.stack(small)
     return np.asarray(_standardise(table) / np.sqrt(table.shape[1]))
+
+
+def _loudness(wave: NDArray[Any]) -> NDArray[np.float64]:
+    """The loudness of a sound in 8 stretches of time and 8 bands of frequency, and its length; on a log scale."""
+    stretches = np.array_split(wave.astype(np.float64), 8)
+    bands = [np.array_split(np.abs(np.fft.rfft(each, max(len(each), 16))), 8) for each in stretches]
+    return np.log1p([*(float(band.mean()) for each in bands for band in each), len(wave)])
+
+
+def sound_features(records: Sequence[Record]) -> NDArray[np.float64]:
+    """What sounds are like, standardised over all: [records, features]."""
+    return _standardise(np.stack([_loudness(record.pixels) for record in records if record.pixels is not None]))
 
 
 def _channels_last(pixels: NDArray[Any]) -> NDArray[Any]:

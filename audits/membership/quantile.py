@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings
-from audits.membership.features import image_features, label_features, ngrams, numbers
+from audits.membership.features import image_features, label_features, ngrams, numbers, sound_features
 from audits.membership.lira import confidence
-from audits.scores.rows import IMAGE_CLASSIFICATION
+from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.statistics.cross_fit import folds
 from privctl.data.columns import HeadKind
 
@@ -92,10 +92,12 @@ def fit_quantile(
 
 
 def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
-    """An image's own statistics, or a text's numbers, length in tokens and projected n-grams; labels and reference."""
+    """An image's or sound's statistics, or a text's numbers, length in tokens and n-grams; labels and reference."""
     columns = [label_features(candidates.records, candidates.head)]
     if candidates.task == IMAGE_CLASSIFICATION:
         columns.append(image_features(candidates.records))
+    elif candidates.task == AUDIO_CLASSIFICATION:
+        columns.append(sound_features(candidates.records))
     else:
         texts = candidates.texts
         grams = ngrams(texts)

@@ -113,12 +113,12 @@ class TextClassScorer:
                 if self.problem is HeadKind.NUMBER:
                     labels = labels.view(torch.float64)
                 labels = labels[:, 0] if self.problem is HeadKind.ONE else labels
-                values[:, batch] = _scores(self.problem, logits, labels).cpu().numpy()
+                values[:, batch] = problem_scores(self.problem, logits, labels).cpu().numpy()
                 advance(len(batch))
         return values
 
 
-def _scores(problem: HeadKind, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def problem_scores(problem: HeadKind, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The scores of ``labels``: numbers (n,) of labels, flags (n, labels), or numbers (n, 1)."""
     if problem is HeadKind.SEVERAL:
         return flag_scores(logits, labels)
@@ -127,13 +127,13 @@ def _scores(problem: HeadKind, logits: torch.Tensor, labels: torch.Tensor) -> to
     return class_scores(logits, labels)
 
 
-def _flags(record: Record, labels: dict[str, int], model: LanguageModel, outputs: int) -> NDArray[np.int64]:
+def flags_of(record: Record, labels: dict[str, int], model: LanguageModel, outputs: int) -> NDArray[np.int64]:
     """1 for each of the record's labels, else 0."""
     held = {number_of(labels, name, record.line, model) for name in json.loads(record.label or "[]")}
     return np.isin(np.arange(outputs), list(held)).astype(np.int64)
 
 
-def _described(problem: HeadKind) -> dict[str, str]:
+def described(problem: HeadKind) -> dict[str, str]:
     """What a score is, where that is not a label's log-probability."""
     scored = {
         HeadKind.SEVERAL: {"scored": "the record's set of labels, each of them decided by itself"},
@@ -171,7 +171,7 @@ class TextClassifierSubject:
         if self.scorer.problem is HeadKind.NUMBER:
             return np.array([float(record.label or "nan")]).view(np.int64)
         if self.scorer.problem is HeadKind.SEVERAL:
-            return _flags(record, self._labels, self.model, self.scorer.behind)
+            return flags_of(record, self._labels, self.model, self.scorer.behind)
         return np.array([number_of(self._labels, record.label, record.line, self.model)])
 
     def describe(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class TextClassifierSubject:
             "task": self.task,
             "max_length": self.max_length,
             "truncation": "keeps the first max_length tokens, special ones counted",
-            **_described(self.scorer.problem),
+            **described(self.scorer.problem),
         }
 
 
@@ -218,7 +218,7 @@ class ImageScorer:
                 labels = torch.tensor(heads) if self.problem is HeadKind.ONE else torch.from_numpy(np.stack(targets))
                 with network_errors(model):
                     logits = image_logits(model.network, scaled.to(model.network.dtype))
-                values[:, batch] = _scores(self.problem, logits, labels.to(model.device)).cpu().numpy()
+                values[:, batch] = problem_scores(self.problem, logits, labels.to(model.device)).cpu().numpy()
                 advance(len(batch))
         return values
 
@@ -253,14 +253,14 @@ class ImageSubject:
     def describe(self) -> dict[str, Any]:
         """See ``Subject``."""
         size = None if self.resize is None else list(self.resize)
-        return {"task": self.task, "resize": size, **_described(self.scorer.problem)}
+        return {"task": self.task, "resize": size, **described(self.scorer.problem)}
 
     def _row(self, record: Record, pixels: NDArray[Any]) -> NDArray[np.uint8]:
         if self.scorer.problem is HeadKind.ONE:
             return pack(number_of(self._labels, record.label, record.line, self.model), pixels)
         if self.scorer.problem is HeadKind.NUMBER:
             return pack(0, pixels, [float(record.label or "nan")])
-        return pack(0, pixels, _flags(record, self._labels, self.model, self.scorer.behind))
+        return pack(0, pixels, flags_of(record, self._labels, self.model, self.scorer.behind))
 
 
 def pack(label: int, pixels: NDArray[Any], targets: Sequence[float] | NDArray[Any] = ()) -> NDArray[np.uint8]:

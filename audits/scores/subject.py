@@ -18,6 +18,7 @@ from audits.scores.causal import CausalSubject
 from audits.scores.classes import ImageSubject, TextClassifierSubject
 from audits.scores.masked import MaskedSubject
 from audits.scores.rows import (
+    AUDIO_CLASSIFICATION,
     CAUSAL_LM,
     IMAGE_CLASSIFICATION,
     MASKED_LM,
@@ -29,10 +30,12 @@ from audits.scores.rows import (
 )
 from audits.scores.scorer import Scorer
 from audits.scores.seq2seq import PairSubject
+from audits.scores.sounds import SoundSubject
 from privctl.data.columns import Columns, HeadKind
 from privctl.data.images import read_images
 from privctl.data.records import Record, read_records
 from privctl.data.several import DataPath
+from privctl.data.sounds import read_sounds
 from privctl.data.texts import iter_texts
 from privctl.domain.errors import CommandError
 from privctl.models.adapters import adapter_at, task_type_of
@@ -124,6 +127,8 @@ def subject_of(
         return WordSubject(model, max_length)
     if task == QUESTION_ANSWERING:
         return AnswerSubject(model, max_length)
+    if task == AUDIO_CLASSIFICATION:
+        return SoundSubject(model, max_length)
     return ImageSubject(model, resize)
 
 
@@ -143,14 +148,19 @@ def read(subject: AuditedModel, path: DataPath, columns: Columns | None = None) 
     """The records at ``path``, as the subject takes them.
 
     Texts are in any format that ``rows_of`` reads, with ``label`` for a classifier, in pairs for a sequence-to-sequence
-    model; images in one that ``read_images``
-    reads; ``columns`` names other fields. Raises InputError, naming the line, for what is not such a record.
+    model; images and sounds in one that ``read_images`` and ``read_sounds`` read; ``columns`` names other fields.
+    Raises InputError, naming the line, for what is not such a record.
     """
     if isinstance(subject, ImageSubject):
         columns = replace(columns or Columns(), problem=subject.scorer.problem)
         images = read_images(path, channels=subject.facts.channels, resize=subject.resize, columns=columns)
         pairs = zip(images.labels, images.pixels, strict=True)
         return [Record(i, "", label, pixels) for i, (label, pixels) in enumerate(pairs, start=1)]
+    if isinstance(subject, SoundSubject):
+        columns = replace(columns or Columns(), problem=subject.scorer.problem)
+        sounds = read_sounds(path, rate=subject.facts.rate, columns=columns)
+        waves = zip(sounds.labels, sounds.waves, strict=True)
+        return [Record(i, "", label, wave) for i, (label, wave) in enumerate(waves, start=1)]
     columns = text_columns(subject, columns)
     if isinstance(subject, TextClassifierSubject):
         return [Record(r.line, r.text, r.label) for r in iter_texts(path, labelled=True, columns=columns)]

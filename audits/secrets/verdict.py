@@ -21,6 +21,9 @@ _ALTERNATIVE = {
     PAIRED: "; whether from their own records or from others of their kind, only secrets never trained on could tell",
 }
 
+#: What a beam search is compared with.
+_BEAM = {DESIGNED: "of other draws of the same format", CONTROLLED: "of those never drawn"}
+
 
 def trace(evidence: Sequence[Evidence]) -> Verdict:
     """Judge by the tests; without any, natural values may rank first without having been seen."""
@@ -40,15 +43,12 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
     if detected:
         best = min(detected, key=lambda item: item.details["p_value"])
         name = _name(best)
-        difference = (
-            f"{100 * (best.estimate or 0):.3g} % more of them"
-            if name == PAIRED or best.quantity.startswith(SHARE_FOUND)
-            else f"{best.estimate:.2f} bits more"
-        )
-        return verdict(
-            Outcome.REFUTED,
-            f"{difference} than {_against(name)} (p = {best.details['p_value']:.2g}){_ALTERNATIVE[name]}",
-        )
+        p_value = f"(p = {best.details['p_value']:.2g}){_ALTERNATIVE[name]}"
+        share = f"{100 * (best.estimate or 0):.3g} % more of them"
+        if best.quantity.startswith(SHARE_FOUND):
+            return verdict(Outcome.REFUTED, f"a beam search holds {share} than {_BEAM[name]} {p_value}")
+        difference = share if name == PAIRED else f"{best.estimate:.2f} bits more"
+        return verdict(Outcome.REFUTED, f"{difference} than {_against(name)} {p_value}")
     sizes = [min(n for n in item.samples.values() if n) for item in tests]
     if max(sizes) >= _ENOUGH:
         return verdict(Outcome.CONSISTENT, "no test found more than chance gives")

@@ -53,12 +53,12 @@ def make_candidates(
     *,
     progress: Progress,
     notify: Notify,
-) -> tuple[Reports, float | None]:
-    """Write all candidates, and return their reports; second, the perplexity before noise, where it was asked for."""
+) -> tuple[Reports, dict[str, float]]:
+    """Write all candidates, and return their reports; second, what was measured before noise, if it was asked for."""
     from privctl.data.places import require_inputs
     from privctl.noise.privatize import privatize, require_places
 
-    require_inputs(None if options["evaluate"] is None else Path(options["evaluate"]))
+    require_inputs(options["evaluate"])
     require_places(release, candidates, force=options["force"])
     evaluate, original = _evaluation(release.checkpoint, options["evaluate"], notify)
     with progress("noise", sum(file.size for file in release.checkpoint.files), "bytes") as advance:
@@ -108,20 +108,32 @@ def _opened(base: FilePath | None) -> Iterator[Checkpoint | None]:
 
 def _evaluation(
     checkpoint: Checkpoint, evaluate: DataPath | None, notify: Notify
-) -> tuple[Callable[[Path], float] | None, float | None]:
-    """A function that measures a candidate's perplexity, and the input's own; both None where none was asked for."""
-    if not evaluate:
-        return None, None
-    from audits.scores.perplexity import perplexity
-    from privctl.data.records import read_records
-    from privctl.models.language import load_model
+) -> tuple[Callable[[Path], dict[str, float]] | None, dict[str, float]]:
+    """A function that measures a candidate, and the measures of the input; None and nothing where none was asked for.
 
+    Of a causal language model it is the perplexity, of others what ``retrain --held-out`` measures.
+    """
+    if not evaluate:
+        return None, {}
+    from audits.scores.perplexity import perplexity
+    from audits.scores.subject import task_of
+    from privctl.data.records import read_records
+    from privctl.models.choices import TaskName
+    from privctl.models.language import load_model
+    from privctl.noise.privatize import PERPLEXITY
+    from privctl.train.held_out import held_out
+
+    task = TaskName(task_of(checkpoint.root))
+    if task is not TaskName.CAUSAL_LM:
+        records = held_out(checkpoint.root, task, evaluate)
+        notify(f"{task} on {counted(len(records.task), 'record')} of {evaluate}")
+        return records.measures, records.measures(checkpoint.root)
     texts = [record.text for record in read_records(evaluate)]
 
-    def measure(weights: Path) -> float:
+    def measure(weights: Path) -> dict[str, float]:
         # a folder comes with its own configuration and tokenizer; a single file is read with the original's
         folder = None if weights.is_dir() else checkpoint.folder
-        return perplexity(load_model(weights, folder=folder), texts)
+        return {PERPLEXITY: perplexity(load_model(weights, folder=folder), texts)}
 
     notify(f"perplexity on {counted(len(texts), 'text')} of {evaluate}")
     return measure, measure(checkpoint.root)

@@ -73,7 +73,7 @@ _PUBLISHED = "published"
 @click.option("--include", multiple=True, help="Add noise only to tensors matching this glob (repeatable).")
 @click.option("--exclude", multiple=True, help="Add no noise to tensors matching this glob (repeatable).")
 @click.option("--base", type=MODEL, help="Public model: tensors identical to its own get no noise.")
-@data_option("--evaluate", "Texts to measure perplexity on (repeatable).")
+@data_option("--evaluate", "Records to measure perplexity, or accuracy, on (repeatable).")
 @click.option(
     "--dry-run", is_flag=True, help="Show the table, write nothing; without facts, what usual ones would give."
 )
@@ -113,7 +113,7 @@ def noise(model: str, **options: Any) -> None:
 
 def _noise(model: Path, options: dict[str, Any]) -> None:
     from privctl.api.noising import checked_plan, make_candidates, planned
-    from privctl.noise.privatize import COARSE, perplexity_of
+    from privctl.noise.privatize import COARSE, measures_of
     from privctl.show.progress import note, progress
 
     quiet = options["quiet"]
@@ -124,7 +124,7 @@ def _noise(model: Path, options: dict[str, Any]) -> None:
                 print_plan(candidates, notes_on(release, candidates, coarse))
                 return
             notes = notes_on(release, candidates, coarse, quiet=quiet)
-            print_table(candidates, [None] * len(candidates), None, notes, dry_run=True)
+            print_table(candidates, [{}] * len(candidates), {}, notes, dry_run=True)
             return
         shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
         reports, original = make_candidates(release, candidates, options, progress=shown, notify=told)
@@ -136,7 +136,7 @@ def _noise(model: Path, options: dict[str, Any]) -> None:
         else:
             coarse = tuple(line for report in reports for line in report.warnings if line.startswith(COARSE))
             notes = notes_on(release, candidates, coarse, quiet=quiet)
-            print_table(candidates, [perplexity_of(report) for report in reports], original, notes)
+            print_table(candidates, [measures_of(report) for report in reports], original, notes)
         _note_crowded_folders({candidate.path for candidate in candidates}, told)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from privctl.cli.options import show
@@ -56,15 +56,19 @@ def print_plan(candidates: Sequence[Candidate], notes: Sequence[str]) -> None:
 
 def print_table(
     candidates: tuple[Candidate, ...],
-    perplexities: list[float | None],
-    original: float | None,
+    measures: Sequence[Mapping[str, float]],
+    original: Mapping[str, float],
     notes: Sequence[str],
     *,
     dry_run: bool = False,
 ) -> None:
-    """The candidates, a line each, with ``notes``; ``original`` is the input's own perplexity."""
+    """The candidates, a line each, with ``notes``; ``original`` are the input's own ``measures``.
+
+    Of each the first that is measured is shown.
+    """
     from privctl.show.text.noise import NoiseRow, NoiseWarnings, noise_table
 
+    quantity = next(iter(original), "")
     rows = [
         NoiseRow(
             epsilon=candidate.target.epsilon if candidate.target else None,
@@ -72,17 +76,20 @@ def print_table(
             published_stddev=candidate.published_stddev,
             adjacency=candidate.target.adjacency if candidate.target else None,
             guarantees=candidate.guarantees,
-            perplexity=perplexity,
+            measured=measured.get(quantity),
             path=str(candidate.path),
         )
-        for candidate, perplexity in zip(candidates, perplexities, strict=True)
+        for candidate, measured in zip(candidates, measures, strict=True)
     ]
     lacking = {candidate.path.name: candidate.shortfall for candidate in candidates if candidate.shortfall}
     warnings = NoiseWarnings(
         reasons={name: shortfall.reason for name, shortfall in lacking.items()},
         advice=tuple(dict.fromkeys(shortfall.advice for shortfall in lacking.values())),
     )
-    show(noise_table(rows, warnings=warnings, notes=notes, original_perplexity=original, dry_run=dry_run))
+    table = noise_table(
+        rows, warnings=warnings, notes=notes, quantity=quantity, original=original.get(quantity), dry_run=dry_run
+    )
+    show(table)
 
 
 def notes_on(

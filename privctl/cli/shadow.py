@@ -26,6 +26,7 @@ _TASKS = (
     "token-classification",
     "question-answering",
     "image-classification",
+    "audio-classification",
 )
 _FILE = click.Path(path_type=Path)
 #: Options of ``privctl retrain`` that go into its request under their own names.
@@ -87,7 +88,9 @@ _SAME = (
     type=click.Choice(["refuse", "truncate"]),
     help="What to do with texts longer than the model's context.  [default: truncate]",
 )
-@click.option("--max-length", type=COUNT, help="Most tokens of a text; give the audit the same.")
+@click.option(
+    "--max-length", type=COUNT, help="Most tokens of a text, or samples of every sound; give the audit the same."
+)
 @click.option("--response-only", is_flag=True, help="Train only on the response's tokens.")
 @click.option("--resize", type=COUNT, nargs=2, help="Height and width to resize images to.")
 @click.option("--dropout", is_flag=True, help="Keep the model's dropout active.")

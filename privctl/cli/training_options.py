@@ -94,7 +94,11 @@ def training(command: Command) -> Command:
                 type=click.Choice([str(choice) for choice in LongTextPolicy]),
                 help="What to do with texts longer than the model's context.  [default: truncate]",
             ),
-            click.option("--max-length", type=COUNT, help="Most tokens of a text, if fewer than the model's context."),
+            click.option(
+                "--max-length",
+                type=COUNT,
+                help="Most tokens of a text, if fewer than the model's context; of sounds, the samples of each.",
+            ),
             click.option(
                 "--response-only", is_flag=True, help="Train only on the response's tokens (prompt/response)."
             ),

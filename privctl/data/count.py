@@ -11,20 +11,23 @@ from privctl.data.images import count_images, holds_tables
 from privctl.data.places import holds_classes
 from privctl.data.rows import column_names, image_columns
 from privctl.data.several import DataPath, paths_of
+from privctl.data.sounds import listed_sounds, lists_sounds
 from privctl.data.texts import iter_texts
 
 
 def count_examples(path: DataPath, unit: str | None = None, columns: Columns = USUAL, most: int | None = None) -> int:
-    """The records of texts, the values of ``unit`` where one is given, or the images at ``path``.
+    """The records of texts, the values of ``unit`` where one is given, or the images or sounds at ``path``.
 
     With ``most``, so many records of each unit at most are counted, each as an example.
 
-    A folder of class folders or an ``.npz`` file holds images; so do parquet and Arrow files with a column of them and
-    none of texts. A text that training splits into pieces is one example. Raises InputError, CommandError and
-    FileSystemError as reading for a training does.
+    A folder of class folders holds images or sounds, an ``.npz`` file images; so do parquet and Arrow files with a
+    column of them and none of texts. Other records may name a sound each. A text that training splits into pieces is
+    one example. Raises InputError, CommandError and FileSystemError as reading for a training does.
     """
     if any(map(partial(_is_of_images, columns=columns), paths_of(path))):
         return sum(map(count_images, paths_of(path)))
+    if all(map(lists_sounds, paths_of(path))):
+        return sum(len(listed_sounds(each)) for each in paths_of(path))
     records = iter_texts(path, unit=unit, columns=columns)
     if most is not None:
         return sum(1 for _ in bounded(records, most))

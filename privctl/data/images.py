@@ -15,7 +15,7 @@ from privctl.data.columns import USUAL, Columns, HeadKind
 from privctl.data.decoding import array_of, open_image, other_size
 from privctl.data.npz import read_npz
 from privctl.data.packed import suffix_of
-from privctl.data.places import ARROW, IMAGES, PARQUET, data_files, found, holds_classes
+from privctl.data.places import ARROW, IMAGES, PARQUET, SOUNDS, data_files, found, holds_classes
 from privctl.data.several import DataPath, SeveralPaths
 from privctl.data.table_images import count_table_images, read_table_images
 from privctl.domain.errors import CommandError, InputError
@@ -24,7 +24,6 @@ from privctl.storage.reader import unreadable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUFFIXES = IMAGES
 #: Images of one file; ImageNet-21k has 14,197,122.
 MOST_IMAGES = 1 << 24
 
@@ -127,16 +126,22 @@ def count_images(path: Path) -> int:
     if holds_tables(path):
         return count_table_images(path)
     if path.is_dir():
-        files, _ = _list_folder(path)
+        files = class_files(path)
         if not files:
             raise InputError(f"{path} holds no images; expected one subfolder a class, of JPEG, PNG or PPM files")
         return len(files)
     return len(read_npz(path, ("images", "labels"))[0])
 
 
-def class_images(path: Path) -> list[tuple[str, Path]]:
-    """The images of a folder of class folders, each with its class, by class and name; raises as ``read_images``."""
-    return _list_folder(path)[0]
+def class_files(path: Path, suffixes: Sequence[str] | None = None) -> list[tuple[str, Path]]:
+    """The files of a folder of class folders, each with its class, by class and name; raises as ``read_images``.
+
+    They are images or sounds, as ``suffixes`` says; None takes sounds where there are any.
+    """
+    if suffixes is None:
+        sounds = any(file.suffix.lower() in SOUNDS for file in path.glob("*/*"))
+        suffixes = SOUNDS if sounds else IMAGES
+    return _list_folder(path, suffixes)[0]
 
 
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
@@ -157,23 +162,24 @@ def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> I
     )
 
 
-def _list_folder(path: Path) -> tuple[list[tuple[str, Path]], int]:
-    """The image files with their class, sorted by class and name, and how many other files there are."""
+def _list_folder(path: Path, suffixes: Sequence[str] = IMAGES) -> tuple[list[tuple[str, Path]], int]:
+    """The files of ``suffixes`` with their class, sorted by class and name, and how many other files there are."""
     entries: list[tuple[str, Path]] = []
     ignored = 0
     try:
         for folder in _visible(path):
             if not folder.is_dir():
-                if folder.suffix.lower() in SUFFIXES:
+                if folder.suffix.lower() in suffixes:
                     raise InputError(f"{folder} is outside the class folders; move it into the folder of its class")
                 ignored += 1
                 continue
             files = list(_visible(folder))
-            images = [file for file in files if file.suffix.lower() in SUFFIXES]
-            if not images:
-                raise InputError(f"{folder} holds no JPEG, PNG or PPM file; remove the folder, or add images to it")
-            ignored += len(files) - len(images)
-            entries += [(folder.name, file) for file in images]
+            wanted = [file for file in files if file.suffix.lower() in suffixes]
+            if not wanted:
+                kind, what = ("WAV", "sounds") if suffixes == SOUNDS else ("JPEG, PNG or PPM", "images")
+                raise InputError(f"{folder} holds no {kind} file; remove the folder, or add {what} to it")
+            ignored += len(files) - len(wanted)
+            entries += [(folder.name, file) for file in wanted]
     except OSError as error:
         raise unreadable(path, error) from None
     return entries, ignored

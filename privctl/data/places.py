@@ -25,6 +25,8 @@ LINES, TABLES, TEXT, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", "
 RECORDS = (*LINES, *TABLES, TEXT, PARQUET, ARROW)
 #: Suffixes of files that are an image each.
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm")
+#: Suffixes of files that are a sound each.
+SOUNDS = (".wav",)
 STDIN = Path("-")
 
 _SHARD = re.compile(r"(?P<split>.+?)[-_](?P<index>\d{5})-of-(?P<count>\d{5})")
@@ -82,7 +84,7 @@ def found(path: DataPath) -> bool:
 def holds_classes(path: DataPath) -> bool:
     """Whether ``path``, or one of several, is a folder of class folders.
 
-    That is one with images in a folder of its own, or without records.
+    That is one with images or sounds in a folder of its own, or without records.
     """
     if isinstance(path, SeveralPaths):
         return any(map(holds_classes, path.paths))
@@ -90,7 +92,7 @@ def holds_classes(path: DataPath) -> bool:
         return False
     try:
         inside = (entry.path for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith("."))
-        if any(name.lower().endswith(IMAGES) for folder in inside for name in os.listdir(folder)):
+        if any(name.lower().endswith((*IMAGES, *SOUNDS)) for folder in inside for name in os.listdir(folder)):
             return True
         return not _records_in(path)
     except OSError as error:

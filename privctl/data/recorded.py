@@ -1,31 +1,36 @@
-"""What a report records of the data that was read: each file, or a folder of images as one, with its digest."""
+"""What a report records of the data that was read: each file, or a folder of class folders as one, with its digest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from privctl.data.images import class_images
+from privctl.data.images import class_files
 from privctl.data.places import STDIN, data_files, holds_classes
 from privctl.data.several import DataPath, SeveralPaths
+from privctl.data.sounds import listed_sounds, lists_sounds
 from privctl.storage.digest import DigestedFile, bytes_digest, file_digest
 
 
 def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
     """The files of the data at ``path``, each with its digest; a folder of class folders is one, digested as a whole.
 
+    Behind records that name WAV files come these, as one: the folder that they are named from.
     Of several paths, those of each in their order.
-    Raises as ``data_files``, ``class_images`` and ``file_digest`` do.
+    Raises as ``data_files``, ``class_files`` and ``file_digest`` do.
     """
     if isinstance(path, SeveralPaths):
         return tuple(file for each in path.paths for file in recorded_files(each))
     if holds_classes(path):
         return (_of_classes(path),)
     files = [file for file in data_files(path) if file.is_file()]
-    return tuple(
+    recorded = [
         DigestedFile(path=path if path == STDIN else file, digest=file_digest(file), bytes=file.stat().st_size)
         for file in files
-    )
+    ]
+    if path != STDIN and lists_sounds(path):
+        recorded.append(_of_sounds(path))
+    return tuple(recorded)
 
 
 def data_digest(path: DataPath) -> str:
@@ -39,9 +44,15 @@ def data_digest(path: DataPath) -> str:
 
 
 def _of_classes(path: Path) -> DigestedFile:
-    images = class_images(path)
-    digest = _together((f"{label}/{file.name}", file_digest(file)) for label, file in images)
-    return DigestedFile(path=path, digest=digest, bytes=sum(file.stat().st_size for _, file in images))
+    files = class_files(path)
+    digest = _together((f"{label}/{file.name}", file_digest(file)) for label, file in files)
+    return DigestedFile(path=path, digest=digest, bytes=sum(file.stat().st_size for _, file in files))
+
+
+def _of_sounds(path: Path) -> DigestedFile:
+    files = listed_sounds(path)
+    digest = _together((file.name, file_digest(file)) for file in files)
+    return DigestedFile(path=path.parent, digest=digest, bytes=sum(file.stat().st_size for file in files))
 
 
 def _together(named: Iterable[tuple[str, str]]) -> str:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Record:
     """One record; ``line`` counts from 1, as editors do.
 
-    ``label`` is the record's label as the file states it, if any. An image has ``pixels`` and an empty ``text``; its
-    ``line`` is its position in the set. Of a pair of texts the target begins at character ``start`` of ``text``; else
-    that is 0.
+    ``label`` is the record's label as the file states it, if any. An image has ``pixels`` and an empty ``text``, a
+    sound its samples (n,) as ``pixels``; the ``line`` of both is their position in the set. Of a pair of texts
+    the target begins at character ``start`` of ``text``; else that is 0.
     """
 
     line: int

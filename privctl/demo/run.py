@@ -23,7 +23,7 @@ from privctl.noise.candidates import Candidate, NoiseRelease, noise_premises, pl
 from privctl.noise.dp_weights import Premises, PrivacyTarget, default_delta
 from privctl.noise.facts import TRAINING_ROUNDING, from_report, training_facts
 from privctl.noise.placement import companions
-from privctl.noise.privatize import perplexity_of, privatize
+from privctl.noise.privatize import PERPLEXITY, perplexity_of, privatize
 from privctl.noise.selection import select
 from privctl.reports.files import report_of
 from privctl.storage.reader import open_checkpoint
@@ -131,7 +131,9 @@ def _releases(
                 (replace(release, targets=(calibrated,)), files.model.with_name("model.any-loss")),
             ):
                 candidates = plan_candidates(request, output)
-                reports = privatize(request, candidates, advance=advance, evaluate=evaluate)
+                reports = privatize(
+                    request, candidates, advance=advance, evaluate=lambda path: {PERPLEXITY: evaluate(path)}
+                )
                 yield from zip(candidates, reports, strict=True)
 
 

@@ -15,6 +15,11 @@ class TaskName(StrEnum):
     TOKEN_CLASSIFICATION = "token-classification"  # noqa: S105 -- a task, not a password
     QUESTION_ANSWERING = "question-answering"
     IMAGE_CLASSIFICATION = "image-classification"
+    AUDIO_CLASSIFICATION = "audio-classification"
+
+
+#: Tasks on something else than texts.
+NOT_ON_TEXTS = (TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
 
 
 class LongTextPolicy(StrEnum):

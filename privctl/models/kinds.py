@@ -10,7 +10,15 @@ from transformers import (
 )
 
 from privctl.models.choices import TaskName
-from privctl.models.language import CAUSAL, IMAGE_CLASSIFIER, MASKED, SEQ2SEQ, TEXT_CLASSIFIER, ModelClass
+from privctl.models.language import (
+    AUDIO_CLASSIFIER,
+    CAUSAL,
+    IMAGE_CLASSIFIER,
+    MASKED,
+    SEQ2SEQ,
+    TEXT_CLASSIFIER,
+    ModelClass,
+)
 
 KINDS: dict[TaskName, ModelClass] = {
     TaskName.CAUSAL_LM: CAUSAL,
@@ -30,4 +38,5 @@ KINDS: dict[TaskName, ModelClass] = {
         advice="give one such as BERT",
     ),
     TaskName.IMAGE_CLASSIFICATION: IMAGE_CLASSIFIER,
+    TaskName.AUDIO_CLASSIFICATION: AUDIO_CLASSIFIER,
 }

@@ -20,12 +20,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from transformers import (
+    MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoConfig,
+    AutoModelForAudioClassification,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForMaskedLM,
@@ -104,13 +106,19 @@ IMAGE_CLASSIFIER = ModelClass(
     noun="an image classifier",
     advice="give one such as ViT or ResNet",
 )
+AUDIO_CLASSIFIER = ModelClass(
+    auto=AutoModelForAudioClassification,
+    mapping=MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
+    noun="a classifier of sounds",
+    advice="give one such as Wav2Vec2 or AST",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanguageModel:
     """A model ready to be evaluated; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
 
-    ``network`` and ``tokenizer`` are transformers' own objects; a network that takes images has no tokenizer. ``base``
+    ``network`` and ``tokenizer`` are transformers' own objects; only networks that read text have one. ``base``
     is what an adapter at ``path`` was loaded on, held in ``base_bits`` bits where that is not None.
     """
 
@@ -163,9 +171,13 @@ def load_model(
         folder = folder or checkpoint.folder
         config = read_config(folder, whole)
         check_kind(whole, config, kind)
-        tokenizer = None if kind is IMAGE_CLASSIFIER else read_tokenizer(tokenizer_folder(path) or folder, path)
+        tokenizer = (
+            None
+            if kind in (IMAGE_CLASSIFIER, AUDIO_CLASSIFIER)
+            else read_tokenizer(tokenizer_folder(path) or folder, path)
+        )
         dtype: torch.dtype | str = torch.float32 if target.type == "cpu" or base_bits is not None else "auto"
-        if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER):
+        if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER, AUDIO_CLASSIFIER):
             _fit_head(config, adapter.adapter)
         network, misfits = read_network(checkpoint, folder, config, dtype, kind)
         if base_bits is not None:

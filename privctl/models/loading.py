@@ -15,7 +15,7 @@ from privctl.data.columns import HeadKind
 from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import trained_classes
-from privctl.models.choices import TaskName
+from privctl.models.choices import NOT_ON_TEXTS, TaskName
 from privctl.models.context import context_of
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
@@ -37,12 +37,13 @@ from privctl.models.misfits import TensorMismatch, of_body, refuse
 from privctl.models.normalisation import BATCH_NORM, FROZEN, checked_batch_norms, convert_batch_norms, freeze
 from privctl.models.pairs import decoder_start
 from privctl.models.purpose import checked_problem, task_named
+from privctl.models.sounds import SoundFacts, sound_facts
 from privctl.models.unfilled import without_parameters
 from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
 
-CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION)
+CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, *NOT_ON_TEXTS)
 #: Tasks on records that have a label or a target.
 LABELLED = (*CLASSIFICATION, TaskName.SEQ2SEQ_LM)
 #: Tasks whose head may be new.
@@ -53,15 +54,15 @@ _HEADED = (*CLASSIFICATION, TaskName.QUESTION_ANSWERING)
 class TrainingModel:
     """A network in float32 on the CPU whose parameters all require gradients, and the format of its data.
 
-    ``text`` and ``tokenizer`` are set for tasks on text, ``images`` for those on images, ``labels`` for
-    classification, in the order of the network's outputs. ``tokenizer`` is only saved, never used to encode: a
-    tokenizer stores whether it truncated its last text, which would leak into the saved files. ``fresh`` names tensors
-    drawn at random from ``seed`` although there is a checkpoint, ``dropped`` those of the checkpoint that the task does
-    not use, ``frozen_norms`` layers of batch normalisation that keep their running statistics; ``converted`` says
-    "batch-norm" where these were moved into scales and shifts. ``decoder_start`` is the id with which the decoder of a
-    sequence-to-sequence model begins, None where that is the target's last. ``problem`` is what a classifier predicts.
-    ``files`` are those that the weights were read from, or yet are to be. ``by_main`` names a tensor for which the main
-    process alone reads the weights of a model in shards.
+    ``text`` and ``tokenizer`` are set for tasks on text, ``images`` for those on images, ``sounds`` for
+    those on sounds, ``labels`` for classification, in the order of the network's outputs. ``tokenizer`` is only saved,
+    never used to encode: a tokenizer stores whether it truncated its last text, which would leak into the saved files.
+    ``fresh`` names tensors drawn at random from ``seed`` although there is a checkpoint, ``dropped`` those of the
+    checkpoint that the task does not use, ``frozen_norms`` layers of batch normalisation that keep their running
+    statistics; ``converted`` says "batch-norm" where these were moved into scales and shifts. ``decoder_start`` is the
+    id with which the decoder of a sequence-to-sequence model begins, None where that is the target's last. ``problem``
+    is what a classifier predicts. ``files`` are those that the weights were read from, or yet are to be. ``by_main``
+    names a tensor for which the main process alone reads the weights of a model in shards.
     """
 
     path: Path
@@ -72,6 +73,7 @@ class TrainingModel:
     text: TextFacts | None = None
     tokenizer: Any = None
     images: ImageFacts | None = None
+    sounds: SoundFacts | None = None
     labels: tuple[str, ...] | None = None
     fresh: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -85,8 +87,8 @@ class TrainingModel:
 
     @property
     def companion(self) -> Any:
-        """What is saved beside the weights, by its ``save_pretrained``: the tokenizer, or the scaling of images."""
-        return self.images if self.text is None else self.tokenizer
+        """What is saved beside the weights, by its ``save_pretrained``: the tokenizer, or how others are read."""
+        return self.tokenizer if self.text is not None else self.images or self.sounds
 
 
 def load_for_training(
@@ -126,9 +128,7 @@ def load_for_training(
         check_links(folder)
         check_kind(path, config, KINDS[task])
         tokenizer = (
-            _tokenizer(tokenizer_folder(adapter) or folder, path, vocabulary)
-            if task is not TaskName.IMAGE_CLASSIFICATION
-            else None
+            _tokenizer(tokenizer_folder(adapter) or folder, path, vocabulary) if task not in NOT_ON_TEXTS else None
         )
         problem = checked_problem(path, config, task)
         if problem is HeadKind.NUMBER and labels is not None:
@@ -150,6 +150,11 @@ def load_for_training(
         misfits = _without_head(path, adapter, misfits)
     if task is TaskName.IMAGE_CLASSIFICATION:
         check_reads_pixels(path, network)
+    if task is TaskName.AUDIO_CLASSIFICATION and dropout:
+        raise CommandError(
+            f"--dropout does not apply to the task {task}: while it is on, networks of sounds also leave out stretches "
+            "of time drawn for the whole batch; remove it"
+        )
     norms = checked_batch_norms(path, network, norm, convert)
     network.float().requires_grad_(True).train(dropout)
     freeze(network, norms)
@@ -163,7 +168,8 @@ def load_for_training(
         seed=seed,
         text=None if tokenizer is None else _text_facts(path, task, network, copy.deepcopy(tokenizer)),
         tokenizer=tokenizer,
-        images=image_facts(folder, network.config) if tokenizer is None else None,
+        images=image_facts(folder, network.config) if task is TaskName.IMAGE_CLASSIFICATION else None,
+        sounds=sound_facts(folder, network.config) if task is TaskName.AUDIO_CLASSIFICATION else None,
         labels=_names(network.config) if task in CLASSIFICATION and problem is not HeadKind.NUMBER else None,
         problem=problem,
         fresh=tuple(sorted({*misfits.missing, *misfits.mismatched})),
@@ -219,7 +225,7 @@ def _check_settings(
 ) -> None:
     if labels is not None and task not in CLASSIFICATION:
         raise CommandError(f"--labels does not apply to the task {task}; remove it")
-    if vocabulary is not None and task is TaskName.IMAGE_CLASSIFICATION:
+    if vocabulary is not None and task in NOT_ON_TEXTS:
         raise CommandError(f"a vocabulary does not apply to the task {task}; remove it")
     if vocabulary is not None and not random:
         raise CommandError(
@@ -306,9 +312,11 @@ def _text_facts(path: Path, task: TaskName, network: Any, tokenizer: Any) -> Tex
     if task is TaskName.MASKED_LM and tokenizer.mask_token_id is None:
         raise InputError(f"{path} has a tokenizer without a mask token; the task {task} hides tokens behind one")
     pad = pad_of(network, tokenizer)
-    if task is TaskName.TEXT_CLASSIFICATION and getattr(network.config, "pad_token_id", None) is None:
+    masked, causal = (type(network.config) in KINDS[t].mapping for t in (TaskName.MASKED_LM, TaskName.CAUSAL_LM))
+    last = task is TaskName.TEXT_CLASSIFICATION and not (masked and not causal)
+    if last and getattr(network.config, "pad_token_id", None) is None:
         # Causal classifiers look for the last token that is not padding. Only now, as an embedding that is made with a
-        # padding id never trains that row.
+        # padding id never trains that row. In a Funnel transformers would set it to zero as it loads it.
         network.config.pad_token_id = pad
     reads_end = task is TaskName.TEXT_CLASSIFICATION and getattr(network.config, "is_encoder_decoder", False)
     return TextFacts(

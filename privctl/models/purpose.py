@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+from transformers import (
+    MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
+    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 
 from privctl.data.columns import HeadKind
 from privctl.domain.errors import CommandError, InputError
@@ -24,6 +31,8 @@ _ENDINGS = {
 }
 #: What the head of a task predicts whatever config.json says.
 _HEADS = {TaskName.TOKEN_CLASSIFICATION: HeadKind.TOKENS, TaskName.QUESTION_ANSWERING: HeadKind.SPAN}
+#: Tasks whose head predicts what config.json says.
+_BY_PROBLEM = (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
 
 
 def class_named(path: Path) -> str:
@@ -41,6 +50,8 @@ def task_named(path: Path) -> TaskName | None:
     name = class_named(path)
     if name in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES.values():
         return TaskName.SEQ2SEQ_LM  # networks of sounds and images end in ForConditionalGeneration too
+    if name in MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING_NAMES.values():
+        return TaskName.AUDIO_CLASSIFICATION  # Wav2Vec2's ends in ForSequenceClassification, as those of texts do
     return next((task for task, endings in _ENDINGS.items() if name.endswith(endings)), None)
 
 
@@ -52,7 +63,7 @@ def checked_problem(path: Path, config: Any, task: TaskName) -> HeadKind:
     if task in _HEADS:
         return _HEADS[task]
     stated = getattr(config, "problem_type", None)
-    if task not in (TaskName.TEXT_CLASSIFICATION, TaskName.IMAGE_CLASSIFICATION) or stated is None:
+    if task not in _BY_PROBLEM or stated is None:
         return HeadKind.ONE
     problem = HeadKind(stated)
     if problem is HeadKind.NUMBER and config.num_labels != 1:
@@ -82,6 +93,8 @@ def task_meant(path: Path) -> TaskName:
     with quiet_transformers():
         config = read_config(path if path.is_dir() else path.parent, path)
     encodes = getattr(config, "is_encoder_decoder", False)
+    if type(config) in MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING and not encodes:
+        return TaskName.AUDIO_CLASSIFICATION
     if encodes and type(config) not in SEQ2SEQ.mapping:
         raise encoder_decoder(path, config)
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING:

@@ -20,6 +20,7 @@ from privctl.models.tasks.base import Task
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.tasks.seq2seq import SequenceToSequence
+from privctl.models.tasks.sounds import SoundClassification
 from privctl.models.tasks.units import content_key
 from privctl.models.tasks.words import WordClassification
 
@@ -27,17 +28,19 @@ _SEED = 20_160
 
 
 def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = (), classes: int = 2) -> Task:
-    """``task`` on made-up examples, one for each of ``lengths`` in tokens, which images ignore.
+    """``task`` on made-up examples, one for each of ``lengths`` in tokens, which images and sounds ignore.
 
     Those at the places in ``plain`` repeat one token, or are of one brightness. Labels are below ``classes``. Raises
-    TypeError for a task that is neither on texts nor on images.
+    TypeError for another task than on texts, images or sounds.
     """
     source = np.random.default_rng(_SEED)
     labels = source.integers(max(1, classes), size=len(lengths)).tolist()
     if isinstance(task, ImageClassification):
         return _images(task, len(lengths), plain, _labels(task.problem, labels, max(1, classes)), source)
+    if isinstance(task, SoundClassification):
+        return _sounds(task, len(lengths), plain, _labels(task.problem, labels, max(1, classes)), source)
     if not isinstance(task, CorpusTask):
-        raise TypeError(f"{type(task).__name__} is neither on texts nor on images")
+        raise TypeError(f"{type(task).__name__} is on neither texts nor images nor sounds")
     text = _pair if isinstance(task, SequenceToSequence) else _text
     rows = (text(task.facts, length, place, source, plain=place in plain) for place, length in enumerate(lengths))
     if isinstance(task, WordClassification):
@@ -119,3 +122,18 @@ def _images(
         pixels[place] = 255 if originals.dtype == np.uint8 else 100
     images = replace(task.images, pixels=pixels, labels=("",) * count, places=("",) * count)
     return replace(task, images=images, labels=labels)
+
+
+def _sounds(
+    task: SoundClassification, count: int, plain: Collection[int], labels: Any, source: np.random.Generator
+) -> Task:
+    """Noise of the task's length and less, where a network is told what is filled up; plain ones are a loud tone."""
+    least = (task.length + 1) // 2 if task.facts.masked and task.facts.samples is not None else task.length
+    features = []
+    for place in range(count):
+        length = task.length - (task.length - least) * place // count
+        made = source.standard_normal((length, *task.features[0].shape[1:])).astype(np.float32)
+        # A constant would leave a normalisation over time nothing but rounding.
+        tone = 100 * np.sin(np.arange(length, dtype=np.float32)).reshape(-1, *[1] * (made.ndim - 1))
+        features.append(np.broadcast_to(tone, made.shape).copy() if place in plain else made)
+    return replace(task, features=features, labels=labels)

@@ -58,8 +58,8 @@ _NOT_COVERED = (
 )
 
 
-#: Perplexity of the weights at a path (file or folder) that may still carry a temporary name.
-Evaluate = Callable[[Path], float]
+#: Measures, by name, of the weights at a path (file or folder) that may still carry a temporary name.
+Evaluate = Callable[[Path], Mapping[str, float]]
 
 
 def check_grain(
@@ -158,11 +158,11 @@ def privatize(
         outputs: list[PendingFile | PendingFolder] = []
         for i, (candidate, place) in enumerate(zip(quietest_first, places, strict=True)):
             place.close_files()
-            perplexity = None if evaluate is None else evaluate(place.weights)
+            measured: Mapping[str, float] = {} if evaluate is None else evaluate(place.weights)
             written_files = [(file.path.name, done.outputs[i]) for file, done in streamed]
             stddevs = [c.stddev for c in quietest_first]
             report = _report(
-                release, candidate, source, streamed, written_files, perplexity, stddevs, coarse[candidate.path]
+                release, candidate, source, streamed, written_files, measured, stddevs, coarse[candidate.path]
             )
             reports[candidate.path] = report
             outputs += [stack.enter_context(staged_report(candidate.report_path, report)), place.pending]
@@ -210,7 +210,7 @@ def _report(
     source: NoiseSource,
     streamed: Sequence[tuple[SafetensorsFile, Rewritten]],
     written_files: Sequence[tuple[str, WrittenFile]],
-    perplexity: float | None,
+    measured: Mapping[str, float],
     stddevs: Sequence[float],
     coarse: str,
 ) -> PrivacyReport:
@@ -251,7 +251,7 @@ def _report(
             grid=spacing(candidate.stddev),
         ),
         guarantees=candidate.guarantees,
-        evidence=() if perplexity is None else (_perplexity(perplexity),),
+        evidence=tuple(_measured(quantity, value) for quantity, value in measured.items()),
         omissions=(
             *candidate.omissions,
             *omissions_of(release.checkpoint, release.companions),
@@ -285,23 +285,26 @@ def _dropped_metadata(checkpoint: Checkpoint) -> Iterator[Omission]:
         yield Omission(what=f"copy of the header's entry {key!r}", reason="not known to be free of traces of the data")
 
 
-def _perplexity(value: float) -> Evidence:
+def _measured(quantity: str, value: float) -> Evidence:
     finite = math.isfinite(value)
+    of_tokens = "mean loss of each token of the evaluation data, end-of-text tokens among them"
     return Evidence(
-        method="mean loss of each token of the evaluation data, end-of-text tokens among them",
-        quantity=PERPLEXITY,
+        method=of_tokens if quantity == PERPLEXITY else "measured on the evaluation data, as retrain --held-out does",
+        quantity=quantity,
         estimate=value if finite else None,
         bound=Bound.NONE,
         reason="" if finite else "too large for a float: the noise destroyed the model",
     )
 
 
+def measures_of(report: PrivacyReport) -> dict[str, float]:
+    """What was measured of a candidate, by name, the most telling first; infinite what was too large."""
+    return {e.quantity: math.inf if e.estimate is None else e.estimate for e in report.evidence}
+
+
 def perplexity_of(report: PrivacyReport) -> float | None:
     """The perplexity a report records; infinite where it was too large, None where it was not measured."""
-    evidence = next((e for e in report.evidence if e.quantity == PERPLEXITY), None)
-    if evidence is None:
-        return None
-    return math.inf if evidence.estimate is None else evidence.estimate
+    return measures_of(report).get(PERPLEXITY)
 
 
 def _of_shortfall(candidate: Candidate) -> Iterator[str]:

@@ -15,18 +15,19 @@ from privctl.data.columns import HeadKind
 from privctl.data.images import ImageSet, read_images
 from privctl.data.labels import labels_of
 from privctl.data.records import Record
+from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.chat import chat_of
-from privctl.models.choices import LongTextPolicy, TaskName
+from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, TaskName
 from privctl.models.language import quiet_transformers, read_config
 from privctl.models.loading import CLASSIFICATION, LABELLED, TrainingModel, known_labels, load_for_training
 from privctl.models.purpose import problem_of
 from privctl.models.tasks.base import Task
-from privctl.models.tasks.build import image_task, text_task
+from privctl.models.tasks.build import image_task, sound_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
 from privctl.train.budget import recipe_for
-from privctl.train.prepare import choose_trained, text_options
+from privctl.train.prepare import choose_trained, of_samples, sampling_rate, text_options
 from privctl.train.request import RetrainRequest
 from privctl.train.settings import TrainingSettings
 
@@ -86,8 +87,8 @@ def read_pool(request: ShadowRequest) -> ShadowPool:
     _check(request)
     vocabulary = request.training.model.vocabulary
     words = None if vocabulary is None else vocabulary_from_file(Path(vocabulary))
-    images = request.training.task is TaskName.IMAGE_CLASSIFICATION
-    records, task_for, repeated = _images(request) if images else _texts(request)
+    others = {TaskName.IMAGE_CLASSIFICATION: _images, TaskName.AUDIO_CLASSIFICATION: _sounds}
+    records, task_for, repeated = others.get(request.training.task, _texts)(request)
     if len(records) < _FEWEST:
         raise InputError(f"the pool holds {len(records)} distinct records; halves of it need at least {_FEWEST}")
     labels = _labels(request, [record.label or "" for record in records])
@@ -109,6 +110,7 @@ def read_pool(request: ShadowRequest) -> ShadowPool:
 def _check(request: ShadowRequest) -> None:
     training = request.training
     data, images = training.data, training.task is TaskName.IMAGE_CLASSIFICATION
+    textless = training.task in NOT_ON_TEXTS
     if request.count < 4:
         raise CommandError(
             f"--count is {request.count}; with fewer than 4 models no two are sure not to have seen a record, and 16 "
@@ -119,11 +121,11 @@ def _check(request: ShadowRequest) -> None:
     if data.long is LongTextPolicy.SPLIT:
         raise CommandError("--long split trains on pieces of a record, which is scored whole; choose truncate")
     unused = {
-        "--long": images and data.long is not None,
+        "--long": textless and data.long is not None,
         "--max-length": images and data.max_length is not None,
-        "--text-column": (images or training.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
+        "--text-column": (textless or training.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
         "--label-column": training.task not in LABELLED and data.columns.label is not None,
-        "--vocabulary": images and training.model.vocabulary is not None,
+        "--vocabulary": textless and training.model.vocabulary is not None,
         "--resize": not images and data.resize is not None,
         "--labels": training.task not in CLASSIFICATION and bool(data.labels),
     }
@@ -148,7 +150,7 @@ def _start(request: ShadowRequest, labels: Sequence[str], vocabulary: Vocabulary
         convert=training.model.convert,
     )
     choose_trained(model.network, training.model)
-    return model
+    return of_samples(model, training.data.max_length)
 
 
 #: Distinct records, what makes the task of them for a model, and how many records were left out.
@@ -190,6 +192,25 @@ def _images(request: ShadowRequest) -> _Read:
     return (
         [records[i] for i in first_places],
         lambda model: image_task(model, distinct),
+        len(records) - len(first_places),
+    )
+
+
+def _sounds(request: ShadowRequest) -> _Read:
+    training = request.training
+    columns = replace(training.data.columns, problem=problem_of(training.model.path, training.task))
+    sounds = read_sounds(training.data.train, rate=sampling_rate(training.model.path), columns=columns)
+    pairs = zip(sounds.labels, sounds.waves, strict=True)
+    records = [Record(i, "", label, wave) for i, (label, wave) in enumerate(pairs, start=1)]
+    first_places = _first_places([record.digest for record in records])
+    distinct = SoundSet(
+        waves=[sounds.waves[i] for i in first_places],
+        labels=tuple(sounds.labels[i] for i in first_places),
+        places=[sounds.places[i] for i in first_places],
+    )
+    return (
+        [records[i] for i in first_places],
+        lambda model: sound_task(model, distinct),
         len(records) - len(first_places),
     )
 

@@ -83,7 +83,8 @@ def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = A
     def conclude() -> PrivacyReport:
         if workers.size > 1:
             shadow_folder.refresh()
-        if done.issuperset(range(request.count)):
+        # What is returned is what stands there, also where another process added the last model.
+        if workers.size > 1 or done.issuperset(range(request.count)):
             write_report(shadow_folder.place, shadow_folder.report)
         return shadow_folder.report
 

@@ -16,7 +16,10 @@ from privctl.train.request import ModelRequest
 if TYPE_CHECKING:
     from torch import nn
 #: How the names of networks end whose heads are no language model's.
-_HEADED = ("ForSequenceClassification", "ForImageClassification", "ForTokenClassification", "ForQuestionAnswering")
+_HEADED = (
+    "ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForTokenClassification",
+    "ForQuestionAnswering",
+)  # fmt: skip
 
 
 def adapted(network: nn.Module, request: ModelRequest, seed: int, device: torch.device | None = None) -> nn.Module:

@@ -17,11 +17,12 @@ from privctl.data.images import read_images
 from privctl.data.labels import labels_of, numbers_below
 from privctl.data.places import require_inputs
 from privctl.data.several import DataPath, paths_of
+from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.adapters import trained_classes
 from privctl.models.chat import chat_of
-from privctl.models.choices import LongTextPolicy, TaskName
+from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, TaskName
 from privctl.models.corpora import IN_MEMORY, Shelf
 from privctl.models.encoding import TextOptions
 from privctl.models.language import quiet_transformers, read_config
@@ -35,9 +36,10 @@ from privctl.models.loading import (
     trained_outputs,
 )
 from privctl.models.purpose import problem_of
+from privctl.models.sounds import sound_facts
 from privctl.models.stored import leave_stored
 from privctl.models.tasks.base import Task
-from privctl.models.tasks.build import image_task, text_task
+from privctl.models.tasks.build import image_task, sound_task, text_task
 from privctl.models.unfilled import layout_of
 from privctl.models.vocabulary import Vocabulary, frequent_words, private_vocabulary, vocabulary_from_file
 from privctl.parallel import ALONE, Workers
@@ -94,6 +96,8 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     plan = read_secret_plan(request)
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request, workers)
+    if request.task is TaskName.AUDIO_CLASSIFICATION:
+        return _prepare_sounds(request, workers)
     classify = request.task in CLASSIFICATION
     problem = problem_of(request.model.path, request.task)
     train = partial(_texts, request, request.data.train, unit=request.data.unit)
@@ -124,6 +128,8 @@ def _texts(request: RetrainRequest, path: DataPath, unit: str | None = None) -> 
 
 def beside(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
     """Records that ``model`` is not trained on, read as those of ``--data`` are; raises as ``prepare`` does."""
+    if request.task is TaskName.AUDIO_CLASSIFICATION:
+        return sound_task(model, _sounds(request, path))
     if request.task is not TaskName.IMAGE_CLASSIFICATION:
         return text_task(model, _texts(request, path), text_options(request.data), seed=request.seed, keep=keep)
     columns = replace(request.data.columns, problem=problem_of(request.model.path, request.task))
@@ -165,6 +171,37 @@ def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
     model = _loaded(request, workers, labels, None)
     held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
     return _job(request, model, image_task(model, images), held_out, collected)
+
+
+def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
+    problem = problem_of(request.model.path, request.task)
+    sounds = _sounds(request, request.data.train)
+    labels: tuple[str, ...] = ()
+    collected = False
+    if problem is not HeadKind.NUMBER:
+        labels, collected = _labels(request, lambda: _names(set(sounds.labels), problem))
+    model = of_samples(_loaded(request, workers, labels, None), request.data.max_length)
+    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
+    return _job(request, model, sound_task(model, sounds), held_out, collected)
+
+
+def _sounds(request: RetrainRequest, path: DataPath) -> SoundSet:
+    columns = replace(request.data.columns, problem=problem_of(request.model.path, request.task))
+    return read_sounds(path, rate=sampling_rate(request.model.path), columns=columns)
+
+
+def sampling_rate(path: Path) -> int:
+    """Samples a second of the sounds that the model at ``path`` reads."""
+    folder = path if path.is_dir() else path.parent
+    with quiet_transformers():
+        return sound_facts(folder, read_config(folder, path)).rate
+
+
+def of_samples(model: TrainingModel, samples: int | None) -> TrainingModel:
+    """The model with every sound brought to ``samples``; unchanged where that is None."""
+    if samples is None or model.sounds is None:
+        return model
+    return replace(model, sounds=replace(model.sounds, samples=samples))
 
 
 def _loaded(
@@ -244,14 +281,15 @@ def _check_places(request: RetrainRequest) -> None:
 def _check_task(request: RetrainRequest) -> None:
     """Refuse settings that do not apply to the task: the report would still claim some of them."""
     data, images = request.data, request.task is TaskName.IMAGE_CLASSIFICATION
+    textless = request.task in NOT_ON_TEXTS
     causal = request.task is TaskName.CAUSAL_LM
     unused = {
-        "--unit": images and data.unit is not None,
-        "--long": images and data.long is not None,
+        "--unit": textless and data.unit is not None,
+        "--long": textless and data.long is not None,
         "--max-length": images and data.max_length is not None,
-        "--text-column": (images or request.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
+        "--text-column": (textless or request.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
         "--label-column": request.task not in LABELLED and data.columns.label is not None,
-        "--vocabulary": images and request.model.vocabulary is not None,
+        "--vocabulary": textless and request.model.vocabulary is not None,
         "--response-only": not causal and data.response_only,
         "--resize": not images and data.resize is not None,
         "--labels": request.task not in CLASSIFICATION and bool(data.labels),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer
@@ -111,7 +112,7 @@ class ReferenceAnswers:
 def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
     """The witness of ``network``, which is ``model``'s, whatever it is wrapped in. Raises InputError where it fails."""
     device = next(network.parameters()).device
-    inputs = _texts(model.text) if model.text is not None else _images(model)
+    inputs = _texts(model.text) if model.text is not None else _sounds(model) if model.sounds else _images(model)
     if model.task is TaskName.SEQ2SEQ_LM:
         inputs["decoder_input_ids"] = inputs["input_ids"].flip(1)
     try:
@@ -207,6 +208,14 @@ def _images(model: TrainingModel) -> dict[str, Tensor]:
     size = model.images.size or (_PIXELS, _PIXELS)
     drawn = torch.Generator().manual_seed(_SEED)
     return {"pixel_values": torch.randn(_ROWS, model.images.channels, *size, generator=drawn)}
+
+
+def _sounds(model: TrainingModel) -> dict[str, Tensor]:
+    """A second of noise, where the model states no length."""
+    assert model.sounds is not None
+    drawn = np.random.default_rng(_SEED)
+    shape = (_ROWS, model.sounds.samples or model.sounds.rate)
+    return model.sounds.padded([model.sounds.features(each) for each in drawn.standard_normal(shape, np.float32)])
 
 
 def _unfit(info: Mapping[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.tasks.classification import ImageClassification, TextClassification
+from privctl.models.tasks.sounds import SoundClassification
 from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
@@ -45,7 +46,7 @@ PRIVATE_OWNER = (
 #: Settings that a report states only where they say something.
 _UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "matrix", "adaptive", "search", "group")
 #: Quantities of the history, as evidence names them.
-_QUANTITIES = {
+QUANTITIES = {
     "training_loss": "training loss, nats",
     "clipped_fraction": "fraction of clipped gradients",
     "median_norm": "median gradient norm before clipping",
@@ -359,7 +360,7 @@ def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
     """
     history = withheld.released(job.request, finished.history)
     last: Mapping[str, float] = history[-1] if history else {}
-    for key, quantity in _QUANTITIES.items():
+    for key, quantity in QUANTITIES.items():
         if key not in last:
             continue
         held_out = key.startswith("held_out")
@@ -380,6 +381,6 @@ def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
 
 def _most_frequent(job: TrainingJob) -> dict[str, float]:
     """The share of the most frequent label among the held-out examples; nothing for a task without labels."""
-    if not isinstance(job.held_out, TextClassification | ImageClassification):
+    if not isinstance(job.held_out, TextClassification | ImageClassification | SoundClassification):
         return {}
     return {MOST_FREQUENT: max(Counter(job.held_out.labels).values()) / len(job.held_out.labels)}

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from tests.bench.finetune_model import Made
 
 _TUNING_SEED = 1000
-HEADINGS = ("weights", "cell", "epsilon", "runs", "held-out loss, nats a token", "less than before", "against its base")
+HEADINGS = (
+    "weights", "training", "epsilon", "seeds", "held-out loss, nats", "less than before", "share in 4 bits",
+    "loss against another, 95 % interval",
+)  # fmt: skip
 
 Row = dict[str, Any]
 
@@ -41,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--members", type=int, default=2000, help="private records to train on")
     parser.add_argument("--held-out", type=int, default=300, help="private records to measure on")
+    parser.add_argument("--rate", type=float, help="this learning rate, instead of tuning")
     parser.add_argument("--folder", type=Path, required=True, help="where models are kept between runs")
 
 
@@ -57,7 +61,7 @@ def main(options: argparse.Namespace) -> None:
         start = made(SIZES[name], options.folder / name, options.members, options.held_out)
         of_size = found["sizes"].setdefault(name, {"pretraining": start.facts, "tuning": [], "runs": []})
         cells = [cell for cell in CELLS if any(fnmatchcase(cell.name, glob) for glob in options.cell or ("*",))]
-        rates = {cell.name: _rate(cell, start, of_size, options, found) for cell in cells}
+        rates = {cell.name: options.rate or _rate(cell, start, of_size, options, found) for cell in cells}
         for seed in range(options.seeds):
             for cell in cells:
                 _once(cell, rates[cell.name], seed, start, of_size["runs"], options, found)
@@ -108,24 +112,25 @@ def _rate(cell: Cell, start: Made, of_size: Row, options: argparse.Namespace, fo
 
 
 def rows(found: Mapping[str, Any]) -> list[list[str]]:
-    """A line for each size and cell: mean +- standard error, and the paired difference with a 95 % interval."""
-    made_rows = []
-    for of_size in found["sizes"].values():
-        for cell in CELLS:
-            runs = _of(of_size["runs"], cell.name)
-            if not runs:
-                continue
-            losses = [run["loss"] for run in runs.values()]
-            gained = [run["before"] - run["loss"] for run in runs.values()]
-            base = _of(of_size["runs"], cell.base) if cell.base else {}
-            against = paired([runs[seed]["loss"] - base[seed]["loss"] for seed in runs if seed in base])
-            epsilon = "-" if cell.epsilon is None else f"{cell.epsilon:g}"
-            made_rows.append([
-                f"{of_size['pretraining']['weights']:,}", cell.name, epsilon,
-                str(len(runs)), _spread(losses), _spread(gained),
-                f"{against} ({cell.base})" if cell.base and against else "-",
-            ])  # fmt: skip
-    return made_rows
+    """A line for each size and cell: means +- standard errors, and the paired difference with a 95 % interval."""
+    return [
+        _row(of_size, cell, runs)
+        for of_size in found["sizes"].values()
+        for cell in CELLS
+        if (runs := _of(of_size["runs"], cell.name))
+    ]
+
+
+def _row(of_size: Row, cell: Cell, runs: Mapping[int, Row]) -> list[str]:
+    base = _of(of_size["runs"], cell.base) if cell.base else {}
+    against = paired([run["loss"] - base[seed]["loss"] for seed, run in runs.items() if seed in base])
+    shares = [run["low_precision_share"] for run in runs.values() if "low_precision_share" in run]
+    return [
+        f"{of_size['pretraining']['weights']:,}", cell.name, "-" if cell.epsilon is None else f"{cell.epsilon:g}",
+        str(len(runs)), _spread([run["loss"] for run in runs.values()]),
+        _spread([run["before"] - run["loss"] for run in runs.values()]), f"{mean(shares):.2f}" if shares else "-",
+        f"{against} than {cell.base}" if against else "-",
+    ]  # fmt: skip
 
 
 def paired(differences: Sequence[float]) -> str:

@@ -170,12 +170,25 @@ def _ferret(name: str, rate: float, **others: Any) -> Cell:
 
 
 def _quantized(name: str, layers: str, **settings: Any) -> Cell:
+    prefix = _BY_COMPUTE if "compute_target" in settings else _BY_COUNT
+    base = f"{prefix}random" if layers == "dpquant" else "dp-sgd"
     return Cell(
-        name=f"4 bits: {name}", method="dpquant", epsilon=8, batch=256, tune="dp-sgd", base="4 bits: random layers",
+        name=name, method="dpquant", epsilon=8, batch=256, tune="dp-sgd", base=base,
         settings={"layers": layers, **settings},
     )  # fmt: skip
 
 
+def _chosen(prefix: str, **amount: float) -> tuple[Cell, ...]:
+    """Every way to choose an amount of layers."""
+    return (
+        _quantized(f"{prefix}random", "random", **amount),
+        _quantized(f"{prefix}static", "static", **amount),
+        _quantized(f"{prefix}dpquant", "dpquant", **amount),
+        _quantized(f"{prefix}dpquant, public records", "dpquant", **amount, public_records="public"),
+    )
+
+
+_BY_COMPUTE, _BY_COUNT = "4 bits, 75 % of multiply-adds, ", "4 bits, 75 % of layers, "
 _VALUES = {"publish": "value", "update_scale": "root-dimension"}
 _ALWAYS = {"fire_probability": 1.0}
 _SMALL = ("*ln_*", "*bias")
@@ -184,14 +197,12 @@ CELLS = (
     Cell(name="plain", method="plain", epsilon=None, batch=64),
     Cell(name="dp-sgd", method="dp-sgd", epsilon=8, batch=256),
     Cell(name="dp-sgd, norms and biases", method="dp-sgd", epsilon=8, batch=256, rate=4e-3, train=_SMALL),
-    Cell(name="ferret, published, 2 nats", method="ferret", epsilon=2, batch=10, rate=1e-3, base="dp-sgd"),
-    _ferret("ferret", 1e-3, base="dp-sgd"),
+    Cell(name="ferret, published, 2 nats", method="ferret", epsilon=2, batch=10, rate=6e-5, base="dp-sgd"),
+    _ferret("ferret", 6e-5, base="dp-sgd"),
     _ferret("ferret, all fire", 2e-4, settings=_ALWAYS),
-    _ferret("ferret, all fire, values", 0.05, optimizer="sgd", settings=_ALWAYS | _VALUES),
+    _ferret("ferret, all fire, values", 0.005, batch=40, optimizer="sgd", settings=_ALWAYS | _VALUES),
     _ferret("ferret, all fire, norms and biases", 1e-3, train=_SMALL, settings=_ALWAYS),
-    _quantized("all layers", "all"),
-    _quantized("random layers", "random", compute_target=0.75),
-    _quantized("static layers", "static", compute_target=0.75),
-    _quantized("dpquant", "dpquant", compute_target=0.75),
-    _quantized("dpquant, public records", "dpquant", compute_target=0.75, public_records="public"),
+    _quantized("4 bits, all layers", "all"),
+    *_chosen(_BY_COMPUTE, compute_target=0.75),
+    *_chosen(_BY_COUNT, fraction=0.75),
 )

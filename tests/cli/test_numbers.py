@@ -54,8 +54,8 @@ OPTIONS = {
 #: Options that are 0 where nothing of the kind is wanted, and seeds.
 MAY_BE_ZERO = {
     "--seed", "--momentum", "--beta1", "--beta2", "--weight-decay", "--warmup-steps", "--beta", "--smoothing",
-    "audit --delta", "audit canaries --delta", "audit scores --delta", "audit split --delta", "canary plant --delta",
-    "account --delta",
+    "audit --delta", "audit canaries --delta", "audit scores --delta", "canary plant --delta",
+    "account --delta", "audit split --delta",
 }  # fmt: skip
 
 

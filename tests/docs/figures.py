@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tests.bench import finetune
 from tests.docs.pages import ROOT, as_table
 
 _FAILS = "fails"
@@ -27,6 +28,7 @@ def parts() -> dict[str, str]:
         "figures layers": _layers(),
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
+        "figures finetune": as_table(list(finetune.HEADINGS), finetune.rows(results("finetune"))),
         "figures device": _device(),
         "figures directions": _directions(),
         "figures device-methods": _device_methods(),
@@ -336,6 +338,7 @@ def _conditions() -> str:
         "layers",
         "dpquant",
         "ferret",
+        "finetune",
         "noise",
         "gradient-noise",
         "audit",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.docs import commands, fields, figures, judged, picture, scale_tables
+from tests.docs import commands, fields, figures, judged, peer_tables, picture, scale_tables
 from tests.docs.pages import DOCS, ROOT
 
 
@@ -12,8 +12,8 @@ def generated() -> dict[Path, str]:
     """Each page that is made, or holds made parts, as it ought to be."""
     found = {DOCS / "cli.md": commands.reference(), DOCS / "demo.svg": picture.svg()}
     made = {
-        "reports.md": fields.parts(), "performance.md": figures.parts(), "theory.md": judged.parts(),
-        "scale.md": scale_tables.parts(),
+        "reports.md": fields.parts(), "performance.md": figures.parts() | peer_tables.parts(),
+        "theory.md": judged.parts(), "scale.md": scale_tables.parts(),
     }  # fmt: skip
     for name, parts in made.items():
         text = (DOCS / name).read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import wave
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
+    MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
@@ -23,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tests.zoo.sizes import KEPT, LAYERS, PIXELS, SPECIAL_SETTINGS, STAGES, TINY
+from tests.zoo.sizes import KEPT, LAYERS, PIXELS, SAMPLES, SPECIAL_SETTINGS, STAGES, TINY
 
 TASKS: dict[str, Any] = {
     "causal-lm": MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -32,9 +34,10 @@ TASKS: dict[str, Any] = {
     "token-classification": MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     "question-answering": MODEL_FOR_QUESTION_ANSWERING_MAPPING,
     "image-classification": MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
+    "audio-classification": MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
 }
 #: Tasks on texts whose head has two outputs here.
-_OF_TWO = ("text-classification", "token-classification", "question-answering")
+_OF_TWO = ("text-classification", "token-classification", "question-answering", "audio-classification")
 WORDS = [f"w{i}" for i in range(24)]
 ROLES = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -182,9 +185,22 @@ def build(task: str, model_type: str, folder: Path) -> None:
         raise Unbuildable(f"network: {one_line(error)}") from None
     if task == "image-classification":
         return
+    if task == "audio-classification":
+        (folder / "preprocessor_config.json").write_text(json.dumps(_reading(config)))
+        _name_labels(folder / "config.json")
+        return
     if task in _OF_TWO:
         _name_labels(folder / "config.json")
     save_tokenizer(folder)
+
+
+def _reading(config: Any) -> dict[str, Any]:
+    """How a network of ``config`` reads sounds: as small as it is."""
+    if config.model_type == "audio-spectrogram-transformer":
+        return {"num_mel_bins": config.num_mel_bins, "max_length": config.max_length}
+    if config.model_type == "whisper":
+        return {"feature_size": config.num_mel_bins, "chunk_length": 1}
+    return {"max_length": SAMPLES}
 
 
 def _name_labels(path: Path) -> None:
@@ -227,6 +243,8 @@ def write_data(task: str, path: Path, *, count: int = 24, seed: int = 0, channel
         pixels = random.integers(0, 256, (count, PIXELS, PIXELS, channels), dtype=np.uint8)
         np.savez(where, images=pixels, labels=random.integers(0, 2, count))
         return where
+    if task == "audio-classification":
+        return _write_sounds(path, count, random)
     where = path.with_suffix(".jsonl")
     records = []
     for _ in range(count):
@@ -242,3 +260,22 @@ def write_data(task: str, path: Path, *, count: int = 24, seed: int = 0, channel
         records.append(json.dumps(record))
     where.write_text("\n".join(records) + "\n")
     return where
+
+
+def _write_sounds(path: Path, count: int, random: np.random.Generator) -> Path:
+    """Noise of two thirds to all of the samples that the tiny networks read, in class folders."""
+    for i in range(count):
+        folder = path / f"LABEL_{i % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        samples = random.normal(scale=0.2, size=int(random.integers(2 * SAMPLES // 3, SAMPLES)))
+        write_wav(folder / f"{i:03}.wav", samples)
+    return path
+
+
+def write_wav(path: Path, samples: Any, rate: int = 16000) -> None:
+    """Samples in [-1, 1] as 16-bit PCM."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())

@@ -6,6 +6,8 @@ from typing import Any
 
 SIZE = 32
 PIXELS = 32
+#: Of a sound.
+SAMPLES = 1600
 #: Marks a setting that keeps its configuration's own value.
 KEPT: Any = ...
 
@@ -48,6 +50,24 @@ STAGES: dict[str, int] = {
     "num_attention_heads": 4, "num_heads": 4, "depths": 1, "depth": 1, "num_block_repeats": 1, "image_size": PIXELS,
 }  # fmt: skip
 
+#: Convolutions over samples: 1600 of them become 79 frames.
+_SOUND: dict[str, Any] = {
+    "conv_dim": [16, 16, 16],
+    "conv_kernel": [10, 3, 3],
+    "conv_stride": [5, 2, 2],
+    "num_feat_extract_layers": 3,
+    "num_conv_pos_embeddings": 8,
+    "num_conv_pos_embedding_groups": 2,
+    "classifier_proj_size": 16,
+    "xvector_output_dim": 16,
+    "tdnn_dim": [16] * 5,
+    "codevector_dim": 16,
+    "proj_codevector_dim": 16,
+    "num_codevectors_per_group": 8,
+    "num_adapter_layers": 1,
+}
+_SEW = _SOUND | {"squeeze_factor": 2}
+
 _PERCEIVER = {
     "num_latents": 8, "d_latents": 32, "d_model": 32, "num_self_attends_per_block": 2, "num_self_attention_heads": 4,
     "num_cross_attention_heads": 4, "vocab_size": SIZE, "image_size": PIXELS, "max_position_embeddings": 64,
@@ -57,6 +77,8 @@ _ROTATION: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0}
 
 #: What single architectures need besides, by model type, also of the parts of a larger model.
 SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
+    "audio-spectrogram-transformer": {"num_mel_bins": 16, "max_length": 32, "patch_size": 8, "frequency_stride": 8,
+                                      "time_stride": 8},
     "bamba": {"attn_layer_indices": [1]},
     "bit": {"num_groups": 4},
     "blt": {"encoder_hash_byte_group_size": [3], "encoder_hash_byte_group_vocab": 64},
@@ -65,6 +87,7 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": _ROTATION | {"mrope_section": [2, 1, 1]}, "sliding_attention": None},
     },
     "cvt": {"num_heads": [1, 2, 4], "embed_dim": [16, 32, 32], "depth": [1, 2, 3]},
+    "data2vec-audio": _SOUND | {"num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 3},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
              "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_group": 1, "topk_group": 1},
@@ -92,6 +115,7 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
         "stage_out_channels": [32, 32, 32, 32], "stage_num_blocks": [1, 1, 1, 1], "stage_numb_of_layers": [2, 2, 2, 2],
     },
     "hiera": {"embed_dim": 16, "num_heads": [1, 2, 4, 4], "hidden_size": KEPT, "patch_size": KEPT},
+    "hubert": _SOUND,
     "imagegpt": {"vocab_size": 513, "n_positions": 1024},
     # A box's four coordinates, height and width share the hidden size; in LiLT its six numbers do equally.
     "layoutlmv3": {"coordinate_size": 5, "shape_size": 6},
@@ -120,10 +144,19 @@ SPECIAL_SETTINGS: dict[str, dict[str, Any]] = {
     "regnet": {"groups_width": 8},
     "roc_bert": {"pronunciation_vocab_size": 32, "pronunciation_embed_dim": 32, "shape_vocab_size": 32,
                  "shape_embed_dim": 32},
+    "sew": _SEW,
+    "sew-d": _SEW | {"position_buckets": 8, "max_position_embeddings": 64},
     "swin": _WINDOWS,
     "swinv2": _WINDOWS,
     "t5": {"decoder_start_token_id": 0},  # its classifier shifts its text behind this token
     "textnet": {"stem_out_channels": 16, "depths": KEPT, "hidden_sizes": [16, 16, 16, 32, 32]},
+    "unispeech": _SOUND,
+    "unispeech-sat": _SOUND,
+    "wav2vec2": _SOUND,
+    "wav2vec2-bert": _SOUND | {"feature_projection_input_dim": 160, "conv_depthwise_kernel_size": 5},
+    "wav2vec2-conformer": _SOUND | {"conv_depthwise_kernel_size": 5},
+    "wavlm": _SOUND | {"num_buckets": 8, "max_bucket_distance": 16},
+    "audio-classification/whisper": {"max_source_positions": 50, "num_mel_bins": 16},
     "youtu": {"pad_token_id": KEPT},  # loading sets the padding token's row to zero, also of the head tied to it
     "xmod": {"default_language": "en_XX"},
     "zamba": {

@@ -24,6 +24,7 @@ _TASKS = (
     "token-classification",
     "question-answering",
     "image-classification",
+    "audio-classification",
 )
 _BITS = click.Choice(["4"])
 _FILE = click.Path(path_type=Path)

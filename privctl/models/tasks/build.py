@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from privctl.data.columns import HeadKind
 from privctl.data.images import ImageSet
 from privctl.data.labels import LabelSet, numbers_of
+from privctl.data.sounds import SoundSet
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import InputError
 from privctl.models.annotated import encode_questions, encode_words
@@ -17,12 +19,17 @@ from privctl.models.corpora import IN_MEMORY, Shelf
 from privctl.models.encoding import TextOptions, encode_causal, encode_classified, encode_masked, head_targets
 from privctl.models.loading import TrainingModel
 from privctl.models.pairs import encode_pairs
+from privctl.models.sounds import features_of
 from privctl.models.tasks.answers import QuestionAnswering, reads_types
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.language import CausalLanguage, MaskedLanguage
 from privctl.models.tasks.seq2seq import SequenceToSequence
+from privctl.models.tasks.sounds import SoundClassification
 from privctl.models.tasks.words import WordClassification
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def text_task(
@@ -80,9 +87,33 @@ def image_task(model: TrainingModel, images: ImageSet) -> Task:
             f"the images are {images.size[0]}x{images.size[1]} pixels and {model.path} takes "
             f"{facts.size[0]}x{facts.size[1]}; give --resize, or set image_size in config.json to train from scratch"
         )
+    labels = _targets(model, images.labels, images.places)
+    return ImageClassification(images=images, facts=facts, labels=labels, problem=model.problem)
+
+
+def sound_task(model: TrainingModel, sounds: SoundSet) -> Task:
+    """The model's task on ``sounds``.
+
+    Raises InputError where their lengths differ and the model has none to bring them to, and for a label that it has
+    not.
+    """
+    facts = model.sounds
+    if facts is None:
+        raise ValueError(f"the task {model.task} is not on sounds")
+    features = features_of(facts, sounds, model.path)
+    return SoundClassification(
+        features=features,
+        length=facts.length or len(features[0]),
+        facts=facts,
+        labels=_targets(model, sounds.labels, sounds.places),
+        problem=model.problem,
+    )
+
+
+def _targets(model: TrainingModel, labels: Sequence[str], places: Sequence[str]) -> Sequence[int] | NDArray[np.float32]:
+    """The number of each label, or flags or a number (examples, outputs), as the model's problem says."""
     named = None if model.problem is HeadKind.NUMBER else LabelSet(model.labels or ())
     if model.problem is HeadKind.ONE and named is not None:
-        return ImageClassification(images=images, facts=facts, labels=numbers_of(images.labels, images.places, named))
-    stated = zip(images.labels, images.places, strict=True)
-    targets = np.array([head_targets(model.problem, named, *each) for each in stated], np.float32)
-    return ImageClassification(images=images, facts=facts, labels=targets, problem=model.problem)
+        return numbers_of(labels, places, named)
+    stated = zip(labels, places, strict=True)
+    return np.array([head_targets(model.problem, named, *each) for each in stated], np.float32)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Columns of ``_outcomes``.
-_WIDTHS = {HeadKind.ONE: 2, HeadKind.SEVERAL: 4, HeadKind.NUMBER: 1}
+#: Columns of ``outcomes``.
+WIDTHS = {HeadKind.ONE: 2, HeadKind.SEVERAL: 4, HeadKind.NUMBER: 1}
 
 
-def _losses(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
+def label_losses(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
     """Each example's loss (n,) in nats, from ``logits`` (n, outputs).
 
     ``labels`` are numbers (n,) of labels, flags (n, outputs), or numbers to predict (n, 1). Of several labels the loss
@@ -45,10 +45,10 @@ def _losses(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float(), labels, reduction="none")
 
 
-def _outcomes(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
-    """Each example's loss and what ``_measures`` needs besides: (n, ``_WIDTHS[problem]``) float64 on the CPU."""
+def outcomes(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
+    """Each example's loss and what ``measures`` needs besides: (n, ``WIDTHS[problem]``) float64 on the CPU."""
     logits, labels = logits.cpu(), labels.cpu()
-    columns = [_losses(problem, logits, labels).double()]
+    columns = [label_losses(problem, logits, labels).double()]
     if problem is HeadKind.ONE:
         columns.append((logits.argmax(-1) == labels).double())
     if problem is HeadKind.SEVERAL:
@@ -57,8 +57,8 @@ def _outcomes(problem: HeadKind, logits: Tensor, labels: Tensor) -> Tensor:
     return torch.stack(columns, 1)
 
 
-def _measures(problem: HeadKind, parts: Sequence[Tensor]) -> dict[str, float]:
-    """The mean loss, and accuracy, micro F1 or mean squared error, over batches of ``_outcomes``."""
+def measures(problem: HeadKind, parts: Sequence[Tensor]) -> dict[str, float]:
+    """The mean loss, and accuracy, micro F1 or mean squared error, over batches of ``outcomes``."""
     loss, *others = torch.cat(list(parts)).unbind(1)
     found = {"loss": float(loss.mean())}
     if problem is HeadKind.ONE:
@@ -103,19 +103,19 @@ class TextClassification(CorpusTask):
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
-        return _losses(self.problem, text_logits(network, batch), batch["labels"])
+        return label_losses(self.problem, text_logits(network, batch), batch["labels"])
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
         """See ``Task``: ``loss`` in nats, and accuracy, micro F1 or squared error, over all ``examples``."""
 
-        def outcomes(group: Sequence[int]) -> Tensor:
+        def found(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
-            return _outcomes(self.problem, text_logits(network, batch), batch["labels"])
+            return outcomes(self.problem, text_logits(network, batch), batch["labels"])
 
         everything = range(len(self.corpus.examples))
         groups = list(group_by_length(everything, self.length, EVALUATED_EXAMPLES, EVALUATED_TOKENS))
         with evaluation_mode(network):
-            return _measures(self.problem, workers.spread(groups, outcomes, _WIDTHS[self.problem]))
+            return measures(self.problem, workers.spread(groups, found, WIDTHS[self.problem]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,15 +161,15 @@ class ImageClassification:
 
     def losses(self, network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """See ``Task``."""
-        return _losses(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
+        return label_losses(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
 
     def evaluate(self, network: nn.Module, device: torch.device, workers: Workers = ALONE) -> dict[str, float]:
         """See ``Task``: ``loss`` in nats, and accuracy, micro F1 or squared error, over all ``examples``."""
 
-        def outcomes(group: Sequence[int]) -> Tensor:
+        def found(group: Sequence[int]) -> Tensor:
             batch = self.batch(group, device, 0)
-            return _outcomes(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
+            return outcomes(self.problem, image_logits(network, batch["pixel_values"]), batch["labels"])
 
         groups = list(group_by_length(range(len(self)), lambda _: 1, EVALUATED_EXAMPLES))
         with evaluation_mode(network):
-            return _measures(self.problem, workers.spread(groups, outcomes, _WIDTHS[self.problem]))
+            return measures(self.problem, workers.spread(groups, found, WIDTHS[self.problem]))

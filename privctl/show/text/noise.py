@@ -22,13 +22,16 @@ _EXPLAINED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRow:
-    """One candidate as the table shows it; ``published_stddev`` is the published formula's, beside another."""
+    """One candidate as the table shows it, with what was ``measured`` of it.
+
+    ``published_stddev`` is the published formula's, beside another.
+    """
 
     epsilon: float | None
     stddev: float
     adjacency: Adjacency | None
     guarantees: Sequence[Guarantee]
-    perplexity: float | None
+    measured: float | None
     path: str
     published_stddev: float | None = None
 
@@ -46,25 +49,28 @@ def noise_table(
     *,
     warnings: NoiseWarnings | None = None,
     notes: Sequence[str] = (),
-    original_perplexity: float | None = None,
+    quantity: str = "",
+    original: float | None = None,
     dry_run: bool = False,
 ) -> str:
-    """Epsilon asked for, and what the noise gives under each regime for the row's adjacency, one candidate a line."""
+    """Epsilon asked for, and what the noise gives under each regime for the row's adjacency, one candidate a line.
+
+    ``quantity`` names what was measured, and ``original`` is that of the input; "" where nothing was.
+    """
     regimes = _columns(rows)
-    evaluated = original_perplexity is not None or any(row.perplexity is not None for row in rows)
     compared = any(row.published_stddev is not None for row in rows)
     headings = ["epsilon", "noise stddev", *(["published stddev"] if compared else [])]
     headings += [_heading(g) for g in regimes]
-    headings += ["perplexity"] if evaluated else []
+    headings += [quantity.removeprefix("held-out ")] if quantity else []
     headings += ["would write" if dry_run else "written"]
     body = []
     for row in rows:
         cells = [number(row.epsilon), number(row.stddev), *([number(row.published_stddev)] if compared else [])]
         cells += [bound(_find(row, g.name)) for g in regimes]
-        cells += [number(row.perplexity)] if evaluated else []
+        cells += [number(row.measured)] if quantity else []
         body.append([*cells, row.path])
-    if original_perplexity is not None:
-        body.insert(0, ["-", "0", *["-"] * compared, *["-"] * len(regimes), number(original_perplexity), "(the input)"])
+    if quantity:
+        body.insert(0, ["-", "0", *["-"] * compared, *["-"] * len(regimes), number(original), "(the input)"])
     below = [_warned(warnings, len(rows)), _legend(rows), *(paragraph(note, indent=2) for note in notes)]
     return table(headings, body) + "".join(below)
 

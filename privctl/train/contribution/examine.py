@@ -300,6 +300,11 @@ class _Test:
                 return stage.view.contributions(losses_of, task.keys(rows), targets)
         except (AssertionError, NotImplementedError) as error:
             message = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            if "model.train()" in message:
+                raise InputError(
+                    "this model computes its layers anew as it goes back (Reformer's reversible layers do), and only "
+                    "in training mode, so that no record's gradient can be taken by itself; train another architecture"
+                ) from None
             raise InputError(
                 f"this model cannot be differentiated as the run needs it ({message}); use another"
             ) from None

@@ -48,7 +48,8 @@ def passes(method: DerivativeMethod, groups: Sequence[WorkShare], together: Work
     """The approximate cost of the derivatives in several groups, in forward passes; a training step takes 3.2.
 
     ``together`` is the work of all groups at once: one backward pass serves them all. The coefficients were fitted to
-    times on one core (``python -m tests.bench ferret``), with errors of at most a third, mostly below a fifth.
+    times on one core (``python -m tests.bench ferret``), with errors of at most a third, mostly below a fifth; those of
+    products follow from what is multiplied.
     """
     match method:
         case DerivativeMethod.PARTIAL if not per_example:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from privctl.data.recorded import data_digest
 from privctl.domain.errors import CommandError, InputError
-from privctl.models.choices import TaskName
+from privctl.models.choices import NOT_ON_TEXTS, TaskName
 from privctl.reports.files import FoundReport, report_of
 from privctl.secrets.protection import Protection, read_protection
 from privctl.storage.digest import file_digest
@@ -73,7 +73,7 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
 def _check_settings(request: RetrainRequest) -> None:
     if not request.method.noised:
         raise CommandError(f"--secrets applies to dp-sgd and dpquant, not to {request.method_name}; remove it")
-    if request.task in (TaskName.IMAGE_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING):
+    if request.task in (*NOT_ON_TEXTS, TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING):
         raise CommandError("--secrets needs texts in one file, as privctl secrets plan reads them; remove it")
     if request.data.unit is not None:
         raise CommandError("--unit cannot be combined with --secrets, whose plan draws records one by one; remove one")

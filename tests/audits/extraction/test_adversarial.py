@@ -19,6 +19,7 @@ from audits.findings import Findings
 from audits.statistics.two_rates import fisher
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.extraction.test_part import judged, noise, words
@@ -187,6 +188,18 @@ def test_a_changed_number_is_noticed(change: dict[str, float], complaint: str) -
     assert "is missing" in extraction_tests.fault(missing)
     rate = replace(items[1], estimate=0.0, lower=0.0)
     assert any("it counts 9 of 20" in fault for fault in faults(report(rate)))
+
+
+def test_a_search_that_was_asked_for_is_not_left_out() -> None:
+    asked = {"asked": {"adversarial": True}, "attack": [], "confidence": 0.95}
+    items = of_prefixes(both(0, 0), 0.995)
+    whole = replace(report(*items), parameters=asked)
+    assert not any("adversarial prefix: it states no" in fault for fault in faults(whole))
+    for left in range(3):
+        some = replace(whole, evidence=items[:left] + items[left + 1 :])
+        assert any("adversarial prefix: it states no" in fault for fault in faults(some))
+    omitted = replace(whole, evidence=(), omissions=(Omission(what=METHOD, reason="no gradient"),))
+    assert not any("adversarial prefix: it states no" in fault for fault in faults(omitted))
 
 
 @pytest.mark.parametrize(

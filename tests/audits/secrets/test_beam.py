@@ -49,6 +49,23 @@ def test_a_wide_beam_is_an_exhaustive_search(llama: Path) -> None:
     assert narrow[0, 0] == logs[0, 0].argmax()
 
 
+def test_a_beam_goes_on_from_what_it_keeps(llama: Path) -> None:
+    """Four tokens, each beam fed as a whole row, without what was kept."""
+    model, before, width = load_model(llama, device="cpu"), np.array([5, 9, 17]), 5
+    expected: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(4):
+        grown = []
+        for total, ids in expected:
+            row = torch.tensor([[*before.tolist(), *ids]])
+            with torch.inference_mode():
+                logs = model.network(input_ids=row).logits[0, -1].log_softmax(dim=0).tolist()
+            grown += [(total + log, [*ids, token]) for token, log in enumerate(logs)]
+        expected = sorted(grown, reverse=True)[:width]
+    found = beam(model, before, 4, width)
+    assert found is not None
+    assert found.tolist() == [ids for _, ids in expected]
+
+
 def test_the_tail_is_that_of_independent_events() -> None:
     """Against all 2^4 outcomes."""
     chances = [0.5, 0.1, 0.25, 0.9]
@@ -66,7 +83,7 @@ def test_a_changed_trace_is_noticed(change: dict[str, float]) -> None:
     assert item.quantity == f"share found beyond, {DESIGNED}, by a beam of 20"
     verdict = trace([item])
     assert verdict.outcome is Outcome.REFUTED
-    assert "40 % more of them" in verdict.reason
+    assert "a beam search holds 40 % more of them than of other draws" in verdict.reason
     assert list(faults(replace(report(item), verdicts=(verdict,)))) == []
     forged = replace(item, details={**item.details, **change})
     assert any("not what its p-value says" in fault for fault in faults(report(forged)))

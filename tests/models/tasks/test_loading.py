@@ -33,6 +33,7 @@ from privctl.train.released_model import save_network
 from privctl.train.reload_check import witness_of
 from tests.audits.tiny import save_model, save_tokenizer
 from tests.models.tasks.small import RECORDS, architecture, config, words
+from tests.zoo.shrink import build
 
 TEXT = TaskName.TEXT_CLASSIFICATION
 IMAGES = TaskName.IMAGE_CLASSIFICATION
@@ -282,3 +283,10 @@ def test_transformers_scales_images_likewise(tmp_path: Path) -> None:
     pixels = torch.randint(256, (1, 8, 8, 3), dtype=torch.uint8)
     found = processor(pixels[0].permute(2, 0, 1), return_tensors="pt")["pixel_values"]
     assert torch.allclose(found, model.images.scale(pixels), atol=1e-6)
+
+
+def test_a_funnel_without_a_padding_token_stays_so(tmp_path: Path) -> None:
+    """Stated, it would have transformers zero that row of the trained embedding; what reads both ways needs none."""
+    build("text-classification", "funnel", tmp_path / "m")
+    model = load_for_training(tmp_path / "m", TaskName.TEXT_CLASSIFICATION)
+    assert model.network.config.pad_token_id is None

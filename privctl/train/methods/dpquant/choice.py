@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from privctl.data.places import require_inputs
@@ -13,6 +14,7 @@ from privctl.domain.errors import CommandError
 from privctl.models.choices import TaskName
 from privctl.models.language import quiet_transformers
 from privctl.models.tasks.classification import ImageClassification
+from privctl.models.tasks.sounds import SoundClassification
 from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.cost import multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
@@ -121,6 +123,9 @@ def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:
     if isinstance(job.task, ImageClassification):
         images = job.task.images
         return {"pixel_values": torch.zeros(1, images.channels, *images.size, device=device)}
+    if isinstance(job.task, SoundClassification):
+        blank = np.zeros((job.task.length, *job.task.features[0].shape[1:]), np.float32)
+        return {name: each.to(device) for name, each in job.task.facts.padded([blank]).items()}
     text = job.model.text
     limit = _TOKENS if text is None or text.context is None else text.context
     ids = torch.ones(1, min(_TOKENS, limit), dtype=torch.int64, device=device)

@@ -1,0 +1,112 @@
+"""Sounds to train on: a folder with one subfolder of WAV files a class, or records that name WAV files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privctl.data.columns import USUAL, Columns, HeadKind, label_of, string_of
+from privctl.data.images import class_files
+from privctl.data.packed import suffix_of
+from privctl.data.places import LINES, SOUNDS, STDIN, TABLES, data_files, found, holds_classes
+from privctl.data.rows import Row, column_names, rows_of
+from privctl.data.several import DataPath, paths_of
+from privctl.data.wav import read_wav
+from privctl.domain.errors import CommandError, InputError, PrivctlError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+#: The field of a record that names its WAV file, the first that is there.
+PATHS = ("audio", "path", "file", "file_name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoundSet:
+    """Sounds of one sampling rate with their labels.
+
+    ``waves`` are float32 arrays (samples,), one a sound. ``labels`` and ``places`` (file, for errors) are as many.
+    """
+
+    waves: Sequence[NDArray[np.float32]]
+    labels: tuple[str, ...]
+    places: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def read_sounds(path: DataPath, *, rate: int, columns: Columns | None = None) -> SoundSet:
+    """The sounds at ``path``, in memory, which must have ``rate`` samples a second.
+
+    A folder has one subfolder a class, of WAV files (see ``read_wav``). Records (see ``rows_of``) name a WAV file in
+    one of the fields ``PATHS``, from the folder of the records on, and its label in ``label``, unless ``columns`` names
+    another. By the problem of ``columns`` that is one label, a list of them or a number, as ``label_of`` says. Sounds
+    of several paths are joined.
+
+    Raises InputError, naming the file, for what is not such a sound, for another rate and for a set without any;
+    CommandError for a path that is neither; FileSystemError where the system refuses.
+    """
+    columns = columns or USUAL
+    named = [each for one in paths_of(path) for each in _labelled(one, columns)]
+    waves = []
+    for file, _ in named:
+        wave, its_rate = read_wav(file, str(file))
+        if its_rate != rate:
+            raise InputError(
+                f"{file} has {its_rate} samples a second, and the model takes {rate}; resample all sounds to {rate} Hz"
+            )
+        waves.append(wave)
+    if not waves:
+        raise InputError(f"{path} holds no sounds; expected one subfolder a class, of WAV files")
+    return SoundSet(waves=waves, labels=tuple(label for _, label in named), places=[str(file) for file, _ in named])
+
+
+def _labelled(path: Path, columns: Columns) -> Iterator[tuple[Path, str]]:
+    if holds_classes(path):
+        if columns.problem is not HeadKind.ONE:
+            raise InputError(
+                f"{path} gives each sound the one label of its folder, and the model's problem_type is "
+                f"{columns.problem}; name the files in JSON lines, with labels"
+            )
+        yield from ((file, label) for label, file in class_files(path, SOUNDS))
+        return
+    if path == STDIN or not found(path):
+        raise CommandError(f"{path} is neither a folder of class folders nor a file of records that name WAV files")
+    for file, row in _listed(path, columns):
+        yield file, label_of(row.fields, row.where, columns)
+
+
+def _listed(path: Path, columns: Columns = USUAL) -> Iterator[tuple[Path, Row]]:
+    """The WAV file that each record names, with the record."""
+    name = next((name for name in PATHS if name in (column_names(path) or ())), None)
+    if name is None:
+        fields = ", ".join(column_names(path) or ())
+        raise InputError(f"{path} names no WAV files: its fields are {fields}; expected one of {', '.join(PATHS)}")
+    folder = data_files(path)[0].parent
+    for row in rows_of(path, replace(columns, text=name)):
+        yield folder / string_of(row.fields, name, row.where, "give the path of a WAV file"), row
+
+
+def lists_sounds(path: Path) -> bool:
+    """Whether ``path`` is a file of records, of which the first names a WAV file and has no text."""
+    if suffix_of(path) not in (*LINES, *TABLES) or not path.is_file():
+        return False
+    try:
+        fields = next(rows_of(path, USUAL)).fields if suffix_of(path) in LINES else None
+        if fields is None:
+            names = column_names(path) or ()
+            fields = next(rows_of(path, replace(USUAL, text=names[0]))).fields
+    except (PrivctlError, StopIteration):
+        return False  # whoever reads it says what is wrong
+    given = next((fields[name] for name in PATHS if name in fields), None)
+    sound = isinstance(given, str) and given.lower().endswith(SOUNDS)
+    return sound and not {"text", "prompt", "messages"}.intersection(fields)
+
+
+def listed_sounds(path: Path) -> list[Path]:
+    """The WAV files that the records at ``path`` name; raises as ``read_sounds`` does."""
+    return [file for file, _ in _listed(path)]

@@ -1,0 +1,192 @@
+"""Membership attacks of several projects on the same targets and records: what each finds, and how long it takes.
+
+privctl's attacks run here. Those of other projects run outside of it, on the folder of targets that ``--folder`` keeps:
+the scores in ``SOURCE/TARGET.PARTY.json`` are judged by the same code as privctl's. Such a file holds ``party``,
+``commit``, ``shared_seconds`` (processor seconds of what all attacks need) and ``attacks``: by name, ``seconds`` and
+``scores``, higher for members, first of all members and then of all non-members. Without such files, the figures of
+other projects stay those that are stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from audits import ATTACKS, FUSED, THOROUGH
+from tests.bench.audit_targets import METHODS, SHADOWS, SOURCES, Source, make
+from tests.bench.common import RESULTS, ROOT, publish, save
+
+if TYPE_CHECKING:
+    from privctl.domain.evidence import Evidence
+    from privctl.domain.progress import Advance
+    from privctl.domain.report import PrivacyReport
+
+OURS = "privctl"
+MORE, ALL = "privctl, more of the same pass", "privctl, thorough"
+#: Attacks of ``--thorough`` that read the pass over the records that the default ones read, where tokens are predicted.
+SAME_PASS = ("min-k++-half", "min-k++-all", "surp", "slope", "rises")
+#: Quantities that are compared, and the false positive rate of each TPR.
+AREA, RATES = "AUC", {"TPR at 1 %": 0.01, "TPR at 0.1 %": 0.001}
+_DATA = ROOT.parent / "shared" / "data"
+_REPORTED = {"AUC": AREA, "TPR at 1 % FPR": "TPR at 1 %", "TPR at 0.1 % FPR": "TPR at 0.1 %"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """This bench's flags."""
+    parser.add_argument("--data", type=Path, default=_DATA, help="folder of the shared data")
+    parser.add_argument("--folder", type=Path, required=True, help="where targets and others' scores are kept")
+    parser.add_argument("--sources", nargs="+", default=[source.name for source in SOURCES], help="of the records")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), help="of training")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Train what is not there yet, audit it, judge what other projects found, and publish."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    before = _stored(options)
+    targets: dict[str, Any] = dict(before)
+    for source in (source for source in SOURCES if source.name in options.sources):
+        source = replace(source, methods=tuple(each for each in source.methods if each in options.methods))
+        make(source, options.data, options.folder)
+        for method in source.methods:
+            name = f"{source.name}, {method}"
+            print(name, file=sys.stderr, flush=True)
+            targets[name] = measured(source, method, options, before.get(name, {}).get("parties", {}))
+            save("audit-peers", _data(targets), options.output)
+    headings = ["target", "party", "best AUC", "by", "best TPR at 1 %", "by", "seconds", "records/s"]
+    publish("audit-peers", headings, rows(targets), _data(targets), options.output)
+
+
+def _stored(options: argparse.Namespace) -> dict[str, Any]:
+    path = Path(options.output) if options.output else RESULTS / "audit-peers.json"
+    found: dict[str, Any] = json.loads(path.read_text())["targets"] if path.exists() else {}
+    return found
+
+
+def _data(targets: Mapping[str, Any]) -> dict[str, Any]:
+    sources = {
+        each.name: {"records_per_side": each.records, "settings": {**each.settings}, "shadows": each.shadows}
+        for each in SOURCES
+        if any(name.startswith(f"{each.name}, ") for name in targets)
+    }
+    methods = {name: {**settings} for name, settings in METHODS.items()}
+    return {"shadow_models": SHADOWS, "sources": sources, "methods": methods, "targets": targets}
+
+
+def measured(source: Source, method: str, options: argparse.Namespace, before: Mapping[str, Any]) -> dict[str, Any]:
+    """What each party finds in one target; ``before`` are parties whose scores are not at hand any more."""
+    target = source.target(options.folder, method)
+    ours = {OURS: audited(source, target, options)}
+    if "task" not in source.settings:
+        ours[MORE] = audited(source, target, options, [*_scores(ours[OURS]), *SAME_PASS])
+        ours[ALL] = audited(source, target, options, thorough=True)
+    paths = sorted(target.parent.glob(f"{target.name}.*.json"))
+    scored = [json.loads(path.read_text()) for path in paths if ".report." not in path.name]
+    others = {each["party"]: judged(each) for each in scored if "party" in each}
+    kept = {party: found for party, found in before.items() if party not in (OURS, MORE, ALL)}
+    return {"records": 2 * source.records, "null": method == "null", "parties": {**ours, **kept, **others}}
+
+
+def audited(
+    source: Source,
+    target: Path,
+    options: argparse.Namespace,
+    attacks: Sequence[str] = (),
+    *,
+    thorough: bool = False,
+) -> dict[str, Any]:
+    """privctl's attacks on ``target``: processor seconds of scoring, and of the whole audit with its tests."""
+    import privctl
+
+    clock: dict[str, float] = {}
+    members, nonmembers = (source.side(options.folder, side) for side in ("members", "nonmembers"))
+    began = time.process_time()
+    report = privctl.audit(
+        target, members=members, nonmembers=nonmembers, shadow=source.shadow(options.folder), attacks=attacks,
+        thorough=thorough,
+        reference=None if "task" in source.settings else options.data / "stories260k",
+        output=options.folder / "audit.report.json", no_cache=True, force=True, progress=_timed(clock),
+    )  # fmt: skip
+    whole = time.process_time() - began
+    return {"seconds": sum(clock.values()), "whole_seconds": whole, **_found(report)}
+
+
+def _scores(found: Mapping[str, Any]) -> Iterator[str]:
+    """The attacks that gave scores by themselves."""
+    return (name for name in found["attacks"] if name != FUSED)
+
+
+def _timed(clock: dict[str, float]) -> Any:
+    """A ``Progress`` that adds up the processor seconds of what it shows."""
+
+    @contextmanager
+    def progress(label: str, total: float, unit: str) -> Iterator[Advance]:
+        began = time.process_time()
+        yield lambda _: None
+        clock[label] = clock.get(label, 0.0) + time.process_time() - began
+
+    return progress
+
+
+def _found(report: PrivacyReport) -> dict[str, Any]:
+    attacks: dict[str, dict[str, float | None]] = {}
+    least = 1.0
+    for item in report.evidence:
+        if item.quantity in _REPORTED and not _is_baseline(item):
+            attacks.setdefault(item.method, {})[_REPORTED[item.quantity]] = item.estimate
+        if item.test is not None:
+            least = min(least, item.test.p_value)
+    return {"p_value": least, "attacks": attacks}
+
+
+def _is_baseline(item: Evidence) -> bool:
+    return item.method not in {*ATTACKS, *THOROUGH, FUSED}
+
+
+def judged(scored: Mapping[str, Any]) -> dict[str, Any]:
+    """The same quantities of another project's scores, which ``scored`` holds."""
+    import numpy as np
+
+    from audits.statistics.metrics import auc, tpr_at_fpr
+
+    attacks: dict[str, dict[str, float | None]] = {}
+    for name, each in scored["attacks"].items():
+        members, others = np.split(np.asarray(each["scores"], np.float64), 2)
+        points = {rate: tpr_at_fpr(members, others, value) for rate, value in RATES.items()}
+        attacks[name] = {
+            AREA: auc(members, others).value,
+            **{rate: None if point.reason else point.tpr for rate, point in points.items()},
+            "seconds": each["seconds"],
+        }
+    spent = scored["shared_seconds"] + sum(each["seconds"] for each in scored["attacks"].values())
+    return {"commit": scored["commit"], "seconds": spent, "attacks": attacks}
+
+
+def best(found: Mapping[str, Any], quantity: str) -> tuple[float, str]:
+    """The largest ``quantity`` of one party's attacks, and which attack's it is."""
+    values = [(each[quantity], name) for name, each in found["attacks"].items() if each.get(quantity) is not None]
+    return max(values, default=(float("nan"), ""))
+
+
+def rows(targets: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    """Of each target and party the best attack by AUC and that by TPR, and how long all attacks took."""
+    table = []
+    for target, each in targets.items():
+        for party, found in each["parties"].items():
+            area, rate = best(found, AREA), best(found, "TPR at 1 %")
+            seconds = found["seconds"]
+            table.append([
+                target, party, f"{area[0]:.3f}", area[1], f"{rate[0]:.3f}", rate[1], f"{seconds:.2f}",
+                f"{each['records'] / seconds:.0f}",
+            ])  # fmt: skip
+    return table
