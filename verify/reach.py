@@ -47,9 +47,10 @@ def at_most(most: int, total: int, chance: float) -> float:
         return 1.0 if chance <= 0 or most >= total else 0.0
     below = most < total * chance
     found, odds = 0.0, math.log(chance) - math.log1p(-chance)
+    orders, none = math.lgamma(total + 1), total * math.log1p(-chance)
     for k in range(most, -1, -1) if below else range(most + 1, total + 1):
-        log = math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
-        term = math.exp(log + k * odds + total * math.log1p(-chance))
+        log = orders - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        term = math.exp(log + k * odds + none)
         found += term
         if term < 1e-18 * found:
             break

@@ -19,6 +19,7 @@ from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.storage.journal import recover
 from privctl.train.candidates import SearchedSettings, candidates_of
 from privctl.train.fingerprint import search_fingerprint
 from privctl.train.released_model import report_path, require_places
@@ -110,6 +111,7 @@ def _made(
     """The report of a run: made now, continued, or read where it was made before the search was interrupted."""
     output = folder.run(number) / request.output.name
     place = report_path(output)
+    recover(place.parent)  # a kill may have come between the names of model and report
     if place.is_file() and output.is_dir():
         return read_report(place)
     begun = run_folder(output).is_dir()

@@ -68,7 +68,7 @@ def test_contributions_of_any_direction_move_the_rows_by_no_more() -> None:
 
 def test_the_sensitivity_holds_with_every_digit() -> None:
     """Against a sum in 40 digits: the accountant's bound lies above it, those of ``verify`` around it."""
-    matrix, length, steps = buffered_matrix(2, 50, 2000), 50, 2000
+    matrix, length, steps = buffered_matrix(2, 50, 600), 50, 600
     with mpmath.workdps(40):
         held, total = [mpmath.mpf(0)] * 2, mpmath.mpf(0)
         for step in range(steps):
@@ -93,6 +93,7 @@ def test_three_buffers_are_as_good_as_a_whole_toeplitz_matrix() -> None:
     assert errors[2] < errors[1] < errors[0] < banded_error((1.0,), steps) / 3
 
 
+@pytest.mark.slow
 def test_no_neighbour_of_the_chosen_matrix_is_better_by_a_thousandth() -> None:
     length, steps = 20, 60
     chosen = buffered_matrix(2, length, steps)

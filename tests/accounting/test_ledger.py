@@ -49,8 +49,10 @@ def agrees(book: Ledger, delta: float, printed: float, digits: float, *, most: f
 # noise, rate, steps, delta, pessimistic, optimistic
 TRAINING = [
     (1, 0.01, 1000, 1e-5, 1.8282436, 1.7782397),
-    (1, 0.005, 1000, 1e-5, 0.86391067, 0.81390376),
-    (0.8, 0.02, 500, 1e-5, 4.6680134, 4.6430123),
+    *(
+        pytest.param(*row, marks=pytest.mark.slow)
+        for row in ((1, 0.005, 1000, 1e-5, 0.86391067, 0.81390376), (0.8, 0.02, 500, 1e-5, 4.6680134, 4.6430123))
+    ),
     (2, 0.05, 2000, 1e-6, 6.1065594, 6.0065547),
     (1.1, 256 / 60000, 14062, 1e-5, 2.381686, 1.678537),
     pytest.param(0.6, 0.001, 10000, 1e-6, 3.152227, 2.6818352, marks=pytest.mark.slow),

@@ -90,7 +90,9 @@ def test_an_epsilon_and_delta_alone() -> None:
     assert line(2.0, 0.0).true_positive_rate(0.5) > line(1.0, 0.0).true_positive_rate(0.5)
 
 
-@pytest.mark.parametrize("name", LEDGERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "faint" else name for name in LEDGERS]
+)
 def test_curves_rise_bend_down_and_beat_guessing(name: str) -> None:
     curve = trade_off(LEDGERS[name])
     values = [curve.true_positive_rate(rate) for rate in RATES]

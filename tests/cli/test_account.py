@@ -355,9 +355,12 @@ def test_mistakes_get_one_sentence(arguments: list[str], words: str, capsys: pyt
     [
         ["--noise-multiplier", "1e-3", "--sample-rate", "0.01", "--steps", "1000000", "--delta", "1e-5"],
         ["--noise-multiplier", "1", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-300"],
-        ["--epsilon", "1e-6", "--sample-rate", "0.01", "--steps", "10", "--delta", "1e-5"],
-        pytest.param(
-            ["--epsilon", "1e4", "--sample-rate", "0.3", "--steps", "10", "--delta", "1e-5"], marks=pytest.mark.slow
+        *(
+            pytest.param(
+                ["--epsilon", epsilon, "--sample-rate", rate, "--steps", "10", "--delta", "1e-5"],
+                marks=pytest.mark.slow,
+            )
+            for epsilon, rate in (("1e-6", "0.01"), ("1e4", "0.3"))
         ),
         ["--noise-multiplier", "1", "--sample-rate", "1", "--steps", "5", "--delta", "0.5"],
         ["--noise-multiplier", "1", "--sample-rate", "1e-300", "--steps", "5", "--delta", "1e-5"],

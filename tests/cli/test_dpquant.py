@@ -214,6 +214,7 @@ def test_other_baselines_and_formats(start: Path, data: Path, tmp_path: Path) ->
     assert layers_of(tmp_path / "none", start, data, "--layers", "none") == [[], []]
 
 
+@pytest.mark.slow
 def test_images_adam_and_lower_precision(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, 40)

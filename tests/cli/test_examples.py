@@ -180,6 +180,8 @@ def smaller(words: list[str]) -> list[str]:
         return [*found, "--no-peers"]  # ``tests/plan/test_peers.py`` compares with others, which takes seconds
     if "--simulate" in words:
         return [*found, "--seconds", "0.1"]
+    if "--search" in words:
+        return [*found, *FEW, "--dry-run"]  # ``tests/cli/test_search_runs.py`` makes the runs
     return [*found, *FEW] if words[0] in ("retrain", "shadow") and "--replay" not in words else found
 
 

@@ -179,7 +179,7 @@ def test_a_vocabulary_from_the_data_voids_the_guarantee(data: Path, tmp_path: Pa
     assert report_of(tmp_path / "b").guarantees[0].status is Status.CONDITIONAL
 
 
-@pytest.mark.parametrize("style", ["flat", "automatic", "per-layer"])
+@pytest.mark.parametrize("style", ["flat", pytest.param("automatic", marks=pytest.mark.slow), "per-layer"])
 def test_clipping_styles_and_frozen_parameters(style: str, trained: Path, data: Path, tmp_path: Path) -> None:
     call = ("--epsilon", "3", "--clipping", style, "--train", "*ln_*", "--train", "*.c_attn.*")
     assert retrain("dp-sgd", trained, data, tmp_path / "a", *call) == 0

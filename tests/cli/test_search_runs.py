@@ -200,6 +200,32 @@ def test_a_search_killed_in_its_second_run_goes_on_with_what_was_drawn(
     assert run(["verify", str(tmp_path / "out.report.json"), "-q"]) == 0
 
 
+@pytest.mark.slow
+def test_a_search_killed_between_a_runs_model_and_its_report_goes_on(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = call(start, tmp_path / "out", "-q", "--noise-multiplier", "1", *SEARCH)
+    child = os.fork()
+    if child == 0:
+        rename = os.rename
+
+        def killed(old: Any, new: Any, **more: Any) -> None:
+            rename(old, new, **more)
+            if str(new).endswith(f"run-1{os.sep}out"):
+                os.kill(os.getpid(), 9)
+
+        os.rename = killed  # type: ignore[assignment]
+        search_folder.runs_law.draw = lambda *_: 1  # type: ignore[assignment]
+        os._exit(run(asked))
+    assert os.waitpid(child, 0)[1] == 9
+    run_1 = tmp_path / "out.search" / "run-1"
+    assert (run_1 / "out").is_dir()
+    assert not (run_1 / "out.report.json").exists()
+    assert run([*asked, "--resume"]) == 0
+    assert "run 1 of 1" not in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.report.json"]
+
+
 def test_no_run_is_an_outcome_too(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

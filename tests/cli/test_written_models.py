@@ -154,7 +154,7 @@ def test_text_classifier(method: tuple[str, ...], bert: Path, texts: Path, tmp_p
     agrees(output, logits, torch.arange(len(TEXTS)) % 2)
 
 
-@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("lora", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_causal_language_model(lora: bool, start: Path, texts: Path, tmp_path: Path) -> None:
     if lora:
         pytest.importorskip("peft")

@@ -23,7 +23,7 @@ def _found(targets: Mapping[str, Any]) -> str:
         for party, found in each["parties"].items():
             seconds = found["seconds"]
             rows.append([
-                f"{target} (null)" if each["null"] else target, party, *_best(found, AREA), *_best(found, _RATE),
+                target, party, *_best(found, AREA), *_best(found, _RATE),
                 f"{seconds:.1f}", f"{each['records'] / seconds:.0f}",
             ])  # fmt: skip
     headings = ["target", "by", "best AUC", "attack", f"best {_RATE} FPR", "attack", "processor s", "records/s"]

@@ -37,6 +37,9 @@ _BAD = {
     "mean_runs": [(0.5, "must be a finite number of at least 1")],
     "shape": [(-0.5, "must be a finite number of at least 0")],
     "probabilities": [((0.5, 1.5), "must lie between 0 and 1")],
+    "first": [(0.0, "must be a finite number above 0")],
+    "weights": [((-1.0,), "must be a finite number of at least 0")],
+    "decays": [((-1.0,), "must be a finite number of at least 0")],
     "sensitivities": [((1.0, -1.0), "must be a finite number of at least 0")],
 }
 #: Fields whose values are words or are checked together.

@@ -70,6 +70,7 @@ def test_one_setting_is_accounted_for_as_the_results_have_it(
         assert row["answers"][name]["answer"] == pytest.approx(stored["answers"][name]["answer"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_tables_and_the_plot_are_those_of_the_results(example: SimpleNamespace, results: dict[str, Any]) -> None:
     text = example.showing.table(results)
     assert text == (HERE / "table.md").read_text()

@@ -278,7 +278,9 @@ def rivals(folder: Path, count: int) -> list[Path]:
     ]
 
 
-@pytest.mark.parametrize("make", [separate, audits, chained, rivals])
+@pytest.mark.parametrize(
+    "make", [chained, rivals, *(pytest.param(make, marks=pytest.mark.slow) for make in (separate, audits))]
+)
 def test_the_gates_work_grows_with_the_reports(tmp_path: Path, make: Callable[[Path, int], list[Path]]) -> None:
     asked = {"max_epsilon": "8", "max_auc": "0.7", "required_steps": "verify,audit", "max_age_days": "30"}
     policy = read_policy(None, asked, {}, {})

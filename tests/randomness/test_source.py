@@ -70,7 +70,7 @@ def faults(draw: Draw, asked: str | None = None) -> set[str]:
     return {name for name, p in probability.items() if asked in (None, name) and not p() >= LEVEL}
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_seeded_noise_is_normal(dtype: type) -> None:
     assert faults(drawing(NoiseSource(seed=1), dtype)) == set()
 

@@ -120,7 +120,7 @@ def test_a_plain_step_does_not_clip() -> None:
     assert torch.allclose(weight(made), -0.1 * ROWS.sum(0) / 5, rtol=1e-5)
 
 
-def noises(multiplier: float, steps: int = 1000) -> Tensor:
+def noises(multiplier: float, steps: int = 400) -> Tensor:
     """The weights' moves over many steps without any examples: pure noise, divided as gradients are."""
     plan = recipe(method="dp-sgd", steps=steps, noise_multiplier=multiplier, clip_norm=2.0, sample_rate=0.25)
     made = trainer(ROWS, plan, PoissonBatches(4, 0.0, NoiseSource(1)))

@@ -76,7 +76,7 @@ def _sides(required: bool) -> tuple[Decorator, ...]:
 
 def _train(required: bool) -> tuple[Decorator, ...]:
     return (
-        data_option("--train", "Training records, to be completed; repeatable.", required=required),
+        data_option("--train", "Training records to test; repeatable.", required=required),
         data_option("--heldout", "Similar records not trained on; repeatable."),
     )
 

@@ -194,9 +194,9 @@ def test_quantile_regression_sees_through_what_texts_explain() -> None:
 
 
 def test_quantile_regression_finds_nothing_in_nothing() -> None:
-    areas = [area_of(told, quantile.score(told, Settings())) for told in (skewed(300, 0, seed) for seed in range(6))]
+    areas = [area_of(told, quantile.score(told, Settings())) for told in (skewed(300, 0, seed) for seed in range(3))]
     # one AUC of 150 against 150 has a standard error of 0.033
-    assert np.mean(areas) == pytest.approx(0.5, abs=4 * 0.033 / math.sqrt(6))
+    assert np.mean(areas) == pytest.approx(0.5, abs=4 * 0.033 / math.sqrt(3))
 
 
 def test_quantile_is_that_quantile() -> None:
