@@ -38,6 +38,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
     parser.add_argument("--sets", type=int, default=200, help="data sets of each kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="others keep their result")
+    parser.add_argument(
+        "--more", action="store_true", help="other data sets than those of the known result, counted with them"
+    )
     parser.add_argument("--power-sets", type=int, default=200, help="data sets for each point of the power")
     parser.add_argument(
         "--sides", type=int, nargs="*", default=[50, 100, 200, 400], help="for the power; none keeps it"
@@ -52,7 +55,8 @@ def main(options: argparse.Namespace) -> None:
     data = {"level": LEVEL, "claim": CLAIM, "null": found, "power": known.get("power", [])}
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.kinds:
-            found[kind] = false_alarms(kind, options.sets, Path(folder))
+            known_of_kind = found.get(kind) if options.more else None
+            found[kind] = false_alarms(kind, options.sets, Path(folder), known_of_kind)
             save("audit-null", data, options.output)
     if options.sides:
         data["power"] = [power_at(side, options.power_sets) for side in options.sides]
@@ -80,19 +84,27 @@ def interval(count: int, sets: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def false_alarms(kind: str, sets: int, place: Path) -> dict[str, Any]:
-    """In how many of ``sets`` audits a verdict refutes anything, and in how many the joint test rejects."""
-    refuted = rejected = 0
-    attacks: list[str] = []
+def false_alarms(kind: str, sets: int, place: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """In how many of ``sets`` audits a verdict refutes anything, and in how many the joint test rejects.
+
+    The counts of ``known`` are added to. Its seeds are those before the first one here, so that no data set counts
+    twice. Raises ValueError if it is of other attacks.
+    """
+    first, refuted, rejected = (0, 0, 0) if known is None else (known[name] for name in ("sets", "refuted", "rejected"))
+    attacks: list[str] = [] if known is None else known["attacks"]
     (place / kind).mkdir()
     audit = KINDS[kind](place / kind)
-    for seed in range(sets):
+    for seed in range(first, first + sets):
         report = audit(seed)
         wrong, seen = concluded(report)
         refuted, rejected = refuted + wrong, rejected + seen
-        attacks = list(report.parameters["attack"])
+        used = list(report.parameters["attack"])
+        if known is not None and used != attacks:
+            raise ValueError(f"the known result of {kind} is of other attacks than {', '.join(used)}; measure it anew")
+        attacks = used
         if seed % 20 == 19:
             print(f"{kind}: {seed + 1} audits, {refuted} refuted, {rejected} rejected", file=sys.stderr, flush=True)
+    sets += first
     return {
         "sets": sets,
         "refuted": refuted,

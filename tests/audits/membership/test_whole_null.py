@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from privctl.domain.verdict import Outcome
 from tests.audits.tiny import save_model, sentences, write_jsonl
-from tests.bench.audit_null import KINDS, audited, concluded, false_alarms
+from tests.bench.audit_null import KINDS, audited, concluded, false_alarms, interval
+
+
+def _audits(*attacks: str, seen: list[int] | None = None) -> Any:
+    """Audits of a kind, of which that of every odd seed rejects; ``seen`` lists the seeds."""
+
+    def audit(seed: int) -> Any:
+        if seen is not None:
+            seen.append(seed)
+        test = SimpleNamespace(rejects=seed % 2 == 1)
+        return SimpleNamespace(
+            verdicts=[SimpleNamespace(outcome=Outcome.INCONCLUSIVE)],
+            evidence=[SimpleNamespace(test=test)],
+            parameters={"attack": attacks},
+        )
+
+    return lambda _: audit
+
+
+def test_more_data_sets_are_others_and_count_with_the_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setitem(KINDS, "odd", _audits("loss", "zlib", seen=seen))
+    first, second, whole = (tmp_path / name for name in ("first", "second", "whole"))
+    for folder in (first, second, whole):
+        folder.mkdir()
+    known = false_alarms("odd", 3, first)
+    together = false_alarms("odd", 5, second, known)
+    assert seen == [*range(8)]
+    assert together == false_alarms("odd", 8, whole)
+    assert (together["sets"], together["rejected"], together["refuted"]) == (8, 4, 0)
+    assert together["rejected_interval"] == interval(4, 8)
+
+
+def test_results_of_other_attacks_are_not_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"sets": 3, "refuted": 0, "rejected": 1, "attacks": ["loss"]}
+    monkeypatch.setitem(KINDS, "odd", _audits("loss", "zlib"))
+    with pytest.raises(ValueError, match="of other attacks than loss, zlib; measure it anew"):
+        false_alarms("odd", 1, tmp_path, known)
 
 
 @pytest.mark.slow
