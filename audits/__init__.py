@@ -24,13 +24,13 @@ ATTACKS: dict[str, str] = {
     "zlib": "audits.membership.zlib_ratio:ATTACK",
     "min-k": "audits.membership.min_k:MIN_K",
     "min-k++": "audits.membership.min_k:MIN_K_PLUS",
+    "min-k++-all": "audits.membership.min_k:MIN_K_PLUS_ALL",
     "quantile": "audits.membership.quantile:ATTACK",
     "reference": "audits.membership.reference:ATTACK",
 }
 #: The same of those that run when they are asked for, by name or all together.
 THOROUGH: dict[str, str] = {
     "min-k++-half": "audits.membership.min_k:MIN_K_PLUS_HALF",
-    "min-k++-all": "audits.membership.min_k:MIN_K_PLUS_ALL",
     "surp": "audits.membership.surprise:ATTACK",
     "slope": "audits.membership.course:SLOPE",
     "rises": "audits.membership.course:RISES",

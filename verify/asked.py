@@ -23,11 +23,11 @@ from verify.canary_bounds import BOUND, METHODS
 
 #: What runs where no attack is named, and what besides where all are asked for.
 USUAL = frozenset({
-    "loss", "lira", "lira-online", "rmia", "rmia-online", "midpoint", "zlib", "min-k", "min-k++", "quantile",
-    "reference",
+    "loss", "lira", "lira-online", "rmia", "rmia-online", "midpoint", "zlib", "min-k", "min-k++", "min-k++-all",
+    "quantile", "reference",
 })  # fmt: skip
 THOROUGH = frozenset({
-    "min-k++-half", "min-k++-all", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
+    "min-k++-half", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
     "augmented", "label-only",
 })  # fmt: skip
 #: An omission of the bounds from a split, which has too few records for any.

@@ -57,5 +57,5 @@ def _plus(name: str, share: float) -> ScoreAttack:
 
 MIN_K = ScoreAttack(name="min-k", score=_min_k, missing=why_no_token_probabilities, alone=True)
 MIN_K_PLUS = _plus("min-k++", SHARE)
-#: Other shares; the fused score learns on other records which of them to trust.
+#: Other shares; the fused score learns on other records which of the three to trust.
 MIN_K_PLUS_HALF, MIN_K_PLUS_ALL = _plus("min-k++-half", 0.5), _plus("min-k++-all", 1.0)

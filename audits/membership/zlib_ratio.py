@@ -1,8 +1,7 @@
-"""The zlib attack: the model's code length against a general compressor's (Carlini et al. 2021)."""
+"""The zlib attack: the loss of a text beside how far a general compressor gets with it (Carlini et al. 2021)."""
 
 from __future__ import annotations
 
-import math
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def score(candidates: Candidates, _: Settings) -> NDArray[Any]:
-    """Minus the bits the model needs for the text, by the bits that zlib needs at its default level, [records].
+    """Minus the logarithm of perplexity, by the bytes that zlib needs for the text at its default level, [records].
 
-    Eight nats for b"the quick brown fox jumps over the lazy dog", 50 bytes, give -0.028854.
+    The logarithm of perplexity is the mean loss in nats per token (Carlini et al. 2021, section 5.2). Five tokens of
+    6.859 nats in all for b"the quick brown fox jumps over the lazy dog", 50 bytes, give -0.027436.
     """
     table = candidates.table
-    bits = -table.sums(table.lp) / math.log(2)
-    packed = np.array([8 * len(zlib.compress(text.encode())) for text in candidates.texts], dtype=np.float64)
-    return np.asarray(-bits / packed)
+    packed = np.array([len(zlib.compress(text.encode())) for text in candidates.texts], dtype=np.float64)
+    return np.asarray(table.means(table.lp) / packed)
 
 
 ATTACK = ScoreAttack(name="zlib", score=score, missing=why_no_text, alone=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from audits.canaries.design import BOUNDS_SHARE, canaries_to_refute, power, register
 
 #: An audit's allowed error, and how many attacks a language model's bounds are shared by if none is named.
-ALPHA, USUAL_ATTACKS = 0.05, 5
+ALPHA, USUAL_ATTACKS = 0.05, 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,7 +173,7 @@ def test_shares_have_the_scores_that_the_audit_has(tmp_path: Path, scoring: Call
     parts = [score_records(request, unseen, Workers(rank, 3)) for rank in range(3)]
     assert sum(size for _, size in parts) == count == 40
     assert max(size for _, size in parts) == 14
-    names = ("loss", "zlib", "min-k", "min-k++")
+    names = ("loss", "zlib", "min-k", "min-k++", "min-k++-all")
     once = read_parts([alone], "id", "member", names)
     found = read_parts([path for path, _ in parts], "id", "member", names)
     assert (found.member == once.member).all()

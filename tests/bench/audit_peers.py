@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 OURS = "privctl"
 MORE, ALL = "privctl, more of the same pass", "privctl, thorough"
 #: Attacks of ``--thorough`` that read the pass over the records that the default ones read, where tokens are predicted.
-SAME_PASS = ("min-k++-half", "min-k++-all", "surp", "slope", "rises")
+SAME_PASS = ("min-k++-half", "surp", "slope", "rises")
 #: Quantities that are compared, and the false positive rate of each TPR.
 AREA, RATES = "AUC", {"TPR at 1 %": 0.01, "TPR at 0.1 %": 0.001}
 _DATA = ROOT.parent / "shared" / "data"

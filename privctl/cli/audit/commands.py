@@ -154,11 +154,11 @@ def scores(
 def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     """Score records for a membership audit, and leave judging to `privctl audit scores`.
 
-    Only attacks that score a record by itself are run: loss, zlib, min-k, min-k++ and, with --reference, reference;
-    --thorough adds all others of this kind. A row of the Parquet file is a record with its score from each of them; it
-    has no scores of tokens, and is readable by its owner only. Processes that torchrun starts each score a share of the
-    records and write a part of their own (scores-00000-of-00004.parquet); nothing is gathered, so records may be many
-    (docs/scale.md). No report is written, and nothing is entered into the log of audits.
+    Only attacks that score a record by itself are run: loss, zlib, min-k, min-k++, min-k++-all and, with --reference,
+    reference; --thorough adds all others of this kind. A row of the Parquet file is a record with its score from each
+    of them; it has no scores of tokens, and is readable by its owner only. Processes that torchrun starts each score a
+    share of the records and write a part of their own (scores-00000-of-00004.parquet); nothing is gathered, so records
+    may be many (docs/scale.md). No report is written, and nothing is entered into the log of audits.
 
     \b
     Example:

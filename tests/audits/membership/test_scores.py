@@ -69,7 +69,14 @@ def test_published_examples() -> None:
     assert standardised_log_probs(told) == pytest.approx([0.633092, -0.544990, -1, -3, 0.5], abs=1e-4)
     assert lowest_mean(standardised_log_probs(told), np.array([0, 5]), 0.4) == pytest.approx([-2.0], abs=1e-4)
     (score,) = load_attack("zlib").run(replace_two(told), Settings()).scores[:1]
-    assert score == pytest.approx(sum(LP) / math.log(2) / 400, rel=1e-6)
+    assert score == pytest.approx(-1.371793 / 50, rel=1e-6)  # the log of perplexity 3.942413, and 50 bytes
+
+
+def test_zlib_is_of_the_mean_loss_and_not_of_the_sum() -> None:
+    """A record of twice the tokens for the same text is as member-like: Carlini et al. 2021 take log-perplexity."""
+    told = candidates(np.full(6, -2.0), ["one text", "one text"], np.array([True, False]), np.array([2, 4]))
+    scores = load_attack("zlib").run(told, Settings()).scores
+    assert scores.tolist() == [-2 / 16, -2 / 16]
 
 
 def replace_two(told: Candidates) -> Candidates:

@@ -69,15 +69,15 @@ def test_what_a_split_can_refute_is_said_before_training(tmp_path: Path, capfd: 
     assert run([*call, "--to-see", "4"]) == 0
     said = capfd.readouterr().err
     assert "whether 299 records with a coin of their own can refute a claim of epsilon 4 at delta 1e-05" in said
-    assert "by the 5 attacks on a language model they cannot" in said
+    assert "by the 6 attacks on a language model they cannot" in said
     assert "by one attack alone (--attack) they can," in said
     assert run([*call, "--to-see", "4", "--json", "-q"]) == 0
-    all_five, one = json.loads(capfd.readouterr().out)["power"]
-    assert (all_five["attacks"], one["attacks"], one["records"]) == (5, 1, 299)
+    all_six, one = json.loads(capfd.readouterr().out)["power"]
+    assert (all_six["attacks"], one["attacks"], one["records"]) == (6, 1, 299)
     # What an audit may certify with every guess right: as much as its bounds do at their share of the error.
-    for count, can in ((all_five["needed"], True), (all_five["needed"] - 1, False)):
-        assert (power_ceiling(register([1] * count), 1e-5, 0.05 / 2 / 5) > 4) is can
-    assert one["needed"] == canaries_to_refute(4, 1e-5, 0.05) < 299 < all_five["needed"]
+    for count, can in ((all_six["needed"], True), (all_six["needed"] - 1, False)):
+        assert (power_ceiling(register([1] * count), 1e-5, 0.05 / 2 / 6) > 4) is can
+    assert one["needed"] == canaries_to_refute(4, 1e-5, 0.05) < 299 < all_six["needed"]
     assert run([*call, "--to-see", "0"]) == 2
 
 
@@ -203,7 +203,7 @@ def test_an_audit_of_a_split_can_be_verified(audited: Path) -> None:
     assert not list(faults(report))
     bounds = [item for item in report.evidence if item.method == EITHER]
     assert {item.quantity for item in bounds} > {"epsilon, loss", "epsilon, zlib"}
-    # The fifth, quantile, learns from 50 non-members, which these are not.
+    # The sixth, quantile, learns from 50 non-members, which these are not.
     assert len({item.quantity for item in bounds}) == USUAL_ATTACKS - 1
     assert {item.samples["canaries"] for item in bounds} == {report.parameters["split_records"]}
     assert not list(check_guesses(audited, report, ()))
