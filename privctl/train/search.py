@@ -17,11 +17,13 @@ from privctl.domain.errors import CommandError, DivergedError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.reports.files import read_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
 from privctl.train.candidates import SearchedSettings, candidates_of
 from privctl.train.fingerprint import search_fingerprint
+from privctl.train.reading import digests_at
 from privctl.train.released_model import report_path, require_places
 from privctl.train.request import RetrainRequest
 from privctl.train.search_folder import SearchFolder, moved
@@ -66,6 +68,7 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     require_places(request.output, force=request.force)
     place = request.output.with_name(f"{request.output.name}.search")
     facts = search_fingerprint(request)
+    _require_apart(request)
     if request.resume:
         folder = SearchFolder.resume(place, facts, len(candidates))
     else:
@@ -95,6 +98,20 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     if left := folder.remove():
         notify(left)
     return report
+
+
+def _require_apart(request: RetrainRequest) -> None:
+    """Raise CommandError where a held-out record is a training record: private records would choose the run."""
+    held_out = request.data.held_out
+    if held_out is None:
+        return
+    private = set(digests_at(request, request.data.train))
+    if shared := sum(digest in private for digest in digests_at(request, held_out)):
+        are = "is a training record" if shared == 1 else "are training records"
+        raise CommandError(
+            f"{counted(shared, 'record')} of --held-out {are}, and a search takes the held-out records as public; "
+            "leave them out of one of the two"
+        )
 
 
 def score_of(report: PrivacyReport) -> float:

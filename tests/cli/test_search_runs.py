@@ -36,8 +36,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("search")
     architecture(place / "start", "gpt2")
     words().tokenizer.save_pretrained(place / "start")
-    for name, count in (("train", RECORDS), ("public", 8)):
-        lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(count)]
+    for name, count, who in (("train", RECORDS, "cat"), ("public", 8, "dog")):
+        lines = [json.dumps({"text": f"the {who} sat on the {('mat', 'dog')[i % 2]}"}) for i in range(count)]
         (place / f"{name}.jsonl").write_text("\n".join(lines))
     return place
 
@@ -265,6 +265,18 @@ def test_a_copy_of_the_training_data_does_not_choose(
     assert run(asked) == 2
     assert "public.jsonl is a copy of the training data" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [copy]
+
+
+def test_held_out_records_that_are_trained_on_do_not_choose(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = tmp_path / "mixed.jsonl"
+    private = (start / "train.jsonl").read_text().splitlines()[0]
+    mixed.write_text(f"{(start / 'public.jsonl').read_text()}\n{private}\n{private}")
+    asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH, "--held-out", str(mixed))
+    assert run(asked) == 2
+    assert "2 records of --held-out are training records, and a search takes" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [mixed]
 
 
 def test_a_search_in_which_every_run_diverges_comes_to_its_end(
