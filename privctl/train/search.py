@@ -26,7 +26,7 @@ from privctl.train.fingerprint import search_fingerprint
 from privctl.train.reading import digests_at
 from privctl.train.released_model import report_path, require_places
 from privctl.train.request import RetrainRequest
-from privctl.train.search_folder import SearchFolder, moved
+from privctl.train.search_folder import SearchFolder, moved, standing
 from privctl.train.session import run_folder
 
 #: Trains as one request asks, and returns its report.
@@ -65,12 +65,16 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     Returns its report. Raises InputError where no run was drawn, and what ``train`` raises; the search can be resumed.
     """
     candidates = candidates_of(_text(request))
-    require_places(request.output, force=request.force)
+    if not request.resume:
+        require_places(request.output, force=request.force)
     place = request.output.with_name(f"{request.output.name}.search")
     facts = search_fingerprint(request)
     _require_apart(request)
     if request.resume:
         folder = SearchFolder.resume(place, facts, len(candidates))
+        if (report := standing(request.output, folder.released)) is not None:
+            return _ended(report, folder, notify)
+        require_places(request.output, force=request.force)
     else:
         folder = SearchFolder.begin(place, facts, runs, len(candidates))
     for number in range(folder.done, len(folder.order)):
@@ -88,13 +92,24 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
             "so there is no model, and the guarantee covers that outcome: another search of these data counts beside "
             "it, and --runs-law geometric always gives a run"
         )
-    if not report_path(folder.run(folder.best) / request.output.name).is_file():
+    best = folder.run(folder.best) / request.output.name
+    if not report_path(best).is_file():
         folder.remove()
+        if folder.released is not None:
+            raise InputError(
+                f"the search had released its model, of which it kept no copy, and {request.output} is not that model; "
+                "put that back from a copy: another search of these data counts beside this one"
+            )
         raise InputError(
             "every run of the search diverged, so there is no model, and the guarantee covers that outcome: another "
             "search of these data counts beside it; give settings that do not diverge, such as lower learning rates"
         )
-    report = moved(folder.run(folder.best) / request.output.name, request.output, force=request.force)
+    folder.releases(read_report(report_path(best)))
+    return _ended(moved(best, request.output, force=request.force), folder, notify)
+
+
+def _ended(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> PrivacyReport:
+    """``report``, which is released, once the folder of the search is gone."""
     if left := folder.remove():
         notify(left)
     return report

@@ -243,6 +243,11 @@ def test_no_run_is_an_outcome_too(
         (["--search", "learning-rate=1e-3,-1"], "--learning-rate is -1; it must be"),
         (["--search", "learning-rate=1e-3,often"], "holds no list of values"),
         (["--search", "clip-norm=1,1e-30"], "--clip-norm is 1e-30; it must be at least 1e-12"),
+        (["--search", "beta1=0.8,0.9", "--optimizer", "sgd"], "names beta1, which --optimizer sgd does not use"),
+        (
+            ["--search", "learning-rate=1,2 beta2=0.9,0.99", "--optimizer", "momentum", "--momentum", "0.9"],
+            "names beta2, which --optimizer momentum does not use",
+        ),
         ([*SEARCH, "--show-unprotected"], "--search shows nothing of the runs that lose; remove --show-unprotected"),
         ([*SEARCH, "--bands", "2"], "remove --bands"),
         (["--expected-runs", "3"], "--expected-runs is of a search; add --search"),
