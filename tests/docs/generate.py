@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.docs import commands, fields, figures, judged, peer_tables, picture, scale_tables
+from tests.docs import audit_tables, commands, fields, figures, judged, peer_tables, picture, scale_tables
 from tests.docs.pages import DOCS, ROOT
 
 
@@ -13,7 +13,7 @@ def generated() -> dict[Path, str]:
     found = {DOCS / "cli.md": commands.reference(), DOCS / "demo.svg": picture.svg()}
     made = {
         "reports.md": fields.parts(), "performance.md": figures.parts() | peer_tables.parts(),
-        "theory.md": judged.parts(), "scale.md": scale_tables.parts(),
+        "theory.md": judged.parts(), "scale.md": scale_tables.parts(), "audits.md": audit_tables.parts(),
     }  # fmt: skip
     for name, parts in made.items():
         text = (DOCS / name).read_text(encoding="utf-8")

@@ -153,6 +153,19 @@ def test_what_whole_audits_found_is_what_was_measured() -> None:
         assert f"{each['alone_sees']:.3f}" == f"{power.detectable_auc(*2 * [each['records_per_side']]):.3f}"
 
 
+def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records() -> None:
+    measured = results("audit-power")
+    level, sets = measured["level"], measured["sets"]
+    assert AUDITS.count(f"The share of {sets} made-up data sets") == 2
+    assert f"data sets of {measured['users']} users a side" in AUDITS
+    for row in measured["data_sets"] + measured["of_users"]:
+        lowest = {test: metrics.clopper_pearson(count, sets, 0.01)[0] for test, count in row["rejected"].items()}
+        if not row["leak"]:
+            fooled = lowest.pop("records", 0.0)
+            assert max(lowest.values()) <= level, "the measurement does not exclude that the level holds"
+            assert fooled > level or row.get("records_per_user", 1) < 16
+
+
 def test_a_wrong_number_is_noticed() -> None:
     assert agrees("0.1269", 0.12694)
     assert not agrees("0.1269", 0.1271)
