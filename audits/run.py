@@ -23,6 +23,7 @@ from audits.scores.rows import CAUSAL_LM, SEQ2SEQ_LM
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.secrets.audit import BaseModel, SecretsAudit
+from audits.secrets.evidence import of_secrets
 from privctl.data.recorded import recorded_files
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
@@ -168,6 +169,8 @@ def _asked(
         greedy_only=extraction is not None and extraction.greedy_only,
         exact_only=extraction is not None and extraction.exact_only,
         adversarial=extraction is not None and extraction.adversary is not None,
+        beam=None if request.secrets is None else request.secrets.beam,
+        secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         logged=request.log is not None,
     )
 

@@ -52,7 +52,12 @@ _OF_CANARIES = [
     ("one run, Mahloujifar 2024", "mu"),
 ]
 #: The role of a file -> the subject of the verdict on it.
-_VERDICTS = {"members": "members cannot be told from non-members", "train": "training text cannot be extracted"}
+_VERDICTS = {
+    "members": "members cannot be told from non-members", "train": "training text cannot be extracted",
+    "secrets": "training made no secret easier to tell",
+}  # fmt: skip
+_PLANNED = "(prior, posterior)-secret protection, as planned in "
+_NO_BEAM = "beam search for secrets"
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
@@ -173,9 +178,26 @@ def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAu
         wanted += [(_ADVERSARIAL, f"rate {of} text") for of in ("on training", "on held-out", "beyond held-out")]
     if parameters.canary_commitment is not None:
         wanted += _OF_CANARIES
+    yield from _secrets(report, asked)
     for method, quantity in wanted:
         if not any(each == method and other.startswith(quantity) for each, other in found):
             yield f"{method}: it states no {quantity.strip()!r}, as every such audit does"
+
+
+def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
+    """All that was measured of secrets is stated, the beam search and the verdict on a plan included."""
+    found = {f"{item.method}: {item.quantity}" for item in report.evidence}
+    yield from (f"it states no {figure!r}, which it measured" for figure in asked.secret_figures if figure not in found)
+    if asked.beam is not None and all(omission.what != _NO_BEAM for omission in report.omissions):
+        beam = f"secret completion: in a beam of {asked.beam}, "
+        if not any(figure.startswith(beam) for figure in found):
+            yield (
+                f"a beam search of width {asked.beam} was asked for, but neither its result nor why it was omitted is "
+                "stated"
+            )
+    planned = {"secrets", "plan"} <= asked.files.keys()
+    if planned and not any(verdict.subject.startswith(_PLANNED) for verdict in report.verdicts):
+        yield "it was given a plan of protection, and has no verdict on it"
 
 
 def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:

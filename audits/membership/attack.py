@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -66,6 +66,14 @@ class Candidates:
     head: HeadKind | None = None
     #: What the blind baseline reads, [records, columns]; None where that follows from ``records``.
     features: Any = None
+    #: What ``once`` has made; a changed copy of the candidates begins without.
+    _made: dict[Hashable, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """What ``make`` returns, called at the first use of ``key`` only."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     @property
     def texts(self) -> list[str]:

@@ -51,7 +51,8 @@ def _score(
     candidates: Candidates, settings: Settings, fold: NDArray[np.int64], learned_from: NDArray[np.bool_]
 ) -> NDArray[Any]:
     target = _target(candidates)
-    features = _features(candidates, settings.seed)
+    # Both scores of an audit go by the same features, and those of images and sounds take a while.
+    features = candidates.once(("quantile", settings.seed), lambda: _features(candidates, settings.seed))
     scores = np.empty(len(target))
     for number in range(int(fold.max()) + 1):
         held_out = fold == number

@@ -13,6 +13,7 @@ import numpy as np
 from audits.canaries.scores import Completion
 from audits.extraction.discoverable import log_success
 from audits.extraction.summary import QueryBudget
+from audits.findings import Findings
 from audits.secrets.attack import Ranks, SecretAnswers, SecretAttackResult
 from audits.secrets.beam import BeamHits
 from audits.secrets.planned_bound import Markov, markov_test
@@ -53,6 +54,11 @@ def bounds_of(result: SecretAttackResult) -> NDArray[np.float64]:
         allowance = problem.target.allowance
         allowed.append(math.nan if allowance is None else allowance.success(count))
     return np.array(allowed, dtype=np.float64)
+
+
+def of_secrets(findings: Findings) -> Iterator[Evidence]:
+    """What the attack on secrets measured."""
+    return (item for item in findings.evidence if item.method in (RECONSTRUCTION, COMPLETION, TRACE, PROTECTION))
 
 
 def rates(

@@ -146,10 +146,10 @@ def plant_command(
     else:
         outlook = _power_text(powers, delta) if powers else "The coins come from --seed, so they give no bound.\n"
         click.echo(f"commitment: {planted.commitment}\n\n{outlook}", nl=False)
+        if to_see is not None:
+            click.echo(f"\n{_whether_seen(to_see, delta, powers, needed)}")
     note(f"wrote {output} and {request.manifest}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
-    if to_see is not None:
-        note(_whether_seen(to_see, delta, powers, needed), quiet=quiet)
     for limitation in _limitations(planted, prefixed=prefix_from is not None):
         note(limitation, quiet=quiet)
 

@@ -27,7 +27,8 @@ from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
 from privctl.train.budget import recipe_for
-from privctl.train.prepare import choose_trained, of_samples, sampling_rate, text_options
+from privctl.train.prepare import choose_trained, of_samples, text_options
+from privctl.train.reading import sampling_rate
 from privctl.train.request import RetrainRequest
 from privctl.train.settings import TrainingSettings
 

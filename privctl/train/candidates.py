@@ -71,6 +71,7 @@ def require_searchable(request: RetrainRequest, candidates: SearchedSettings) ->
     from privctl.data.places import STDIN
     from privctl.data.several import paths_of
     from privctl.domain.checks import flagged
+    from privctl.domain.mechanism import Optimizer
     from privctl.train.settings import TrainingSettings
 
     for given, what in (
@@ -83,6 +84,13 @@ def require_searchable(request: RetrainRequest, candidates: SearchedSettings) ->
     ):
         if given:
             raise CommandError(f"--search {what}")
+    if request.optimizer in (Optimizer.SGD, Optimizer.MOMENTUM):
+        for name in ("beta1", "beta2"):
+            if name in candidates.settings:
+                raise CommandError(
+                    f"--search names {name}, which --optimizer {request.optimizer} does not use; remove it, or train "
+                    "with adam or adamw"
+                )
     for each in candidates.combinations:
         try:
             TrainingSettings(

@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING
 
 from privctl.data.bounded import bounded
 from privctl.data.columns import HeadKind
-from privctl.data.images import read_images
 from privctl.data.labels import labels_of, numbers_below
 from privctl.data.places import require_inputs
 from privctl.data.several import DataPath, paths_of
-from privctl.data.sounds import SoundSet, read_sounds
-from privctl.data.texts import TextRecord, iter_texts
+from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.adapters import trained_classes
-from privctl.models.chat import chat_of
 from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, TaskName
 from privctl.models.corpora import IN_MEMORY, Shelf
 from privctl.models.encoding import TextOptions
-from privctl.models.language import quiet_transformers, read_config
 from privctl.models.loading import (
     CLASSIFICATION,
     LABELLED,
@@ -36,7 +32,6 @@ from privctl.models.loading import (
     trained_outputs,
 )
 from privctl.models.purpose import problem_of
-from privctl.models.sounds import sound_facts
 from privctl.models.stored import leave_stored
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
@@ -48,6 +43,7 @@ from privctl.train.budget import recipe_for, require_budget
 from privctl.train.choices import ClippingPasses
 from privctl.train.contribution import IndependenceTest
 from privctl.train.log_places import require_logs
+from privctl.train.reading import images_at, sounds_at, texts_at
 from privctl.train.released_model import require_places
 from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
@@ -100,7 +96,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
         return _prepare_sounds(request, workers)
     classify = request.task in CLASSIFICATION
     problem = problem_of(request.model.path, request.task)
-    train = partial(_texts, request, request.data.train, unit=request.data.unit)
+    train = partial(texts_at, request, request.data.train, unit=request.data.unit)
     if (most := request.method.group(request)) is not None:
         train = partial(_first_of_each, train, most)
     workers.once_a_machine(lambda: _begun(train()))
@@ -116,25 +112,13 @@ def _first_of_each(read: Callable[[], Iterable[TextRecord]], most: int) -> Itera
     return bounded(read(), most)
 
 
-def _texts(request: RetrainRequest, path: DataPath, unit: str | None = None) -> Iterator[TextRecord]:
-    columns = replace(
-        request.data.columns,
-        chat=chat_of(request.model.path, request.model.adapter),
-        pair=request.task is TaskName.SEQ2SEQ_LM,
-        problem=problem_of(request.model.path, request.task),
-    )
-    return iter_texts(path, labelled=request.task in CLASSIFICATION, columns=columns, unit=unit)
-
-
 def beside(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
     """Records that ``model`` is not trained on, read as those of ``--data`` are; raises as ``prepare`` does."""
     if request.task is TaskName.AUDIO_CLASSIFICATION:
-        return sound_task(model, _sounds(request, path))
+        return sound_task(model, sounds_at(request, path))
     if request.task is not TaskName.IMAGE_CLASSIFICATION:
-        return text_task(model, _texts(request, path), text_options(request.data), seed=request.seed, keep=keep)
-    columns = replace(request.data.columns, problem=problem_of(request.model.path, request.task))
-    channels = _channels(request.model.path)
-    return image_task(model, read_images(path, channels=channels, resize=request.data.resize, columns=columns))
+        return text_task(model, texts_at(request, path), text_options(request.data), seed=request.seed, keep=keep)
+    return image_task(model, images_at(request, path))
 
 
 def _begun(records: Iterator[TextRecord]) -> bytes:
@@ -162,8 +146,7 @@ def text_options(data: DataRequest) -> TextOptions:
 
 def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
     problem = problem_of(request.model.path, request.task)
-    resize, columns = request.data.resize, replace(request.data.columns, problem=problem)
-    images = read_images(request.data.train, channels=_channels(request.model.path), resize=resize, columns=columns)
+    images = images_at(request, request.data.train)
     labels: tuple[str, ...] = ()
     collected = False
     if problem is not HeadKind.NUMBER:
@@ -175,7 +158,7 @@ def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
 
 def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
     problem = problem_of(request.model.path, request.task)
-    sounds = _sounds(request, request.data.train)
+    sounds = sounds_at(request, request.data.train)
     labels: tuple[str, ...] = ()
     collected = False
     if problem is not HeadKind.NUMBER:
@@ -183,18 +166,6 @@ def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
     model = of_samples(_loaded(request, workers, labels, None), request.data.max_length)
     held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
     return _job(request, model, sound_task(model, sounds), held_out, collected)
-
-
-def _sounds(request: RetrainRequest, path: DataPath) -> SoundSet:
-    columns = replace(request.data.columns, problem=problem_of(request.model.path, request.task))
-    return read_sounds(path, rate=sampling_rate(request.model.path), columns=columns)
-
-
-def sampling_rate(path: Path) -> int:
-    """Samples a second of the sounds that the model at ``path`` reads."""
-    folder = path if path.is_dir() else path.parent
-    with quiet_transformers():
-        return sound_facts(folder, read_config(folder, path)).rate
 
 
 def of_samples(model: TrainingModel, samples: int | None) -> TrainingModel:
@@ -297,14 +268,6 @@ def _check_task(request: RetrainRequest) -> None:
     for flag, given in unused.items():
         if given:
             raise CommandError(f"{flag} does not apply to the task {request.task}; remove it")
-
-
-def _channels(path: Path) -> int:
-    """The channels that the network takes according to its config.json; by default 3."""
-    folder = path if path.is_dir() else path.parent
-    with quiet_transformers():
-        channels = getattr(read_config(folder, path), "num_channels", 3)
-    return channels if channels in (1, 3) else 3
 
 
 def _job(

@@ -17,14 +17,16 @@ from privctl.domain.errors import CommandError, DivergedError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.reports.files import read_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
 from privctl.train.candidates import SearchedSettings, candidates_of
 from privctl.train.fingerprint import search_fingerprint
+from privctl.train.reading import digests_at
 from privctl.train.released_model import report_path, require_places
 from privctl.train.request import RetrainRequest
-from privctl.train.search_folder import SearchFolder, moved
+from privctl.train.search_folder import SearchFolder, moved, standing
 from privctl.train.session import run_folder
 
 #: Trains as one request asks, and returns its report.
@@ -63,11 +65,16 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     Returns its report. Raises InputError where no run was drawn, and what ``train`` raises; the search can be resumed.
     """
     candidates = candidates_of(_text(request))
-    require_places(request.output, force=request.force)
+    if not request.resume:
+        require_places(request.output, force=request.force)
     place = request.output.with_name(f"{request.output.name}.search")
     facts = search_fingerprint(request)
+    _require_apart(request)
     if request.resume:
         folder = SearchFolder.resume(place, facts, len(candidates))
+        if (report := standing(request.output, folder.released)) is not None:
+            return _ended(report, folder, notify)
+        require_places(request.output, force=request.force)
     else:
         folder = SearchFolder.begin(place, facts, runs, len(candidates))
     for number in range(folder.done, len(folder.order)):
@@ -85,16 +92,41 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
             "so there is no model, and the guarantee covers that outcome: another search of these data counts beside "
             "it, and --runs-law geometric always gives a run"
         )
-    if not report_path(folder.run(folder.best) / request.output.name).is_file():
+    best = folder.run(folder.best) / request.output.name
+    if not report_path(best).is_file():
         folder.remove()
+        if folder.released is not None:
+            raise InputError(
+                f"the search had released its model, of which it kept no copy, and {request.output} is not that model; "
+                "put that back from a copy: another search of these data counts beside this one"
+            )
         raise InputError(
             "every run of the search diverged, so there is no model, and the guarantee covers that outcome: another "
             "search of these data counts beside it; give settings that do not diverge, such as lower learning rates"
         )
-    report = moved(folder.run(folder.best) / request.output.name, request.output, force=request.force)
+    folder.releases(read_report(report_path(best)))
+    return _ended(moved(best, request.output, force=request.force), folder, notify)
+
+
+def _ended(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> PrivacyReport:
+    """``report``, which is released, once the folder of the search is gone."""
     if left := folder.remove():
         notify(left)
     return report
+
+
+def _require_apart(request: RetrainRequest) -> None:
+    """Raise CommandError where a held-out record is a training record: private records would choose the run."""
+    held_out = request.data.held_out
+    if held_out is None:
+        return
+    private = set(digests_at(request, request.data.train))
+    if shared := sum(digest in private for digest in digests_at(request, held_out)):
+        are = "is a training record" if shared == 1 else "are training records"
+        raise CommandError(
+            f"{counted(shared, 'record')} of --held-out {are}, and a search takes the held-out records as public; "
+            "leave them out of one of the two"
+        )
 
 
 def score_of(report: PrivacyReport) -> float:

@@ -22,6 +22,8 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import commit_with_report, now, read_report, relative
 from privctl.storage.atomic import PendingFolder, write_bytes, writing
+from privctl.storage.digest import file_digest
+from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.train.fingerprint import difference
@@ -34,12 +36,20 @@ class SearchFolder:
     """The search in a folder of its owner's alone; open it with ``begin`` or ``resume``.
 
     ``order`` is the number of the candidate of each run; ``done`` how many are over, ``best`` which of them is the best
-    so far.
+    so far. ``released`` are the digests of the files of the model that is about to be released, or is; None before.
     """
 
-    def __init__(self, path: Path, facts: Mapping[str, Any], order: list[int], scores: list[float | None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        facts: Mapping[str, Any],
+        order: list[int],
+        scores: list[float | None],
+        released: list[str] | None = None,
+    ) -> None:
         self.path = path
         self.order = order
+        self.released = released
         self._facts = dict(facts)
         self._scores = scores
 
@@ -68,8 +78,10 @@ class SearchFolder:
         damaged = InputError(f"{path / _STATE} is not the state of a search; put it back as it was")
         try:
             order, scores = [int(each) for each in data["order"]], list(data["scores"])
-            kept = dict(data["facts"])
+            kept, released = dict(data["facts"]), data.get("released")
             if len(scores) > len(order) or not all(each is None or isinstance(each, float) for each in scores):
+                raise ValueError
+            if released is not None and not isinstance(released, list):
                 raise ValueError
         except (KeyError, TypeError, ValueError, OverflowError):
             raise damaged from None
@@ -77,7 +89,7 @@ class SearchFolder:
             raise CommandError(f"{path} was begun {changed}; resume with the same settings")
         if not all(0 <= each < candidates for each in order):
             raise damaged
-        folder = cls(path, facts, order, scores)
+        folder = cls(path, facts, order, scores, released)
         folder._delete_losers()
         return folder
 
@@ -106,8 +118,15 @@ class SearchFolder:
         self._write()
         self._delete_losers()
 
+    def releases(self, report: PrivacyReport) -> None:
+        """The model of ``report`` is about to be released: a search killed from now on can tell that it was."""
+        self.released = sorted(file.digest for file in report.outputs)
+        self._write()
+
     def remove(self) -> str | None:
-        """Delete the folder; return a warning where some of it is left."""
+        """Delete the folder, its state last; return a warning where some of it is left."""
+        for number in range(len(self.order)):
+            shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
         if not self.path.exists():
             return None
@@ -119,8 +138,23 @@ class SearchFolder:
                 shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
 
     def _write(self) -> None:
-        state = {"facts": self._facts, "order": self.order, "scores": self._scores}
+        state: dict[str, Any] = {"facts": self._facts, "order": self.order, "scores": self._scores}
+        if self.released is not None:
+            state["released"] = self.released
         write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
+
+
+def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:
+    """The report of ``output`` where its files have the digests ``released``; None for anything else."""
+    place = report_path(output)
+    recover(place.parent)  # a kill may have come between the names of model and report
+    if released is None or not place.is_file():
+        return None
+    report = read_report(place)
+    files = [place.parent / file.path for file in report.outputs]
+    if all(file.is_file() for file in files) and sorted(map(file_digest, files)) == released:
+        return report
+    return None
 
 
 def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:

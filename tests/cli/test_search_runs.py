@@ -36,8 +36,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("search")
     architecture(place / "start", "gpt2")
     words().tokenizer.save_pretrained(place / "start")
-    for name, count in (("train", RECORDS), ("public", 8)):
-        lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(count)]
+    for name, count, who in (("train", RECORDS, "cat"), ("public", 8, "dog")):
+        lines = [json.dumps({"text": f"the {who} sat on the {('mat', 'dog')[i % 2]}"}) for i in range(count)]
         (place / f"{name}.jsonl").write_text("\n".join(lines))
     return place
 
@@ -243,6 +243,11 @@ def test_no_run_is_an_outcome_too(
         (["--search", "learning-rate=1e-3,-1"], "--learning-rate is -1; it must be"),
         (["--search", "learning-rate=1e-3,often"], "holds no list of values"),
         (["--search", "clip-norm=1,1e-30"], "--clip-norm is 1e-30; it must be at least 1e-12"),
+        (["--search", "beta1=0.8,0.9", "--optimizer", "sgd"], "names beta1, which --optimizer sgd does not use"),
+        (
+            ["--search", "learning-rate=1,2 beta2=0.9,0.99", "--optimizer", "momentum", "--momentum", "0.9"],
+            "names beta2, which --optimizer momentum does not use",
+        ),
         ([*SEARCH, "--show-unprotected"], "--search shows nothing of the runs that lose; remove --show-unprotected"),
         ([*SEARCH, "--bands", "2"], "remove --bands"),
         (["--expected-runs", "3"], "--expected-runs is of a search; add --search"),
@@ -265,6 +270,18 @@ def test_a_copy_of_the_training_data_does_not_choose(
     assert run(asked) == 2
     assert "public.jsonl is a copy of the training data" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [copy]
+
+
+def test_held_out_records_that_are_trained_on_do_not_choose(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = tmp_path / "mixed.jsonl"
+    private = (start / "train.jsonl").read_text().splitlines()[0]
+    mixed.write_text(f"{(start / 'public.jsonl').read_text()}\n{private}\n{private}")
+    asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH, "--held-out", str(mixed))
+    assert run(asked) == 2
+    assert "2 records of --held-out are training records, and a search takes" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [mixed]
 
 
 def test_a_search_in_which_every_run_diverges_comes_to_its_end(

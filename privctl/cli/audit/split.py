@@ -10,7 +10,7 @@ import click
 
 from privctl.cli.groups import Subcommand
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, COUNT
-from privctl.cli.options import DATA, TEXT_COLUMN, common, force, show
+from privctl.cli.options import DATA, TEXT_COLUMN, common, force, given, show
 
 if TYPE_CHECKING:
     from audits.split.power import SplitPower
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     metavar="EPSILON",
     help="Claimed epsilon to be tested: says whether so many records could refute it, and how many could.",
 )
-@click.option("--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of that claim.")
+@click.option("--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of that claim; with --to-see.")
 @TEXT_COLUMN
 @force
 @common
@@ -65,10 +65,13 @@ def split(
     from audits.split.manifest import NAME, read_split
     from audits.split.power import USUAL_ATTACKS, split_power
     from privctl.data.columns import Columns
+    from privctl.domain.errors import CommandError
     from privctl.domain.shown import counted
     from privctl.reports.codec import encode_value
     from privctl.show.progress import note
 
+    if to_see is None and given({"delta": delta}):
+        raise CommandError("--delta is that of a claim to be tested; add --to-see with its epsilon, or remove --delta")
     request = SplitRequest(data=data, folder=output, records=records, columns=Columns(text=text_column), force=force)
     drawn = draw_split(request)
     train = drawn.train or drawn.members
@@ -89,10 +92,10 @@ def split(
     else:
         members, others = counted(drawn.included, "member"), counted(drawn.records - drawn.included, "non-member")
         click.echo(f"commitment: {drawn.commitment}\n\n{members}, {others}; train on {output / train.name}")
+        if to_see is not None:
+            click.echo(f"\n{_whether_seen(powers)}")
     note(f"wrote {' and '.join(map(str, request.written))}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
-    if to_see is not None:
-        note(_whether_seen(powers), quiet=quiet)
 
 
 def _whether_seen(powers: Sequence[SplitPower]) -> str:

@@ -198,12 +198,12 @@ def test_numbers_of_guesses() -> None:
 
 
 def test_what_can_be_refuted_is_said_before_training(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert plant(data, "--count", "31", "--to-see", "4") == 0
-    err = capfd.readouterr().err
-    assert "cannot refute a claim of epsilon 4" in err
-    needed = int(err.partition("(--count ")[2].partition(")")[0])
+    assert plant(data, "--count", "31", "--to-see", "4", "-q") == 0
+    out = capfd.readouterr().out
+    assert "cannot refute a claim of epsilon 4" in out
+    needed = int(out.partition("(--count ")[2].partition(")")[0])
     assert plant(data, "--count", "301", "--to-see", "4", "--force") == 0
-    assert "could refute a claim of epsilon 4 at delta 1e-05" in capfd.readouterr().err
+    assert "could refute a claim of epsilon 4 at delta 1e-05" in capfd.readouterr().out
     assert 250 < needed < 301
     for count, can in ((needed, True), (needed - 1, False)):
         sets = register([1] * count)

@@ -46,6 +46,22 @@ def test_a_leak_behind_what_images_look_like() -> None:
     assert area(told, quantile.score(told, SETTINGS)) > 0.72 > 0.65 > area(told, told.mean_lp)
 
 
+def test_features_are_computed_once_an_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def features(candidates: Candidates, seed: int) -> np.ndarray:
+        made.append(seed)
+        return np.arange(2.0 * len(candidates.records)).reshape(-1, 2)
+
+    monkeypatch.setattr(quantile, "_features", features)
+    told = pictures(0, count=120)
+    scores = quantile.ATTACK.run(told, SETTINGS).scores
+    quantile.ATTACK.tested(told, SETTINGS, scores)
+    assert made == [0]
+    quantile.score(replace(told, head=None), SETTINGS)
+    assert made == [0, 0], "other candidates have features of their own"
+
+
 @pytest.mark.slow
 def test_it_is_the_image_that_tells_what_to_expect() -> None:
     told = pictures(0.8)

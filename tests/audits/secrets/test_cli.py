@@ -71,6 +71,9 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: 
     assert 'VIOLATED: "(prior, posterior)-secret protection, as planned in plan.safetensors"' in out
     text = (place / "model.audit.report.json").read_text()
     report = decode(text, "report")
+    figures = [f"{item.method}: {item.quantity}" for item in report.evidence if item.method.startswith("secret ")]
+    assert figures
+    assert report.parameters["asked"]["secret_figures"] == figures
     roles = {item.role for item in report.inputs}
     assert {"secrets", "data", "plan", "canaries", "base model", "base config"} <= roles
     for line in (place / "book.jsonl").read_text().splitlines():

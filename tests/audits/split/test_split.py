@@ -66,8 +66,8 @@ def test_each_record_is_on_one_side_by_a_fair_coin(tmp_path: Path) -> None:
 def test_what_a_split_can_refute_is_said_before_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     data = write_jsonl(tmp_path / "data.jsonl", [*TEXTS[:300], TEXTS[0]])
     call = ["audit", "split", str(data), "-o", str(tmp_path / "s"), "--force"]
-    assert run([*call, "--to-see", "4"]) == 0
-    said = capfd.readouterr().err
+    assert run([*call, "--to-see", "4", "-q"]) == 0
+    said = capfd.readouterr().out
     assert "whether 299 records with a coin of their own can refute a claim of epsilon 4 at delta 1e-05" in said
     assert "by the 6 attacks on a language model they cannot" in said
     assert "by one attack alone (--attack) they can," in said
@@ -79,6 +79,13 @@ def test_what_a_split_can_refute_is_said_before_training(tmp_path: Path, capfd: 
         assert (power_ceiling(register([1] * count), 1e-5, 0.05 / 2 / 6) > 4) is can
     assert one["needed"] == canaries_to_refute(4, 1e-5, 0.05) < 299 < all_six["needed"]
     assert run([*call, "--to-see", "0"]) == 2
+
+
+def test_a_delta_without_a_claim_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = write_jsonl(tmp_path / "data.jsonl", TEXTS[:20])
+    assert run(["audit", "split", str(data), "-o", str(tmp_path / "s"), "--delta", "1e-6"]) == 2
+    assert "add --to-see with its epsilon, or remove --delta" in capfd.readouterr().err
+    assert not (tmp_path / "s").exists()
 
 
 def test_copies_of_a_record_share_its_coin(tmp_path: Path) -> None:
