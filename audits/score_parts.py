@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 ID, MEMBER, TOKENS = "id", "member", "tokens"
 #: Key of the schema's note that says what was scored.
 _NOTE = b"privctl.scores"
+#: Of the note and of what the scores are; 2 since zlib divides the mean loss.
+_FORMAT = 2
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}")
 #: Rows of a group, which is written and read at once.
 _GROUP = 1 << 20
@@ -97,7 +99,7 @@ def write_part(path: Path, part: ScorePart, *, replace: bool) -> None:
     import pyarrow.parquet as pq
 
     left_out = [[member, int(skip), count] for (member, skip), count in part.left_out.items()]
-    note = {"format": 1, **asdict(part.work), "part": [part.rank, part.size], "left_out": left_out}
+    note = {"format": _FORMAT, **asdict(part.work), "part": [part.rank, part.size], "left_out": left_out}
     table = pa.table(
         {ID: pa.array(part.ids, pa.string()), MEMBER: part.member, TOKENS: part.tokens, **part.scores}
     ).replace_schema_metadata({_NOTE: json.dumps(note).encode()})
@@ -195,7 +197,7 @@ def _note(path: Path) -> dict[str, Any] | None:
     note = parse_json(raw.decode("utf-8", "replace"), str(path))
     try:
         rank, size = note["part"]
-        sound = note["format"] == 1 and type(rank) is type(size) is int and 0 <= rank < size
+        sound = note["format"] == _FORMAT and type(rank) is type(size) is int and 0 <= rank < size
         sound = sound and isinstance(note["attacks"], list)
         sound = sound and all(Skip(skip) and type(many) is int and many > 0 for _, skip, many in note["left_out"])
     except (TypeError, KeyError, ValueError):

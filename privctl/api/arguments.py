@@ -53,6 +53,10 @@ _OWN: dict[str, dict[str, Range]] = {
                 "queries",
                 "records",
                 "candidates",
+                "adversarial",
+                "adversarial_budget",
+                "adversarial_tokens",
+                "beam",
             ),
             ranges.COUNT,
         ),
@@ -75,6 +79,7 @@ _OWN: dict[str, dict[str, Range]] = {
         "threads": Range(low=1, high=64),
     },
     "retrain": {
+        "clip_norm": ranges.CLIP_NORM,
         "lora_rank": ranges.COUNT,
         "max_length": ranges.COUNT,
         "micro_examples": ranges.COUNT,
