@@ -75,7 +75,7 @@ def test_conversations_are_written_by_the_adapters_own_template(
         (record,) = read_texts(path, **options)
         raise InputError(f"read: {record.text}")
 
-    for reader in ("privctl.train.prepare.iter_texts", "privctl.shadow.pool.read_texts"):
+    for reader in ("privctl.train.reading.iter_texts", "privctl.shadow.pool.read_texts"):
         monkeypatch.setattr(reader, read)
     data = ("--data", "chat.jsonl", "--batch-size", "1", "--epochs", "1", "--task", "causal-lm", "-o", "out", "-q")
     assert run([*call, *data]) == 3

@@ -101,7 +101,7 @@ THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: doc
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH, FUSED]), metavar="NAME",
-        help=f"Repeatable; all that apply by default: {', '.join(ATTACKS)}. {FUSED}: one test by all.",
+        help=f"Repeatable; by default all of {', '.join(ATTACKS)}. {FUSED}: all as one.",
     ),
     THOROUGH_FLAG,
     click.option("--reference", type=MODEL, help="A model trained on neither file."),
