@@ -61,7 +61,7 @@ class FusedScore:
     def statistics(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
         """See ``max_t.Statistics``: the AUC and TPRs under each row of ``labels``, fitted to it.
 
-        The AUC is in units of its deviation from its mean over relabellings of its own.
+        The AUC is in units of its deviation from its mean over relabellings, which come from the audit's seed.
         """
         fitted = self.fitted(labels)
         rows = [rank_statistics(row, self.rates)(each[None])[0] for row, each in zip(fitted, labels, strict=True)]

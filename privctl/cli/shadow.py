@@ -13,21 +13,13 @@ from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, data_o
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.shown import counted
+from privctl.models.choices import TaskName
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.shadow.pool import ShadowRequest
 
-_TASKS = (
-    "causal-lm",
-    "masked-lm",
-    "seq2seq-lm",
-    "text-classification",
-    "token-classification",
-    "question-answering",
-    "image-classification",
-    "audio-classification",
-)
+_TASKS = tuple(str(task) for task in TaskName)
 _FILE = click.Path(path_type=Path)
 #: Options of ``privctl retrain`` that go into its request under their own names.
 _SAME = (

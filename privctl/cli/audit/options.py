@@ -13,19 +13,11 @@ from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
 from privctl.domain.ranges import Range
+from privctl.models.choices import TaskName
 
 Decorator = Callable[[Any], Any]
 
-_TASKS = (
-    "causal-lm",
-    "masked-lm",
-    "seq2seq-lm",
-    "text-classification",
-    "token-classification",
-    "question-answering",
-    "image-classification",
-    "audio-classification",
-)
+_TASKS = tuple(str(task) for task in TaskName)
 _BITS = click.Choice(["4"])
 _FILE = click.Path(path_type=Path)
 
