@@ -33,6 +33,7 @@ from privctl.train.prepare import TrainingJob
 from privctl.train.released_names import collected, released_names
 from privctl.train.secrets.guarantees import KEEP_THE_PLAN, plan_premise, secret_guarantees, secret_parameters
 from privctl.train.secrets.posteriors import CheckedSecrets
+from privctl.train.users import for_neighbours, unit_of_privacy, unprotected_users
 
 OWNER = (
     "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
@@ -99,6 +100,7 @@ def report_for(
             *(search.WARNINGS if job.recipe.search is not None else (job.request.method.warning,)),
             owner_of(job),
             *loaded_on(job),
+            *unprotected_users(job.request),
             *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
             *(() if withheld.withholds(job.request) else zeroed_of(finished)),
@@ -234,7 +236,7 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
         note=NOTE,
         released=Released(coordinates=finished.released * job.recipe.most_runs),
     )
-    return with_contribution_test(guarantee, job)
+    return with_contribution_test(for_neighbours(guarantee, job.request), job)
 
 
 def premises(job: TrainingJob) -> Iterator[Assumption]:
@@ -244,19 +246,7 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
         yield search.PREMISE
     if job.recipe.adaptive is not None:
         yield counted_gradients(AssumptionState.ENFORCED)
-    if job.request.data.unit is None:
-        yield Assumption(
-            name="unit of privacy",
-            statement="each record is one example; who is in several records is protected in each, not in all together",
-            state=AssumptionState.ENFORCED,
-        )
-    else:
-        used = "" if job.recipe.group is None else f", of which {job.recipe.group} at most are used,"
-        yield Assumption(
-            name="unit of privacy",
-            statement=f"all records with one value of {job.request.data.unit!r}{used} are one example",
-            state=AssumptionState.ENFORCED,
-        )
+    yield unit_of_privacy(job.request)
     if job.plan is not None:
         yield plan_premise(job.plan.protection)
     else:
@@ -319,6 +309,8 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["matrix"] = asdict(recipe.matrix)
     if recipe.group is not None:
         settings["max_records_per_user"] = recipe.group
+    if (rule := request.method.shared(request)) is not None:
+        settings["shared_records"] = rule
     if recipe.search is not None:
         settings["search"] = search.parameters_of(request, recipe.search)
     if recipe.adaptive is not None:
