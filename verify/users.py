@@ -25,8 +25,8 @@ def unit_of_privacy(parameters: TrainingParameters) -> tuple[str, bool]:
         refused = f"of neighbours neither has a user in more than {most}, or it is refused"
         return f"all records that name one user in {field!r} are one example; {refused}", False
     return (
-        f"all records that name one user in {field!r}{used} are one example; neighbours differ in what these "
-        "contribute, if anything, and which users each record names is public and the same in both"
+        f"all records that name one user in {field!r}{used} are one example; neighbours differ in whether these "
+        "contribute, and which users each record names is public and the same in both"
     ), False
 
 

@@ -76,7 +76,7 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         r"all records that name one user in .+? are one example; of neighbours neither has a user in more than \d+, or "
         "it is refused",
         r"all records that name one user in .+?, of which \d+ at most are used, are one example; neighbours differ in "
-        "what these contribute, if anything, and which users each record names is public and the same in both",
+        "whether these contribute, and which users each record names is public and the same in both",
     ),
     "number of examples": (
         r"that there are \d+ examples is public: neighbours are compared at the same sampling rate, number of steps "

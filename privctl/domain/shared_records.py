@@ -20,8 +20,8 @@ class SharedRecords(StrEnum):
 
     @property
     def fixes_graph(self) -> bool:
-        """Whether neighbours name the same users in the same records (fixed-graph DP; Ganesh et al. 2025).
+        """Whether neighbours must name the same users in the same records (fixed-graph DP; Ganesh et al. 2025).
 
-        Without a user's records, others might be chosen: then the bound on one user says nothing.
+        Without a user's records others might be chosen, so a bound on this user's says nothing of their removal.
         """
         return self is not SharedRecords.ALL

@@ -46,8 +46,8 @@ def _unit(request: RetrainRequest) -> str:
     if not rule.fixes_graph:
         return f"{named} are one example; of neighbours neither has a user in more than {most}, or it is refused"
     return (
-        f"{named}, of which {most} at most are used, are one example; neighbours differ in what these contribute, if "
-        "anything, and which users each record names is public and the same in both"
+        f"{named}, of which {most} at most are used, are one example; neighbours differ in whether these "
+        "contribute, and which users each record names is public and the same in both"
     )
 
 

@@ -18,7 +18,8 @@ from privctl.domain.guarantee import Adjacency
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.verdict import Outcome
 from privctl.gate.checks.permitted import _protects
-from privctl.reports.files import LoadedReport, read_report
+from privctl.gate.files import load
+from privctl.reports.files import read_report
 from tests.models.tasks.small import architecture, words
 from verify.data import DataAtHand, check_data
 
@@ -71,8 +72,8 @@ def test_what_users_say_is_protected_and_verified(
     assert guarantee.adjacency is Adjacency.ZERO_OUT
     unit = next(a.statement for a in guarantee.assumptions if a.name == "unit of privacy")
     assert unit == (
-        f"{UNIT}, of which {MOST} at most are used, are one example; neighbours differ in what these contribute, if "
-        "anything, and which users each record names is public and the same in both"
+        f"{UNIT}, of which {MOST} at most are used, are one example; neighbours differ in whether these "
+        "contribute, and which users each record names is public and the same in both"
     )
     assert any("not for which users a record names" in warning for warning in report.warnings)
     assert run(["verify", str(trained), "-q", "--data", str(place / "mails.jsonl")]) == 0
@@ -207,7 +208,7 @@ def test_what_does_not_fit_is_refused(
 
 def test_a_group_of_records_is_not_what_a_user_has(trained: Path) -> None:
     """An audit of groups by the same field judges something else, so the gate does not take the guarantee for it."""
-    loaded = LoadedReport(path=trained, digest="", report=read_report(trained))
+    loaded = load(trained, trained.read_bytes())
     assert not _protects(loaded, "people")
     assert _protects(loaded, None)
 
