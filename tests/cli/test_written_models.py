@@ -25,10 +25,10 @@ from privctl.models import loading
 from privctl.noise import placement
 from privctl.noise.privatize import perplexity_of
 from privctl.reports.files import read_report
-from privctl.train import gradient_training as training
-from privctl.train import released_model as release
-from privctl.train import session
 from privctl.train.methods.ferret import run as ferret
+from privctl.train.release import model as release
+from privctl.train.runs import gradient_training as training
+from privctl.train.runs import setup as session
 from tests.models.tasks.small import architecture, same_records, words
 
 TEXTS = [

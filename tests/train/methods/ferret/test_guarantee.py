@@ -27,11 +27,11 @@ from privctl.train.methods.ferret.publish import NoisySums
 from privctl.train.methods.ferret.settings import Publish
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.sampling import PoissonBatches
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.sampling import PoissonBatches
 from tests.train.methods.ferret.support import CPU
-from tests.train.test_guarantee import ALPHA, DELTA, EPSILON, RECORDS, certified_epsilon, records
-from tests.train.test_loop import Points
+from tests.train.runs.test_guarantee import ALPHA, DELTA, EPSILON, RECORDS, certified_epsilon, records
+from tests.train.steps.test_loop import Points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
