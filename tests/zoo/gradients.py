@@ -20,7 +20,7 @@ from privctl.train.methods import method_named
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.prepare import prepare
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
-from privctl.train.steps.contribution_test import gradient_stages, run_contribution_test
+from privctl.train.steps.contribution import gradient_stages, run_contribution_test
 from tests.zoo.outcome import remedies_in
 from tests.zoo.shrink import build, write_data
 

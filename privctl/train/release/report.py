@@ -32,7 +32,7 @@ from privctl.train.release.premises import normalisation, premises, secret_noise
 from privctl.train.secrets.guarantees import KEEP_THE_PLAN, secret_guarantees, secret_parameters
 from privctl.train.secrets.posteriors import CheckedSecrets
 from privctl.train.settings.adaptive_clipping import adaptive_parameters
-from privctl.train.steps.contribution_test import test_parameters, with_contribution_test
+from privctl.train.steps.contribution import test_parameters, with_contribution_test
 from privctl.train.steps.gradient_noise import GradientNoise
 from privctl.train.steps.loop import FinishedRun
 

@@ -33,7 +33,7 @@ from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
 from privctl.train.release.names import voiding
 from privctl.train.runs.setup import prepared
 from privctl.train.settings.request import RetrainRequest
-from privctl.train.steps.contribution_test import clipping_of, gradient_stages, run_contribution_test
+from privctl.train.steps.contribution import clipping_of, gradient_stages, run_contribution_test
 from privctl.train.steps.gradient_noise import noise_for
 from privctl.train.steps.loop import Trainer
 from privctl.train.steps.precision import FullPrecision, Precision

@@ -36,7 +36,7 @@ from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.settings.session import Session
 from privctl.train.state.resuming import mention_saved_state, open_folder
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.contribution_test import (
+from privctl.train.steps.contribution import (
     clipping_of,
     gradient_stages,
     run_contribution_test,

@@ -25,7 +25,7 @@ from privctl.train.network import memory
 from privctl.train.network.memory import checkpointed
 from privctl.train.network.tensor_bytes import TensorBytes
 from privctl.train.settings.choices import ClippingStyle
-from privctl.train.steps.contribution_test import clipping_of
+from privctl.train.steps.contribution import clipping_of
 from tests.train.clipping.support import Batch, Gradients, Losses, agree, causal, classified, distance, length, tokens
 from tests.train.clipping.test_families import GROUPED, gpt2
 from tests.train.clipping.test_promotion import RelativeBias

@@ -36,7 +36,7 @@ from privctl.train.runs.dry_run import (
 )
 from privctl.train.runs.setup import prepared
 from privctl.train.state.public_seed import SEED_BYTES
-from privctl.train.steps.contribution_test import run_contribution_test
+from privctl.train.steps.contribution import run_contribution_test
 
 if TYPE_CHECKING:
     import torch

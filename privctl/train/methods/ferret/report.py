@@ -38,7 +38,7 @@ from privctl.train.release.report import (
     zeroed_of,
 )
 from privctl.train.settings.choices import DerivativeMethod
-from privctl.train.steps.contribution_test import with_contribution_test
+from privctl.train.steps.contribution import with_contribution_test
 from privctl.train.steps.gradient_noise import GradientNoise
 
 _AVERAGE = (

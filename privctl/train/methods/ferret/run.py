@@ -47,7 +47,7 @@ from privctl.train.runs.setup import adapted_once_tried, measured, prepared, sha
 from privctl.train.settings.session import Session
 from privctl.train.state.public_seed import SEED_FILE, public_seed
 from privctl.train.state.resuming import mention_saved_state, open_folder
-from privctl.train.steps.contribution_test import run_contribution_test, too_rough
+from privctl.train.steps.contribution import run_contribution_test, too_rough
 from privctl.train.steps.gradient_noise import KeyedNoise
 from privctl.train.steps.sampling import BatchSource, Passes, PoissonBatches
 
