@@ -28,9 +28,10 @@ from privctl.train.methods.dpquant.quantization import Quantization
 from privctl.train.network.memory import checkpointed
 from privctl.train.network.sharding import shard
 from privctl.train.preparation.places import run_folder
-from privctl.train.runs import setup as session
+from privctl.train.runs import setup
 from privctl.train.settings.adaptive_clipping import AdaptiveClipping
 from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.state import resuming
 from privctl.train.state.release_log import ReleaseLog
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.gradient_noise import noise_for
@@ -226,12 +227,12 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
     if together.is_main:
         begun.mkdir()
     together.barrier()
-    made = {"adapted": _nothing, "witness_of": _nothing, "fingerprint_of": lambda _: {}}
+    made = {"adapted": _nothing, "witness_of": _nothing, "released_adapter": refuse}
     cases: list[tuple[str, type[PrivctlError], Callable[[], object]]] = [
-        ("the rehearsed model cannot be read again", InputError, lambda: session.adapted_once_tried(job, together)),
-        ("holds the state of an unfinished run", CommandError, lambda: session.open_folder(job, together)),
+        ("the rehearsed model cannot be read again", InputError, lambda: setup.adapted_once_tried(job, together)),
+        ("holds the state of an unfinished run", CommandError, lambda: resuming.open_folder(job, together)),
     ]
-    with mock.patch.multiple(session, released_adapter=refuse, **made):
+    with mock.patch.multiple(setup, **made), mock.patch.object(resuming, "fingerprint_of", lambda _: {}):
         for sentence, kind, attempt in cases:
             try:
                 attempt()

@@ -20,15 +20,15 @@ from pathlib import Path
 from torch import nn
 from privctl.domain.errors import RunInterruptedError
 from privctl.randomness import NoiseSource
-from privctl.train.sampling import Passes, PoissonBatches
-from privctl.train.loop import Trainer
-from privctl.train.gradient_noise import KeyedNoise
+from privctl.train.steps.sampling import Passes, PoissonBatches
+from privctl.train.steps.loop import Trainer
+from privctl.train.steps.gradient_noise import KeyedNoise
 from privctl.parallel import start_workers
 from privctl.train.clipping.factors import Clipping
-from privctl.train.settings import TrainingSettings
-from privctl.train.run_folder import RunFolder
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.state.run_folder import RunFolder
 from privctl.domain.mechanism import Optimizer
-from tests.train.test_loop import Points
+from tests.train.steps.test_loop import Points
 
 torch.set_num_threads(1)
 private, steps, stop = sys.argv[1] == "private", int(sys.argv[2]), int(sys.argv[3])

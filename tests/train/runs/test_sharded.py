@@ -11,7 +11,7 @@ from privctl.cli import run
 from privctl.reports.files import read_report
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, same_records, words
-from tests.train import sharded
+from tests.train.runs import sharded
 
 
 @pytest.fixture(scope="module")

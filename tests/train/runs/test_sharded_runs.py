@@ -22,7 +22,7 @@ import os, signal, sys
 import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 from privctl.cli import run
-from privctl.train.loop import Trainer
+from privctl.train.steps.loop import Trainer
 
 step, forward, left = Trainer._step, LlamaMLP.forward, [int(os.environ.get("KILLED_IN", "0"))]
 

@@ -241,10 +241,10 @@ def test_nothing_to_train() -> None:
 @pytest.mark.parametrize(
     "changes",
     [{"steps": 0}, {"learning_rate": 0}, {"learning_rate": math.nan}, {"clip_norm": -1}, {"sample_rate": 2},
-     {"beta1": 1}, {"noise_multiplier": 1.0}, {"method": "dp-sgd"}],
+     {"beta1": 1}],
 )  # fmt: skip
 def test_recipes_that_are_none(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(changes)) if "method" not in changes else "noise_multiplier"):
+    with pytest.raises(ValueError, match=next(iter(changes))):
         recipe(**changes)
 
 

@@ -154,8 +154,8 @@ def test_what_are_no_probabilities(rates: NDArray[np.float64]) -> None:
 SCRIPT = """
 import json, sys, numpy as np, torch
 from privctl.parallel import start_workers
-from privctl.train.session import shared_source
-from privctl.train.sampling import WeightedBatches
+from privctl.train.runs.setup import shared_source
+from privctl.train.steps.sampling import WeightedBatches
 with start_workers(torch.device("cpu")) as workers:
     source = WeightedBatches(np.linspace(0, 1, 200), shared_source(workers))
     found = [source.batch(step) for step in range(5)]
