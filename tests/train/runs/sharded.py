@@ -232,7 +232,7 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
         ("the rehearsed model cannot be read again", InputError, lambda: setup.adapted_once_tried(job, together)),
         ("holds the state of an unfinished run", CommandError, lambda: resuming.open_folder(job, together)),
     ]
-    with mock.patch.multiple(setup, **made), mock.patch.object(resuming, "fingerprint_of", lambda _: {}):
+    with mock.patch.multiple(setup, **made), mock.patch.object(resuming, "fingerprint_of", return_value={}):
         for sentence, kind, attempt in cases:
             try:
                 attempt()
