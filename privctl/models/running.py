@@ -26,7 +26,8 @@ def check_text_alone(path: Path, config: Any, noun: str) -> None:
     kind = getattr(config, "model_type", "")
     if kind in _BESIDE_TEXT:
         raise InputError(
-            f"{path} ({kind}) needs {_BESIDE_TEXT[kind]} beside the text, and records hold none; give {noun} such as BERT"
+            f"{path} ({kind}) needs {_BESIDE_TEXT[kind]} beside the text, and records hold none; "
+            f"give {noun} such as BERT"
         )
 
 
