@@ -15,7 +15,7 @@ from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from privctl.train.adaptive_clipping import sum_noise_multiplier
+from privctl.train.settings.adaptive_clipping import sum_noise_multiplier
 from tests.cli.short_runs import dp_sgd, prepared, some_quick, verified_after
 from tests.integrations.loops import Loop
 from verify.run import read, verify
