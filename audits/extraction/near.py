@@ -18,6 +18,7 @@ import torch
 from audits.extraction.decoding import Decoder, TextDecoder, batches_of_one_length
 from audits.extraction.distance import EditDistance, string_distances
 from audits.scores.forward import enough_memory
+from audits.scores.rows import decoded
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, quiet_transformers
 from privctl.parallel import ALONE, Workers
@@ -113,7 +114,7 @@ def _matches(
     but_for_spaces = extracted.copy()
     compared = np.flatnonzero((distance <= FARTHEST) & ~extracted)
     if len(compared):
-        ours, theirs = (_texts(model, [texts[i] for i in compared]) for texts in (written, [r[-suffix:] for r in rows]))
+        ours, theirs = (decoded(model, [texts[i] for i in compared]) for texts in (written, [r[-suffix:] for r in rows]))
         characters[compared] = string_distances(ours, theirs)
         but_for_spaces[compared] = ["".join(a.split()) == "".join(b.split()) for a, b in zip(ours, theirs, strict=True)]
     return NearMatches(distance=distance, characters=characters, run=run, but_for_spaces=but_for_spaces)
@@ -161,11 +162,3 @@ class _Progressing:
         self._distance[self.alive] = self._table.distance
         tokens = [row[:length] for row, length in zip(self._written, self._lengths.tolist(), strict=True)]
         return _Written(distance=self._distance, run=self._run, tokens=tokens)
-
-
-def _texts(model: LanguageModel, tokens: Sequence[NDArray[np.int64]]) -> list[str]:
-    with quiet_transformers():
-        decoded: list[str] = model.tokenizer.batch_decode(
-            [ids.tolist() for ids in tokens], clean_up_tokenization_spaces=False
-        )
-    return decoded

@@ -98,7 +98,7 @@ def test_what_is_compared_is_what_generate_writes(kind: str, tmp_path: Path, mon
         model = sliding() if kind == "sliding" else mamba(tmp_path)
     else:
         model = load_model(save_model(tmp_path, kind), device="cpu")
-    monkeypatch.setattr(near, "_texts", lambda _, tokens: [" ".join(map(str, ids)) for ids in tokens])
+    monkeypatch.setattr(near, "decoded", lambda _, tokens: [" ".join(map(str, ids)) for ids in tokens])
     random = np.random.default_rng(0)
     decoded = generated(model, random.integers(3, SIZE, (40, PREFIX)), LENGTH)
     rows = decoded.copy()
