@@ -156,9 +156,7 @@ class ExtractionAudit:
                 *(() if outside is None else outside.omissions),
             ),
             warnings=(*self._caveats(texts), *(() if outside is None else outside.caveats())),
-            parameters={
-                "extraction": {**self._parameters(rerun), **({} if outside is None else outside.parameters())}
-            },
+            parameters={"extraction": {**self._parameters(rerun), **({} if outside is None else outside.parameters())}},
             arrays=_arrays(texts, omitted) | ({} if outside is None else outside.arrays()),
         )
 
@@ -311,7 +309,9 @@ def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> 
         opened.require_control(request.adversary, shape, heldout=heldout)
     if request.untargeted is not None:
         if not heldout:
-            raise CommandError("--prompts and --divergence need --heldout: what everybody writes comes out of any model")
+            raise CommandError(
+                "--prompts and --divergence need --heldout: what everybody writes comes out of any model"
+            )
         request.untargeted.length(model, shape.suffix)
     return shape
 

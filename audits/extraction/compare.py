@@ -18,7 +18,7 @@ def beyond(
     confidence: float,
     sides: tuple[str, str] = ("training", "held_out"),
 ) -> Evidence:
-    """Whether more of ``ours`` come out than of ``theirs``, the ``sides``. Undecided texts count against a difference."""
+    """Whether more of ``ours`` come out than of ``theirs``, the two ``sides``. Undecided texts count against it."""
     level = 1 - confidence
     p_value = fisher(ours.least, ours.total, theirs.most, theirs.total)
     reach = detectable_share(ours.total, theirs.total, level)

@@ -49,6 +49,7 @@ class TextDecoder:
 
     @classmethod
     def of(cls, model: LanguageModel) -> TextDecoder:
+        """The decoder of ``model``. Raises InputError for a network that is not causal."""
         return cls(model=model, halves=trunk_and_head(model))
 
     def together(self, length: int) -> int:

@@ -114,9 +114,7 @@ def text_logits(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> to
 
 
 @torch.inference_mode()
-def _decide_alone(
-    model: LanguageModel, row: NDArray[np.int64], suffix: int, logits_of: Logits
-) -> tuple[int, bool]:
+def _decide_alone(model: LanguageModel, row: NDArray[np.int64], suffix: int, logits_of: Logits) -> tuple[int, bool]:
     """Matched tokens, and whether rounding decides if all match: some margin is tiny but not 0, and none clearly fails.
 
     A margin of exactly 0 is a tie, which argmax decides.

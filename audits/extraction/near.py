@@ -114,7 +114,8 @@ def _matches(
     but_for_spaces = extracted.copy()
     compared = np.flatnonzero((distance <= FARTHEST) & ~extracted)
     if len(compared):
-        ours, theirs = (decoded(model, [texts[i] for i in compared]) for texts in (written, [r[-suffix:] for r in rows]))
+        expected = [row[-suffix:] for row in rows]
+        ours, theirs = (decoded(model, [texts[i] for i in compared]) for texts in (written, expected))
         characters[compared] = string_distances(ours, theirs)
         but_for_spaces[compared] = ["".join(a.split()) == "".join(b.split()) for a, b in zip(ours, theirs, strict=True)]
     return NearMatches(distance=distance, characters=characters, run=run, but_for_spaces=but_for_spaces)

@@ -26,7 +26,7 @@ from privctl.data.columns import Columns
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Evidence
-from privctl.domain.progress import Progress
+from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission
 from privctl.models.language import LanguageModel
 from privctl.parallel import Workers
@@ -215,7 +215,7 @@ def attack(
     seed: int,
     columns: Columns,
     workers: Workers,
-    progress: Progress,
+    progress: Progress = unseen,
 ) -> Untargeted:
     """Continue the prompts, and look for spans of ``span`` tokens of both ``samples``' files in what is written.
 
@@ -254,9 +254,7 @@ def attack(
     fewest = min(int(each.sum()) for each in counted)
     compared = [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
     outcomes = tuple(
-        Outcome(
-            written=each, files=tuple(files), number=number, counted=tuple(counted), compared=tuple(compared)
-        )
+        Outcome(written=each, files=tuple(files), number=number, counted=tuple(counted), compared=tuple(compared))
         for number, each in enumerate(written)
     )
     return replace(result, outcomes=outcomes)
@@ -273,13 +271,12 @@ def _of_one(outcome: Outcome, confidence: float) -> list[Evidence]:
         "longest_tokens": int(came.longest[out].max(initial=0)),
     }
     near = outcome.count(1, outcome.counted[1], nearly=True).extracted
-    exact, nearly = (
-        beyond(method, name, *(outcome.count(side, outcome.compared[side], nearly=flag) for side in (0, 1)), confidence)
-        for name, flag in ((BEYOND, False), (NEAR_BEYOND, True))
-    )
+    differences = []
+    for name, flag in ((BEYOND, False), (NEAR_BEYOND, True)):
+        ours, theirs = (outcome.count(side, outcome.compared[side], nearly=flag) for side in (0, 1))
+        differences.append(beyond(method, name, ours, theirs, confidence))
     return [
-        exact,
-        nearly,
+        *differences,
         rate(method, "training", training, confidence, samples, sizes),
         rate(method, "held-out", others, confidence, samples, {"near_verbatim": near}),
         _cost(outcome, confidence),
@@ -311,9 +308,7 @@ def _cost(outcome: Outcome, confidence: float) -> Evidence:
             "prompts": len(greedy),
             "giving_prompts": int(outcome.giving_prompts.sum()),
             "giving_greedily": int(greedy.sum()),
-            "held_out_giving": int(
-                outcome.files[1].came_out[outcome.number].texts(outcome.counted[1], queries).sum()
-            ),
+            "held_out_giving": int(outcome.files[1].came_out[outcome.number].texts(outcome.counted[1], queries).sum()),
             **outcome.written.details(),
         },
         reason="" if found else "no query gave a training text word for word",

@@ -30,9 +30,7 @@ def edited(random: np.random.Generator, tokens: np.ndarray, edits: int, symbols:
 
 
 @pytest.mark.parametrize(("length", "edits"), [(8, 0), (10, 1), (12, 2), (15, 4)])
-def test_every_window_and_every_stretch_are_compared(
-    length: int, edits: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_window_and_every_stretch_are_compared(length: int, edits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few symbols, so that pieces agree by chance and repeat; the search in small steps."""
     monkeypatch.setattr(spans, "_AT_ONCE", 61)
     random = np.random.default_rng(length)
@@ -45,7 +43,8 @@ def test_every_window_and_every_stretch_are_compared(
     texts.append(np.zeros(0, dtype=np.int64))
     found = SpanIndex(texts, length, edits).search(records)
     near = set(zip(found.record.tolist(), found.text.tolist(), strict=True))
-    exact = {pair for pair, sure in zip(zip(found.record, found.text, strict=True), found.verbatim, strict=True) if sure}
+    sure = found.verbatim
+    exact = set(zip(found.record[sure].tolist(), found.text[sure].tolist(), strict=True))
     missed = 0
     for r, record in enumerate(records):
         windows = [record[s : s + length].tolist() for s in range(len(record) - length + 1)]
