@@ -296,11 +296,14 @@ def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> 
     """The windows. Raises CommandError for attacks that lack what they need."""
     heldout = request.heldout is not None
     if pairs:
-        for flag, asked in (("--adversarial", request.adversary), ("--prompts", request.untargeted)):
+        for what, asked in (
+            ("--adversarial looks", request.adversary),
+            ("--prompts and --divergence look", request.untargeted),
+        ):
             if asked is not None:
                 raise CommandError(
-                    f"{flag} looks for what a text is continued with, and {model.path} writes a target from a source; "
-                    "remove it"
+                    f"{what} for what a text is continued with, and {model.path} writes a target from a source; "
+                    f"remove {'it' if asked is request.adversary else 'them'}"
                 )
         return pair_shape(model, request.prefix_tokens or 0, request.suffix_tokens, request.least_prefix)
     prefix = 50 if request.prefix_tokens is None else request.prefix_tokens

@@ -80,7 +80,7 @@ def audited(place: Path, model: str, *more: str) -> PrivacyReport:
     output = place / f"{model}.audit.report.json"
     call = ["audit", "extraction", str(place / model), *files, *asked, *TOLD, "-f", "-o", str(output), *more]
     assert run(call) == 0
-    return read_report(output)[0]
+    return read_report(output)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_prompts_alone_and_by_argmax_alone(place: Path) -> None:
     told = [word for word in TOLD if word not in ("--continuations", "2")]
     asked = [*files, "--prompts", str(place / "prompts.txt"), *told, "--greedy-only", "--records", "30", "-f"]
     assert run(["audit", "extraction", str(place / "model"), *asked, "-o", str(place / "g.report.json")]) == 0
-    report = read_report(place / "g.report.json")[0]
+    report = read_report(place / "g.report.json")
     assert not of(report, DIVERGENCE)
     assert "sampling_seed" not in report.parameters["extraction"]
     assert of(report, FROM_FILE)[COST].details["queries"] == COUNT + 5
@@ -230,17 +230,17 @@ def test_prompts_of_every_kind(model: LanguageModel, tmp_path: Path) -> None:
     assert repeated.words is not None
     assert [words(row[:1]) for row in repeated.rows] == list(repeated.words)
     assert all(len(set(row.tolist())) > 3 and len(row) == 10 for row in control.rows)
-    template = (
-        "{% for m in messages %}{{ m.role }} w1 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w2{% endif %}"
-    )
+    turns = "{% for m in messages %}w1 {{ m.content }} {% endfor %}"
+    template = turns + "{% if add_generation_prompt %}w2{% endif %}"
     model.tokenizer.chat_template = template
     try:
         chat, _ = prompts.repetitions(model, 0, 200)
-        assert all(row[1] == 3 + 1 and row[-1] == 3 + 2 and len(set(row.tolist())) > 3 for row in chat.rows)
+        assert all(words(row[[0, -1]]) == "w1 w2" for row in chat.rows)
+        assert all(np.bincount(row).max() >= prompts.TIMES for row in chat.rows)
         turns = json.dumps({"messages": [{"role": "user", "content": "w7 w8"}]})
         (tmp_path / "c.jsonl").write_text(turns + "\n")
         asked = prompts.from_file(model, tmp_path / "c.jsonl", prompts.Columns(), 50)
-        assert words(asked.rows[0][1:]) == "w1 w7 w8 w2"
+        assert words(asked.rows[0]) == "w1 w7 w8 w2"
     finally:
         model.tokenizer.chat_template = None
     (tmp_path / "p.jsonl").write_text(
