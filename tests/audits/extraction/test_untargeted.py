@@ -100,7 +100,7 @@ def test_planted_records_come_out(found: PrivacyReport, place: Path) -> None:
     assert outside["rate on training text"].details["longest_tokens"] == RECORD
     assert outside["rate on training text"].details["characters"] > 15 * RECORD * 2
     assert repeated[BEYOND].details["training_extracted"] >= 10
-    assert repeated[COST].details["diverged"] >= 20
+    assert repeated[COST].details["diverged"] >= 8
     assert repeated[COST].details["left_after_mean"] < 6
     assert control[BEYOND].details["training_extracted"] < repeated[BEYOND].details["training_extracted"]
     assert repeated[OVER_CONTROL].details["detected"] == 1
