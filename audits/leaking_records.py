@@ -81,7 +81,7 @@ def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
     lines, greedy = arrays["extraction.line"][of_training], arrays["extraction.greedy"][of_training]
     found = dict(zip(lines.tolist(), greedy.tolist(), strict=True))
     for name, values in arrays.items():  # after prompts from outside
-        if name.startswith("extraction.") and name.endswith(".line"):
+        if name.startswith("extraction.") and name.endswith(".line") and name != "extraction.line":
             found |= dict.fromkeys(values.tolist(), True)
     return found
 

@@ -145,7 +145,7 @@ def _selectable(cache: Any) -> bool:
     return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
 
 
-class _Chosen(LogitsProcessor):  # type: ignore[misc]
+class _ForcedTokens(LogitsProcessor):  # type: ignore[misc]
     """Makes transformers' argmax the token that ``choose`` takes; a text that does not go on gets any."""
 
     def __init__(self, choose: Choose, texts: int) -> None:
@@ -166,7 +166,7 @@ class _Chosen(LogitsProcessor):  # type: ignore[misc]
 
 def _generated(network: Any, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
     """The same by transformers' own loop, for networks that keep something else than keys and values."""
-    processor = LogitsProcessorList([_Chosen(choose, len(prompts))])
+    processor = LogitsProcessorList([_ForcedTokens(choose, len(prompts))])
     try:
         with _plain_decoding(network, steps):
             network.generate(prompts, attention_mask=torch.ones_like(prompts), logits_processor=processor)

@@ -101,7 +101,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PromptOutcome:
     """One set of prompts: what was written, and by side which records count, are compared, and come out."""
 
     written: Written
@@ -130,7 +130,7 @@ class Outcome:
 class Untargeted:
     """The outcome of each set of prompts, or why there is none; draws began with ``seed``."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PromptOutcome, ...]
     queries: Queries
     seed: int
     edits: int
@@ -254,13 +254,13 @@ def attack(
     fewest = min(int(each.sum()) for each in counted)
     compared = [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
     outcomes = tuple(
-        Outcome(written=each, files=tuple(files), number=number, counted=tuple(counted), compared=tuple(compared))
+        PromptOutcome(written=each, files=tuple(files), number=number, counted=tuple(counted), compared=tuple(compared))
         for number, each in enumerate(written)
     )
     return replace(result, outcomes=outcomes)
 
 
-def _of_one(outcome: Outcome, confidence: float) -> list[Evidence]:
+def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
     method, came = outcome.written.prompts.method, outcome.files[0].came_out[outcome.number]
     training, others = (outcome.count(side, outcome.counted[side]) for side in (0, 1))
     samples = {"training": training.total, "held_out": others.total}
@@ -283,7 +283,7 @@ def _of_one(outcome: Outcome, confidence: float) -> list[Evidence]:
     ]
 
 
-def _cost(outcome: Outcome, confidence: float) -> Evidence:
+def _cost(outcome: PromptOutcome, confidence: float) -> Evidence:
     """The expected number of queries until one gives a training record, each of a prompt and a way drawn evenly.
 
     The interval is that of the mean of independent chances, some of which are 0 or 1: Clopper and Pearson's holds for

@@ -19,7 +19,7 @@ from audits.extraction.generation import Queries, continuations
 from audits.extraction.law import SamplingLaw, draw, restricted
 from audits.extraction.prompts import CONTROL, DIVERGENCE, FROM_FILE, PromptSet
 from audits.extraction.summary import BEYOND, NEAR_BEYOND
-from audits.extraction.untargeted import COST, OVER_CONTROL, Outcome, UntargetedRequest, Written
+from audits.extraction.untargeted import COST, OVER_CONTROL, PromptOutcome, UntargetedRequest, Written
 from audits.statistics.metrics import clopper_pearson
 from audits.statistics.two_rates import fisher
 from privctl.cli import run
@@ -111,8 +111,7 @@ def test_planted_records_come_out(found: PrivacyReport, place: Path) -> None:
     asked = found.parameters["extraction"]
     assert asked["sampling_seed"] == 5
     giving = asked["prompts_giving"][FROM_FILE]
-    assert len(giving) >= 9
-    assert max(giving) <= COUNT, "of the other prompts none"
+    assert sum(line <= COUNT for line in giving) >= 9
     assert asked["prompts"] == {FROM_FILE: COUNT + 5, DIVERGENCE: prompts.TOKENS, CONTROL: prompts.TOKENS}
 
 
@@ -275,7 +274,7 @@ def test_only_different_records_that_the_prompts_do_not_hold() -> None:
     assert (more | ~some).all(), "fewer are among more"
 
 
-def outcome(ours: int, theirs: int, texts: int = 40) -> Outcome:
+def outcome(ours: int, theirs: int, texts: int = 40) -> PromptOutcome:
     """So many of 30 records of each side come out, each in a text of its own."""
     files = tuple(
         side(30, list(range(start, start + 30)), [], [(i, i) for i in range(found)])
@@ -285,7 +284,7 @@ def outcome(ours: int, theirs: int, texts: int = 40) -> Outcome:
     asked = PromptSet(method=FROM_FILE, rows=rows, line=np.arange(1, len(rows) + 1))
     written = Written(prompts=asked, texts=[np.array([3])] * texts, begins=np.zeros(texts, dtype=np.int64))
     every = (np.ones(30, dtype=np.bool_),) * 2
-    return Outcome(written=written, files=files, number=0, counted=every, compared=every)
+    return PromptOutcome(written=written, files=files, number=0, counted=every, compared=every)
 
 
 @pytest.mark.parametrize(("ours", "theirs", "detected"), [(12, 0, 1), (30, 15, 1), (12, 9, 0), (0, 0, 0)])
