@@ -343,6 +343,7 @@ class AskedAudit:
     greedy_only: bool = False
     exact_only: bool = False
     adversarial: bool = False
+    divergence: bool = False
     beam: int | None = None
     secret_figures: tuple[str, ...] = ()
     logged: bool = False
