@@ -35,7 +35,7 @@ _ACCEPTED = {
     "ledger": {"ledger", "priors", "no_peers"},
 }
 #: Mechanisms whose noise is told by --noise-multiplier.
-_GAUSSIANS = ("group-gaussian", "replace-one-gaussian", "truncated-poisson")
+_GAUSSIANS = ("group-gaussian", "replace-one-gaussian", "truncated-poisson", "tree", "with-replacement")
 _ACCEPTED |= {name: {"epsilon", "noise_multiplier", "priors"} | _RATE for name in _GAUSSIANS}
 _ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
 _ALWAYS = {"delta", "mechanism"}
@@ -212,7 +212,7 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
         facts[setting.field] = stated
     if "sample_rate" in {field.name for field in fields(kind)}:
         facts["sample_rate"] = rate
-    elif rate != 1:
+    elif rate != 1 and (options["sample_rate"] is not None or "draws" not in {field.name for field in fields(kind)}):
         raise CommandError(
             f"--mechanism {kind.mechanism} is not known on batches; remove --sample-rate, --dataset-size and --epochs"
         )
@@ -220,6 +220,8 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
         if options["dataset_size"] is None:
             raise CommandError(f"--mechanism {kind.mechanism} needs --dataset-size, --batch-size and --epochs")
         facts["examples"] = options["dataset_size"]
+    if "draws" in {field.name for field in fields(kind)}:
+        facts["draws"] = options["batch_size"]
     required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
     for option in kind.options:
         if option.field in required - facts.keys():
