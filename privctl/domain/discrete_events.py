@@ -88,8 +88,8 @@ class DiscreteGaussianNoise(SampledEvent):
 class ManyWayResponse(Event):
     """Each record's own answer, one of ``answers``: the true one exp(``epsilon``) times as likely as any other.
 
-    k-ary randomized response, ``steps`` times. Neighbours differ in one record's answers; where ``neighbours`` says that
-    a record is zeroed, it answers at random, all answers alike.
+    k-ary randomized response, ``steps`` times. Neighbours differ in one record's answers; where ``neighbours`` says
+    that a record is zeroed, it answers at random, all answers alike.
     """
 
     tag = "k-ary-response"

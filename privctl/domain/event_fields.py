@@ -30,7 +30,6 @@ def _if_given(check: Check) -> Check:
     return unless_none
 
 
-
 def _stated(name: str, value: Any) -> None:
     if value is Adjacency.UNSTATED:
         raise ValueError(f"{name} is {value}; it must be add-or-remove, replace-one or zero-out")

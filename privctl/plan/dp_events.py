@@ -51,7 +51,7 @@ def checked(make: Callable[[], _Made], where: str) -> _Made:
 def of_tree(tree: Any, source: str, known: str) -> list[Event]:
     """The events of a tree, each once. Raises InputError for what has no bound; ``known`` are the forms of ledgers."""
     counts: Counter[Event] = Counter()
-    for event, times in _Reader(source, known).leaves(tree, 1.0, 1, 0):
+    for event, times in _TreeReader(source, known).leaves(tree, 1.0, 1, 0):
         counts[event] += times
     if not counts:
         raise InputError(f"{source} holds no event that spends privacy; give the ledger of a training")
@@ -146,9 +146,10 @@ def _by_noise(noise: float, make: Callable[[float], Event]) -> Sequence[Event]:
 
 def _mixture(tree: _Tree, rate: float) -> Sequence[Event]:
     moves, chances = _numbers(tree, "sensitivities"), _numbers(tree, "sampling_probs")
-    make = lambda noise: MixtureOfGaussians(  # noqa: E731
-        noise_stddev=noise, sensitivities=moves, probabilities=chances, sample_rate=rate
-    )
+
+    def make(noise: float) -> Event:
+        return MixtureOfGaussians(noise_stddev=noise, sensitivities=moves, probabilities=chances, sample_rate=rate)
+
     make(1.0)  # checks the law
     if not any(move * chance for move, chance in zip(moves, chances, strict=True)):
         return ()
@@ -265,14 +266,14 @@ _ON_ALL: Mapping[str, Callable[[_Tree], Sequence[Event]]] = {
 }
 
 
-class _Reader:
+class _TreeReader:
     """Walks a tree of the ledger ``source``."""
 
     def __init__(self, source: str, known: str) -> None:
         self._source, self._known = source, known
 
     def leaves(self, tree: Any, rate: float, times: int, depth: int) -> Iterator[tuple[Event, int]]:
-        """What each leaf releases as events of one step or tree, with the ``rate`` of Poisson batches, and how often."""
+        """What each leaf releases as events, with the ``rate`` of Poisson batches, and how often."""
         name = tree.get("class_name") if isinstance(tree, dict) else None
         if name is None or depth > DEEPEST:
             raise InputError(f"{self._source}: {shown(tree)} is no DpEvent; expected {self._known}")
@@ -287,22 +288,25 @@ class _Reader:
             yield from self._of_batch(tree.get("event"), tree["sampling_probability"], times, depth + 1)
         elif name in ("SampledWithoutReplacementDpEvent", "SampledWithReplacementDpEvent") and rate == 1:
             yield from self._of_places(tree, times, depth + 1, again=name == "SampledWithReplacementDpEvent")
-        elif name == "RepeatAndSelectDpEvent" and rate == 1:
-            yield checked(lambda: self._of_runs(tree, depth + 1), self._source), times
-        elif name in _ON_ALL and rate == 1:
-            yield from ((event, times) for event in checked(lambda: _ON_ALL[name](tree), self._source))
-        elif name in _NOISES:
-            found = checked(lambda: _NOISES[name](tree, rate), self._source)
-            yield from ((event, times) for event in found if any(event.rates) and rate)
         else:
-            within = f" within batches of rate {rate:g}" if rate != 1 else ""
-            raise InputError(
-                f"{self._source} holds {shown(name)}{within}, for which no bound is derived here; expected Gaussian "
-                "noise, mixtures of it, Laplace or discrete noise, or a stated epsilon, each on the whole data or on a "
-                "Poisson batch of its own, Gaussian noise on truncated Poisson batches and on samples with or without "
-                "replacement, randomized response, zCDP, choices among candidates and tree aggregation on the whole "
-                "data, the best of runs of equal Gaussians, and compositions of these"
-            )
+            yield from ((event, times) for event in self._of_leaf(name, tree, rate, depth))
+
+    def _of_leaf(self, name: str, tree: _Tree, rate: float, depth: int) -> Sequence[Event]:
+        """What is released by what holds no others, or by the best of runs."""
+        if name == "RepeatAndSelectDpEvent" and rate == 1:
+            return (checked(lambda: self._of_runs(tree, depth + 1), self._source),)
+        if name in _ON_ALL and rate == 1:
+            return checked(lambda: _ON_ALL[name](tree), self._source)
+        if name in _NOISES:
+            return checked(lambda: _NOISES[name](tree, rate), self._source) if rate else ()
+        within = f" within batches of rate {rate:g}" if rate != 1 else ""
+        raise InputError(
+            f"{self._source} holds {shown(name)}{within}, for which no bound is derived here; expected Gaussian noise, "
+            "mixtures of it, Laplace or discrete noise, or a stated epsilon, each on the whole data or on a Poisson "
+            "batch of its own, Gaussian noise on truncated Poisson batches and on samples with or without replacement, "
+            "randomized response, zCDP, choices among candidates and tree aggregation on the whole data, the best of "
+            "runs of equal Gaussians, and compositions of these"
+        )
 
     def _of_places(self, tree: _Tree, times: int, depth: int, *, again: bool) -> Iterator[tuple[Event, int]]:
         """Gaussian noise on samples of a fixed size, in which a record may come ``again``."""

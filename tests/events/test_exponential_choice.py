@@ -46,7 +46,9 @@ def test_one_choice_is_the_worst_of_two_outcomes(epsilon: float) -> None:
         assert delta_bound(one(event), x, near=max(delta, 1e-9)) == pytest.approx(delta, rel=2e-3)
     once = verified_row_of(event).once(event)
     assert once is not None
-    assert float(once(arb(math.exp(0.3 * epsilon)))) == pytest.approx((1 - math.exp(-0.35 * epsilon)) ** 2 / -math.expm1(-epsilon))
+    assert float(once(arb(math.exp(0.3 * epsilon)))) == pytest.approx(
+        (1 - math.exp(-0.35 * epsilon)) ** 2 / -math.expm1(-epsilon)
+    )
     assert pure_epsilon(one(replace(event, steps=3))) == pytest.approx(3 * epsilon)
     assert verified_pure_epsilon(one(replace(event, steps=3))).upper == pytest.approx(3 * epsilon)
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
-from privctl.accounting.events import row_of
 from privctl.accounting import renyi
+from privctl.accounting.events import row_of
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor, pure_epsilon
 from privctl.cli import run
 from privctl.domain.events import Batches, LaplaceNoise, Ledger, ManyWayResponse, SampledGaussian

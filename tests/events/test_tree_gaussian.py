@@ -59,7 +59,9 @@ def test_with_a_level_less_it_would_be_too_small() -> None:
     """The planted fault: a tree of n steps has floor(log2 n) + 1 levels, not floor(log2 n)."""
     event = TreeGaussian(noise_multiplier=4, leaves=100, sample_rate=0.01, steps=100)
     too_little = epsilon_bound(one(SampledGaussian(noise_multiplier=4 / math.sqrt(6))), 1e-6)
-    assert epsilon_bound(one(event), 1e-6) == epsilon_bound(one(SampledGaussian(noise_multiplier=4 / math.sqrt(7))), 1e-6)
+    assert epsilon_bound(one(event), 1e-6) == epsilon_bound(
+        one(SampledGaussian(noise_multiplier=4 / math.sqrt(7))), 1e-6
+    )
     assert epsilon_of(one(event), 1e-6, (too_little,)).at_most(too_little) is False
 
 
@@ -74,7 +76,7 @@ def test_against_dp_accounting(leaves: int, epochs: int) -> None:
 
 
 def test_a_published_value() -> None:
-    """Kairouz et al. 2021, Stack Overflow: 1600 rounds at noise 8.83 were given epsilon 2.04 at 1e-6, by divergences."""
+    """Kairouz et al. 2021, Stack Overflow: 1600 rounds at noise 8.83 have epsilon 2.04 at 1e-6, by divergences."""
     event = TreeGaussian(noise_multiplier=8.83, leaves=1600, sample_rate=1 / 1600, steps=1600)
     assert gaussian_shift(one(event)) == pytest.approx(math.sqrt(11) / 8.83)
     assert 1.6 < epsilon_bound(one(event), 1e-6) < 2.04

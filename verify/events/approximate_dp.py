@@ -87,6 +87,8 @@ ROW = PoissonVerification(
     once=_once,
     draw=_draw,
     statements={
-        "contribution": ("each step has its stated epsilon and delta for (these neighbours|adding or removing one example)",),
+        "contribution": (
+            "each step has its stated epsilon and delta for (these neighbours|adding or removing one example)",
+        ),
     },
 )

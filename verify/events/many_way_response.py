@@ -65,7 +65,7 @@ def _draw(event: ManyWayResponse) -> Draw:
         told = np.where(at_random, rng.integers(0, event.answers, count), 0 if present else 1)
         if event.neighbours is Adjacency.ZERO_OUT:
             chance = (1 - mixed) + mixed / event.answers, mixed / event.answers
-            return np.log(event.answers * np.where(told == 0, *chance))
+            return np.asarray(np.log(event.answers * np.where(told == 0, *chance)))
         return np.asarray(np.where(told == 0, event.epsilon, np.where(told == 1, -event.epsilon, 0.0)))
 
     return draw

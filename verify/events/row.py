@@ -82,12 +82,12 @@ class EventVerification(Generic[Kind]):
     The others help where they apply. ``alike`` is how many records its neighbours differ by. ``parts`` are smaller
     events, each with how often it occurs, that together are the event, where these are not its steps. ``joined`` makes
     one step of all events of the kind in a ledger, where that is what they amount to. ``squared_shift`` is that of the
-    single Gaussian equivalent to all steps, ``zeroed`` whether cells for a record removed bound one zeroed, too, ``met``
-    whether some data set attains its cells from above, ``tilt`` how
-    far tilting may go, ``largest_loss`` that of one step, ``largest_back`` that in the other order of the neighbours where it may be larger. ``once`` gives the delta of one step, ``draw`` losses of one
-    step, ``toy`` a small training to simulate; None where there is none. ``information`` is the nats about a secret.
-    ``noise`` is its noise multiplier where it has one; ``with_noise``, the event with another noise multiplier, for
-    kinds whose guarantees state one.
+    single Gaussian equivalent to all steps, ``zeroed`` whether cells for a record removed bound one zeroed, too,
+    ``met`` whether some data set attains its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that
+    of one step, ``largest_back`` that in the other order of the neighbours where it may be larger. ``once`` gives the
+    delta of one step, ``draw`` losses of one step, ``toy`` a small training to simulate; None where there is none.
+    ``information`` is the nats about a secret. ``noise`` is its noise multiplier where it has one; ``with_noise``, the
+    event with another noise multiplier, for kinds whose guarantees state one.
     ``in_floats``: its noise is written in floating point. ``statements`` are those its assumptions may have beyond what
     all kinds share, as in ``verify.wording``.
     """

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privctl.domain.events import Batches, Event, SampledGaussian, TreeGaussian
 from privctl.domain.guarantee import Adjacency
@@ -21,6 +20,7 @@ from privctl.reports.parameters import BudgetParameters
 from verify.events import sampled_gaussian
 from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
 
+Whole = np.ndarray[tuple[int], np.dtype[np.int64]]
 _GAUSSIAN = sampled_gaussian.ROW
 
 
@@ -41,7 +41,7 @@ def moved_by_one(leaves: int, steps_per_pass: int, steps: int) -> int:
     return int(total.max())
 
 
-def _released(times: NDArray[np.int64], leaves: int, steps: int, level: int) -> NDArray[np.int64]:
+def _released(times: Whole, leaves: int, steps: int, level: int) -> Whole:
     """A number of the node of ``level`` that holds each of ``times``; -1 where it is never complete."""
     tree, within = times // leaves, times % leaves
     of_tree = np.minimum(leaves, steps - tree * leaves)

@@ -53,7 +53,7 @@ def _divergences(event: BestOfRuns, alphas: Floats) -> Floats:
         return between
     least_at = 1 + math.sqrt(math.log(event.mean_runs) / event.run_steps * 2) * event.noise_multiplier
     at = np.maximum(alphas, least_at)
-    return np.minimum(between, _of_truncated_law(event, at, _of_run(event, at)))
+    return np.asarray(np.minimum(between, _of_truncated_law(event, at, _of_run(event, at))))
 
 
 @lru_cache(maxsize=8)

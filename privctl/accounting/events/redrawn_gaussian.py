@@ -2,15 +2,15 @@
 
 Let J be how often the record is drawn, binomial with weights w_j, and O what stands in its places where it is not.
 
-- Without the record all places hold others. Given O, the batch with the record moves by the sum of g - O over J places,
-  2 J clip norms at most, so the pair is sum_j w_j N(2 j, sigma^2) against N(0, sigma^2) (Choquette-Choo, Ganesh, Steinke
-  and Thakurta 2023, lemma 4.5). Others that all contribute -g attain it.
+- Without the record all places hold others. Given O, the batch with the record moves by the sum of g - O over J
+  places, 2 J clip norms at most, so the pair is sum_j w_j N(2 j, sigma^2) against N(0, sigma^2) (Choquette-Choo,
+  Ganesh, Steinke and Thakurta 2023, lemma 4.5). Others that all contribute -g attain it.
 - Where the record is replaced, or zeroed, J is the same for both, and 0 for both with probability w_0. Tell whoever
-  watches a label: J where it is not 0, else any j with probability a_j. That can only help. Given label j, which has the
-  probability m_j = w_0 a_j + w_j, both have the part in which the record is not drawn in common, and the other parts lie
-  2 j clip norms at most from it and from each other. So delta at log(1 + h (e^epsilon - 1)) is at most h times that of
-  the shift by 2 j at epsilon, with h = w_j / m_j (Balle, Barthe and Gaboardi 2018, theorem 2), in either order. Any a
-  will do; a_j = 0 for j > 1 would tell too much, as two draws would be known for what they are.
+  watches a label: J where it is not 0, else any j with probability a_j. That can only help. Given label j, which has
+  the probability m_j = w_0 a_j + w_j, both have the part in which the record is not drawn in common, and the other
+  parts lie 2 j clip norms at most from it and from each other. So delta at log(1 + h (e^epsilon - 1)) is at most h
+  times that of the shift by 2 j at epsilon, with h = w_j / m_j (Balle, Barthe and Gaboardi 2018, theorem 2), in either
+  order. Any a will do.
 """
 
 from __future__ import annotations

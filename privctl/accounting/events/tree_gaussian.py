@@ -39,9 +39,7 @@ def squared_sensitivity(leaves: int, steps_per_pass: int, steps: int) -> int:
         first = starts % steps_per_pass
         wraps = first + more > steps_per_pass
         ends = np.where(wraps, first + more - steps_per_pass, first + more)
-        turns += (2 * passes + 1) * (
-            np.bincount(first, minlength=len(turns)) - np.bincount(ends, minlength=len(turns))
-        )
+        turns += (2 * passes + 1) * (np.bincount(first, minlength=len(turns)) - np.bincount(ends, minlength=len(turns)))
         turns[0] += (2 * passes + 1) * int(wraps.sum())
     return whole + int(np.cumsum(turns[:-1]).max())
 
