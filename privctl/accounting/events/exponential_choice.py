@@ -18,18 +18,11 @@ def _pair(event: ExponentialChoice, lower: bool) -> RepeatedPair:
 
 
 def _divergences(event: ExponentialChoice, alphas: Floats) -> Floats:
-    """The largest of two outcomes with losses t and t - epsilon, over t.
-
-    The moment is (u^k (a - b u)) / (1 - e^-epsilon) with k = alpha - 1, u = e^t, a = 1 - e^(-alpha epsilon) and b =
-    e^-epsilon - e^(-alpha epsilon), largest at u = k a / (alpha b).
-    """
-    epsilon, k = event.epsilon, alphas - 1
-    a, b = -np.expm1(-alphas * epsilon), -np.expm1(-k * epsilon) * math.exp(-epsilon)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.clip(np.log(k) + np.log(a) - np.log(alphas) - np.log(b), 0.0, epsilon)
-        rest = (a - b * np.exp(t)) / -math.expm1(-epsilon)
-        found = t + np.log(rest) / k
-    return np.asarray(np.clip(np.where(np.isnan(found), epsilon, found), 0.0, epsilon))
+    """Those of the dominating pair: its moment is e^(-e / 2) sinh((alpha - 1/2) e) / ((alpha - 1/2) (1 - e^-e))."""
+    epsilon, order = event.epsilon, alphas - 0.5
+    log_sinh = order * epsilon + np.log(-np.expm1(-2 * order * epsilon)) - math.log(2)
+    log_moment = log_sinh - epsilon / 2 - np.log(order) - math.log(-math.expm1(-epsilon))
+    return np.asarray(np.clip(log_moment / (alphas - 1), 0.0, epsilon))
 
 
 ROW = EventAccounting(
