@@ -17,7 +17,7 @@ from audits.findings import Findings
 from audits.membership import baseline, fused, remarks
 from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings
 from audits.membership.fused import why_not_fused
-from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups
+from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups, without_shared
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
@@ -33,7 +33,8 @@ from audits.scores.subject import AuditedModel, read, text_columns
 from audits.scores.table import ScoreTable, Skip
 from audits.split.bounds import DrawnScores
 from audits.split.findings import split_findings
-from audits.split.manifest import read_split
+from audits.split.drawn import read_split
+from audits.split.implied import examples_of_a_coin
 from audits.split.premises import of_training, premises, split_parameters
 from audits.statistics.cross_fit import folds
 from audits.statistics.max_t import Statistics
@@ -75,9 +76,12 @@ class MembershipRequest:
     least_auc: float = LEAST_AUC
     #: Whether to look for why members stand out.
     explain: bool = False
-    #: What a drawn split is held against: claims, the mechanism's curve, and the delta of the bounds.
+    #: What a drawn split is held against: claims, the curve of the mechanism for so many examples together, and the
+    #: delta of the bounds.
     claims: tuple[EpsilonClaim, ...] = ()
-    curve: CurveClaim | None = None
+    curve: Callable[[int], CurveClaim | None] = lambda _: None
+    #: The field whose values make the examples that the curve protects; None where each record is one.
+    unit: str | None = None
     delta: float | None = None
 
 
@@ -141,7 +145,11 @@ class MembershipAudit:
                 request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
             )
         self._members = members if request.explain else []
+        shared: list[tuple[bool, int, Skip]] = []
+        if self._drawn is not None and self._grouping is not None:
+            members, nonmembers, shared = without_shared(members, nonmembers, self._grouping)
         work = prepare(subject, members, nonmembers)
+        work = replace(work, skipped=(*work.skipped, *shared))
         _check_sides(work, request)
         asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
         self._work = with_shots(work, asking)
@@ -264,12 +272,15 @@ class MembershipAudit:
         table, request = candidates.table, self._request
         sides = np.where(table.member, "members", "nonmembers").tolist()
         ids = [f"{side}:{line}" for side, line in zip(sides, table.line.tolist(), strict=True)]
+        # A record more or less of an example that has others replaces it, which is no curve of two examples.
+        by_record = self._drawn.group_by is None and request.unit is not None
+        examples = None if by_record else examples_of_a_coin(self._drawn, request.unit)
         return split_findings(
             DrawnScores(split=self._drawn, ids=ids, member=table.member, skipped=table.skip_counts()),
             scores,
             trained_on=self._trained_on,
             claimed=request.claims,
-            curve=request.curve,
+            curve=None if examples is None else request.curve(examples),
             delta=request.delta,
             alpha=alpha,
         )

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.features import record_features
-from audits.scores.table import FIELDS
+from audits.scores.table import FIELDS, Skip
 from privctl.data.columns import Columns, name_of
 from privctl.data.records import Record
 from privctl.data.rows import rows_of
@@ -74,6 +74,29 @@ def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Co
                 "trained on, or not at all"
             )
     return Grouping(field=field, names=names)
+
+
+def without_shared(
+    members: Sequence[Record], nonmembers: Sequence[Record], grouping: Grouping
+) -> tuple[list[Record], list[Record], list[tuple[bool, int, Skip]]]:
+    """Both sides without records whose text several groups have, and those as (member, line, reason).
+
+    Which of them an audit would leave out otherwise, as repeated or as on both sides, depends on the coins of other
+    groups. What is left out here depends on the records alone.
+    """
+    holders: dict[bytes, set[str]] = {}
+    for member, records in ((True, members), (False, nonmembers)):
+        for record in records:
+            holders.setdefault(record.digest, set()).add(grouping.names[member, record.line])
+    kept: tuple[list[Record], list[Record]] = ([], [])
+    skipped: list[tuple[bool, int, Skip]] = []
+    for side, (member, records) in enumerate(((True, members), (False, nonmembers))):
+        for record in records:
+            if len(holders[record.digest]) == 1:
+                kept[side].append(record)
+            else:
+                skipped.append((member, record.line, Skip.SHARED))
+    return *kept, skipped
 
 
 def grouped(

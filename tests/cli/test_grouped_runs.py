@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privctl.accounting.groups import of_group
+from privctl.domain.groups import of_group
 from privctl.accounting.ledger import epsilon_bound
 from privctl.cli import run
 from privctl.data.bounded import bounded
