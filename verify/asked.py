@@ -111,6 +111,13 @@ def _judged_for_others(report: PrivacyReport, own: Sequence[PrivacyReport]) -> I
     if stated is None or stated.split_commitment is None or "canaries" in {item.role for item in report.inputs}:
         return
     for training in own:
+        if stated.canary_mechanism not in split_groups.mechanisms(training.mechanism, report):
+            yield Verdict(
+                subject="audit",
+                outcome=Outcome.REFUTED,
+                reason="the mechanism that it tested is not the one that the model's report states, of one example or "
+                "of its groups",
+            )
         trained = _readable(TrainingParameters, training) if training.step == "retrain" else None
         claims = {(g.epsilon, g.delta) for g in training.guarantees if _is_claim(g)}
         if trained is None:

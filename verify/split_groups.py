@@ -15,7 +15,9 @@ from typing import Any
 from blake3 import blake3
 
 from privctl.data.columns import name_of
+from privctl.domain.events import Ledger
 from privctl.domain.evidence import Evidence
+from privctl.domain.groups import of_group
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import AuditParameters
 from privctl.storage.json_text import parse_json
@@ -131,6 +133,17 @@ def wrong_form(subject: str, report: PrivacyReport, parameters: AuditParameters,
     if unit is not None and field is not None:
         return _OTHER.match(subject) is None
     return TOGETHER.match(subject) is None
+
+
+def mechanisms(stated: object, report: PrivacyReport) -> Iterator[object]:
+    """What an audit may have tested the curve of, where the model's report has ``stated`` this: none, it, of groups."""
+    yield from (None, stated)
+    sizes = {int(item.details[_SIZE]) for item in report.evidence if _SIZE in item.details}
+    for size in sizes if isinstance(stated, Ledger) else ():
+        try:
+            yield of_group(stated, size)
+        except ValueError:  # not of such a mechanism, or not of so few
+            continue
 
 
 def _of_a_group(item: Evidence) -> bool:

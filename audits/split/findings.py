@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from audits.canaries.bounds import EITHER, curve_parameters, not_made
 from audits.canaries.verdict import claims, curves
-from audits.claims import DEFAULT_DELTA, CurveClaim, EpsilonClaim
+from audits.claims import DEFAULT_DELTA, CurveClaim, EpsilonClaim, subject_of
 from audits.findings import Findings
 from audits.split.bounds import DrawnScores
 from audits.split.drawn import DrawnSplit
@@ -64,14 +64,16 @@ def _judged(bounds: Sequence[Evidence], claimed: Sequence[EpsilonClaim], split: 
     more = _MORE if split.group_by is None else _MORE_GROUPS.format(split.group_by)
     for claim in claimed:
         examples = examples_of_a_coin(split, claim.unit)
-        if examples is not None:
-            yield from claims(bounds, [of_a_coin(claim, examples)], more=more)
+        if examples is None:
+            subject = f"({claim.epsilon:g}, {claim.delta:g})-DP for values of {claim.unit!r}, {claim.source}"
+            yield Verdict(subject=subject, outcome=Outcome.INCONCLUSIVE, reason=why_not_judged(claim, split))
             continue
-        yield Verdict(
-            subject=f"({claim.epsilon:g}, {claim.delta:g})-DP for values of {claim.unit!r}, {claim.source}",
-            outcome=Outcome.INCONCLUSIVE,
-            reason=why_not_judged(claim, split),
-        )
+        implied = of_a_coin(claim, examples)
+        if implied.delta < 1:
+            yield from claims(bounds, [implied], more=more)
+        else:
+            reason = f"by group privacy it promises nothing for {examples} examples together: their delta is 1"
+            yield Verdict(subject=subject_of(implied), outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
 def _other_data(split: DrawnSplit, trained_on: Sequence[str] | None) -> str:
