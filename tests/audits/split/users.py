@@ -23,16 +23,19 @@ if TYPE_CHECKING:
 SIZES = (1, 1, 1, 2, 2, 3, 5, 8, 20)
 
 
-def write_users(path: Path, users: int, sizes: Sequence[int] = SIZES) -> Path:
-    """So many ``users``, whose numbers of records are ``sizes`` in turn, none of them with another's text."""
-    rows = [{"text": f"r{i} of {user}", "user": f"u{user}"} for user in range(users) for i in range(sizes[user % 9])]
+def write_users(path: Path, users: int, texts: Sequence[str] = ()) -> Path:
+    """So many ``users``, whose numbers of records are ``SIZES`` in turn; of ``texts``, or each a text of its own."""
+    names = [f"u{user}" for user in range(users) for _ in range(SIZES[user % len(SIZES)])]
+    rows = [
+        {"text": texts[i % len(texts)] if texts else f"{i} of {name}", "user": name} for i, name in enumerate(names)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-def drawn_users(place: Path, users: int, **options: Any) -> Path:
+def drawn_users(place: Path, users: int, texts: Sequence[str] = (), **options: Any) -> Path:
     """The folder of a split of ``users``."""
-    data = write_users(place / "users.jsonl", users)
+    data = write_users(place / "users.jsonl", users, texts)
     draw_split(SplitRequest(data=data, folder=place / "users", group_by="user", **options))
     return place / "users"
 
