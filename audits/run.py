@@ -140,7 +140,8 @@ def _judge_and_write(
     inputs, asked = (*opened.inputs, *other_inputs, *data), _asked(request, lineage, findings, data)
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
     reasons = {line: why for part_findings in findings for line, why in part_findings.reasons.items()}
-    records = leaking_records(arrays, request.files.get("members"), request.files.get("train"), reasons)
+    sizes = {line: size for part_findings in findings for line, size in part_findings.sizes.items()}
+    records = leaking_records(arrays, request.files.get("members"), request.files.get("train"), reasons, sizes)
     with (
         staged_scores(request.scores, arrays, {POINTER: request.report.name, ASKED: as_text(asked)}) as scores,
         staged_leaks(request.leaks, records) as leaks,

@@ -15,7 +15,7 @@ from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused, remarks
-from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings
+from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.fused import why_not_fused
 from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups, without_shared
 from audits.membership.joint_test import with_joint_test
@@ -25,6 +25,7 @@ from audits.membership.records import candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.membership.why_exposed import why_exposed
+from audits.membership.why_groups import why_groups_exposed
 from audits.membership.workload import Workload
 from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
@@ -176,8 +177,9 @@ class MembershipAudit:
                 f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
                 "check its weights for NaN and its format for overflow"
             )
-        reasons = self._reasons(candidates)
+        reasons, sizes = self._reasons(candidates), dict[int, int]()
         candidates = self._with_shadows(candidates)
+        shadows = candidates.shadows
         of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
         alpha -= of_bounds
         attacks, omitted = self._choose_attacks(candidates)
@@ -185,6 +187,8 @@ class MembershipAudit:
         if self._grouping is not None:
             candidates, attacks = grouped(candidates, self._grouping, attacks, Settings(seed=self._request.seed))
             table = candidates.table
+            sizes = self._grouping.sizes(table.line[table.member])
+            reasons = self._reasons_of_groups(candidates)
         done = self._attacked(candidates, attacks, alpha)
         blind = baseline.baseline(candidates, done.settings)
         done, refitted = self._fused(done, candidates, blind)
@@ -211,9 +215,10 @@ class MembershipAudit:
                 *remarks.backwards_warnings(evidence),
                 *bounds.warnings,
             ),
-            parameters={**self._parameters(done, candidates, records), **bounds.parameters},
+            parameters={**self._parameters(done, table, shadows, records), **bounds.parameters},
             arrays=_arrays(done, candidates, blind),
             reasons=reasons,
+            sizes=sizes,
         )
 
     def _attacked(self, candidates: Candidates, attacks: Sequence[Attack], alpha: float) -> _Attacked:
@@ -286,13 +291,21 @@ class MembershipAudit:
         )
 
     def _reasons(self, candidates: Candidates) -> dict[int, tuple[Reason, ...]]:
-        """Why members may stand out, by line; not of groups, whose lines stand for several records."""
+        """Why members may stand out, by line; nothing of groups, whose lines stand for several records."""
         if not self._members or self._grouping is not None:
             return {}
         member = candidates.table.member
         judged = [record for record, inside in zip(candidates.records, member.tolist(), strict=True) if inside]
         reference = None if candidates.reference is None else candidates.reference[member]
         return why_exposed(self._members, judged, reference)
+
+    def _reasons_of_groups(self, candidates: Candidates) -> dict[int, tuple[Reason, ...]]:
+        """Why groups of members may stand out, by the line of their first record."""
+        if not self._members or self._grouping is None:
+            return {}
+        member = candidates.table.member
+        groups = self._grouping.records_of(candidates.table.line[member], self._members)
+        return why_groups_exposed(groups, None if candidates.reference is None else candidates.reference[member])
 
     def _with_shadows(self, candidates: Candidates) -> Candidates:
         if self._request.shadow is None:
@@ -325,14 +338,15 @@ class MembershipAudit:
             f"data, and those of {self._request.nonmembers.name} not"
         ]
 
-    def _parameters(self, done: _Attacked, candidates: Candidates, records: Mapping[str, int]) -> dict[str, Any]:
-        """The report's parameters; ``records`` are the counts of records, where ``candidates`` are groups of them."""
-        shadows = candidates.shadows
+    def _parameters(
+        self, done: _Attacked, table: ScoreTable, shadows: Shadows | None, records: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """The report's parameters; ``records`` are the counts of records, where ``table`` is of groups of them."""
         return {
             "attack": list(done.results),
             "seed": self._request.seed,
             "least_auc": self._request.least_auc,
-            "nonmember_loss": _nonmember_loss(candidates.table),
+            "nonmember_loss": _nonmember_loss(table),
             "zlib": zlib.ZLIB_RUNTIME_VERSION,
             **self._subject.describe(),
             **({} if self._drawn is None else split_parameters(self._drawn)),

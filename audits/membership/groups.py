@@ -8,6 +8,7 @@ takes the place of a record: it has one score from each attack, and the rest of 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,19 @@ class Grouping:
         places = zip(table.member.tolist(), table.line.tolist(), strict=True)
         keys = ((member, self.names[member, line]) for member, line in places)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+
+
+    def sizes(self, lines: NDArray[np.int64]) -> dict[int, int]:
+        """How many records each group of members has, by a line of it among ``lines`` [groups]."""
+        counts = Counter(name for (member, _), name in self.names.items() if member)
+        return {line: counts[self.names[True, line]] for line in lines.tolist()}
+
+    def records_of(self, lines: NDArray[np.int64], members: Sequence[Record]) -> dict[int, list[Record]]:
+        """The records among ``members`` of each group, by a line of it among ``lines`` [groups]."""
+        groups: dict[str, list[Record]] = {}
+        for record in members:
+            groups.setdefault(self.names[True, record.line], []).append(record)
+        return {line: groups[self.names[True, line]] for line in lines.tolist()}
 
 
 def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Columns) -> Grouping:
