@@ -107,9 +107,7 @@ def any_claim_refuted(verdicts: Iterable[Verdict]) -> bool:
     return any(verdict.outcome is Outcome.REFUTED and verdict.subject.startswith("(") for verdict in verdicts)
 
 
-def claims_of(
-    guarantees: Iterable[Guarantee], source: str, unit: str | None = None
-) -> tuple[EpsilonClaim, ...]:
+def claims_of(guarantees: Iterable[Guarantee], source: str, unit: str | None = None) -> tuple[EpsilonClaim, ...]:
     """The distinct claims that a report's guarantees make about this model, for one example more or less.
 
     ``unit`` is the field whose values make the examples of its training, None where each record is one.

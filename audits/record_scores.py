@@ -27,8 +27,8 @@ from audits.run import ALPHA, PRIVATE
 from audits.score_parts import attacks_in, read_parts
 from audits.scores.table import Skip
 from audits.split.bounds import DrawnScores
-from audits.split.findings import guesses_not_made
 from audits.split.drawn import DrawnSplit
+from audits.split.findings import guesses_not_made
 from audits.split.premises import premises, split_parameters
 from audits.statistics.max_t import rank_statistics
 from audits.statistics.relabel import data_seed

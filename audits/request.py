@@ -79,7 +79,8 @@ def _check(options: Mapping[str, Any]) -> None:
             raise CommandError(f"{flag_of(name)} needs {flag_of('canaries')} or {flag_of('split')}; give one of them")
     if options["group_by"] is not None and options["split"] is not None and options["canaries"] is not None:
         raise CommandError(
-            "a claim about a canary is one about a record, and --split threw coins for groups; audit --canaries by itself"
+            "a claim about a canary is one about a record, and --split threw coins for groups; audit --canaries by "
+            "itself"
         )
     if options["leaks"] is not None and options["members"] is None and options["train"] is None:
         raise CommandError("--leaks lists the records of --members and --train; give one of them")

@@ -289,7 +289,7 @@ def _draws(request: AuditRequest) -> bool:
 
 
 def _curve(lineage: Lineage, profile: Profile | None, examples: int = 1) -> CurveClaim | None:
-    """The stated mechanism, of so many ``examples`` together, with points of its curve; None if none can be computed."""
+    """The stated mechanism, of ``examples`` together, with points of its curve; None if none can be computed."""
     if lineage.mechanism is None or profile is None:
         return None
     try:

@@ -159,7 +159,10 @@ def _of_groups(
             return Outcome.INCONCLUSIVE, f"{train['name']} is not at hand, without which no group is seen to be whole"
         if fault := split_groups.in_part(whole, manifest["group_by"], groups, members):
             return Outcome.REFUTED, fault
-    return Outcome.CONSISTENT, f"the coins of all {len(groups)} groups are those of the manifest's key, and none is split"
+    return (
+        Outcome.CONSISTENT,
+        f"the coins of all {len(groups)} groups are those of the manifest's key, and none is split",
+    )
 
 
 def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what: str) -> str:

@@ -82,7 +82,10 @@ def wrong_size(report: PrivacyReport, largest: int) -> str:
     """Whether a bound on groups does not say that they have ``largest`` records at most."""
     for item in report.evidence:
         if _SIZE in item.details and item.details[_SIZE] != largest:
-            return f"its groups have up to {largest} records, and its bound on {item.quantity} says {item.details[_SIZE]:g}"
+            return (
+                f"its groups have up to {largest} records, and its bound on {item.quantity} says "
+                f"{item.details[_SIZE]:g}"
+            )
     return ""
 
 

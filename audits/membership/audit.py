@@ -33,8 +33,8 @@ from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read, text_columns
 from audits.scores.table import ScoreTable, Skip
 from audits.split.bounds import DrawnScores
-from audits.split.findings import split_findings
 from audits.split.drawn import read_split
+from audits.split.findings import split_findings
 from audits.split.implied import examples_of_a_coin
 from audits.split.premises import of_training, premises, split_parameters
 from audits.statistics.cross_fit import folds

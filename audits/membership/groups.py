@@ -57,7 +57,6 @@ class Grouping:
         keys = ((member, self.names[member, line]) for member, line in places)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
-
     def sizes(self, lines: NDArray[np.int64]) -> dict[int, int]:
         """How many records each group of members has, by a line of it among ``lines`` [groups]."""
         counts = Counter(name for (member, _), name in self.names.items() if member)

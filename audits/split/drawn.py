@@ -80,7 +80,9 @@ def read_split(path: Path) -> DrawnSplit:
     for content, places in lines.items():
         for place in places:
             if is_member(key, content) is not place[0]:
-                raise InputError(f"{_name(path, manifest, place)} is on the other side than its coin in {path}; {_AGAIN}")
+                raise InputError(
+                    f"{_name(path, manifest, place)} is on the other side than its coin in {path}; {_AGAIN}"
+                )
     _require_counts(path, manifest, lines)
     single = sorted(places[0] for places in lines.values() if len(places) == 1)
     coins = {place: number for number, place in enumerate(single)}

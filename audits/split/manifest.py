@@ -4,8 +4,9 @@ The operating system draws the key, 32 bytes. A record is a line without the whi
 bit of BLAKE3 with that key over the line. So the coin is fair and independent of the record and of all other coins, as
 far as BLAKE3 is a pseudo-random function; equal lines share one coin; and whoever has the manifest can compute each
 coin again. Where groups are drawn, such as users, the coin is that of the group's name, and all of its records share
-it; a hash of a name begins with other words than one of a line, so neither kind of coin is the other. The commitment is BLAKE3 of the rest of the manifest, with the key, as canonical JSON: published before
-training, it shows afterwards that the key was not chosen with knowledge of the model.
+it; a hash of a name begins with other words than one of a line, so neither kind of coin is the other. The commitment is
+BLAKE3 of the rest of the manifest, with the key, as canonical JSON: published before training, it shows afterwards that
+the key was not chosen with knowledge of the model.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class SplitManifest:
         if self.group_by is None or self.groups is None or self.included_groups is None:
             raise ValueError("group_by, groups and included_groups belong together")
         if not (0 < self.included_groups <= self.included and self.included_groups < self.groups <= self.records):
-            raise ValueError(f"{self.included_groups} of {self.groups} groups are members, which its records contradict")
+            raise ValueError(
+                f"{self.included_groups} of {self.groups} groups are members, which its records contradict"
+            )
 
     @property
     def sides(self) -> dict[str, DataFile]:

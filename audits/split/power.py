@@ -1,4 +1,4 @@
-"""What a drawn split can show of epsilon at best, before anything is trained; its coins count as those of canaries do."""
+"""What a drawn split can show of epsilon at best, before anything is trained; its coins count as canaries do."""
 
 from __future__ import annotations
 

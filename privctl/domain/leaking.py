@@ -42,8 +42,8 @@ class LeakingRecord:
     ``extracted``: the model writes it word for word; None where that was not tried, as for the second of two equal
     texts. ``scores`` by attack, higher for more member-like; ``nonmembers_as_high`` is the share of non-members that
     score at least as high. Both lack an attack that left the record out, and name the attack that tells most first.
-    ``reasons`` say why it may stand out, as far as that was looked for. Of a group, ``line`` is that of its first scored
-    record, and ``records`` how many it has in all.
+    ``reasons`` say why it may stand out, as far as that was looked for. Of a group, ``line`` is that of its first
+    scored record, and ``records`` how many it has in all.
     """
 
     file: str

@@ -56,8 +56,8 @@ def split(
     --split. The files and the manifest are readable by their owner only. Publish the printed commitment before
     training, and keep the manifest: whoever has it knows who is a member.
 
-    With --group-by the audit is about groups, such as users: all of their records share a coin, and what it certifies is
-    the epsilon of a group, which is what retrain --unit FIELD guarantees.
+    With --group-by the audit is about groups, such as users: all of their records share a coin, and what it certifies
+    is the epsilon of a group, which is what retrain --unit FIELD guarantees.
 
     The number of coins limits the epsilon that an audit can certify. --to-see says before training whether they can
     refute a claim, and how many records, or groups, could.
@@ -83,9 +83,7 @@ def split(
     if to_see is None and given({"delta": delta}):
         raise CommandError("--delta is that of a claim to be tested; add --to-see with its epsilon, or remove --delta")
     columns = Columns(text=text_column)
-    request = SplitRequest(
-        data=data, folder=output, records=records, group_by=group_by, columns=columns, force=force
-    )
+    request = SplitRequest(data=data, folder=output, records=records, group_by=group_by, columns=columns, force=force)
     drawn = draw_split(request)
     train = drawn.train or drawn.members
     powers = [] if to_see is None else powers_of(read_split(output / NAME), to_see, delta)

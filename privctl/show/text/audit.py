@@ -137,8 +137,9 @@ def _leaking(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
     text = table(("file", "line", *sized, "word for word", *attacks, "as high", *explained), rows)
     if attacks:
         text += paragraph(
-            f"The {len(shown)} {'groups' if sized else 'records'} that leak most, with their scores; as high: the share of non-members whose "
-            "score by the first attack is at least as high. --leaks FILE writes all of them, by all attacks.",
+            f"The {len(shown)} {'groups' if sized else 'records'} that leak most, with their scores; as high: the "
+            "share of non-members whose score by the first attack is at least as high. --leaks FILE writes all of "
+            "them, by all attacks.",
             indent=2, hanging=2,
         )  # fmt: skip
     return text

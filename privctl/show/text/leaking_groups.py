@@ -28,10 +28,10 @@ def if_groups_went(records: Sequence[LeakingRecord]) -> str:
         "\n"
         + table(_HEADINGS, rows)
         + paragraph(
-            f"How well {attack} tells these groups, and the others if they were removed, where it tells all with an AUC "
-            f"of {number(whole.auc, 3)}; beyond 99 %: the share that scores higher than 99 % of the non-members. Copies "
-            "and shared records are what deduplicating would remove. That is a prediction from these scores, not a "
-            "training without them, which may expose others more.",
+            f"How well {attack} tells these groups, and the others if they were removed, where it tells all with an "
+            f"AUC of {number(whole.auc, 3)}; beyond 99 %: the share that scores higher than 99 % of the non-members. "
+            "Copies and shared records are what deduplicating would remove. That is a prediction from these scores, "
+            "not a training without them, which may expose others more.",
             indent=2,
             hanging=2,
         )

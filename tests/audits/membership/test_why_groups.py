@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pytest
 
 from audits.membership.why_groups import why_groups_exposed
 from privctl.cli import run
@@ -15,6 +15,9 @@ from privctl.domain.leaking import LeakingRecord, Reason, Why
 from privctl.show.text.leaking_groups import if_groups_went
 from tests.audits.split.users import drawn_users
 from tests.audits.tiny import sentences
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def records(first: int, count: int, text: str = "", label: str | None = "usual") -> list[Record]:
@@ -85,6 +88,6 @@ def test_an_audit_of_users_says_why_in_the_private_file(
     assert leaks.stat().st_mode & 0o777 == 0o600
     assert not {user for user in users if f'"{user}"' in leaks.read_text()}
     out = " ".join(capfd.readouterr().out.split())
-    assert "line records word for word" in out
+    assert "file line records word" in out
     assert "10 groups that leak most" in out
     assert "reasons" not in report.read_text()

@@ -16,8 +16,8 @@ from audits.findings import Findings
 from audits.record_scores import ScoreColumns, run_record_scores
 from audits.split.bounds import DrawnScores
 from audits.split.draw import SplitRequest, draw_split
-from audits.split.findings import split_findings
 from audits.split.drawn import DrawnSplit, read_split
+from audits.split.findings import split_findings
 from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence

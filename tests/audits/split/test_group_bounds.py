@@ -1,4 +1,4 @@
-"""Coins of users bound the epsilon of a user, and test claims about users as they stand, about records by group privacy.
+"""Coins of users bound the epsilon of a user; claims about users are tested as they stand, others by group privacy.
 
 Scores are made up as mechanisms would: what a user adds is the scale, and the noise is known.
 """
