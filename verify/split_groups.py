@@ -141,8 +141,9 @@ def wrong_form(subject: str, report: PrivacyReport, parameters: AuditParameters,
 def mechanisms(stated: object, report: PrivacyReport) -> Iterator[object]:
     """What an audit may have tested the curve of, where the model's report has ``stated`` this: none, it, of groups."""
     yield from (None, stated)
-    sizes = {int(item.details[_SIZE]) for item in report.evidence if _SIZE in item.details}
-    for size in sizes if isinstance(stated, Ledger) else ():
+    if not isinstance(stated, Ledger):
+        return
+    for size in {int(item.details[_SIZE]) for item in report.evidence if _SIZE in item.details}:
         try:
             yield of_group(stated, size)
         except ValueError:  # not of such a mechanism, or not of so few
