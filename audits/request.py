@@ -83,10 +83,10 @@ def _check(options: Mapping[str, Any]) -> None:
     for name in ("claim", "delta"):
         if options[name] is not None and options["canaries"] is None and options["split"] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of('canaries')} or {flag_of('split')}; give one of them")
-    if options["group_by"] is not None and options["split"] is not None:
+    if options["group_by"] is not None and options["split"] is not None and options["canaries"] is not None:
         raise CommandError(
-            "--split threw a coin for each record, so a group has records on both sides; remove --group-by, or give "
-            "--members and --nonmembers of whole groups"
+            "a claim about a canary is one about a record, and --split threw coins for groups; audit --canaries by "
+            "itself"
         )
     if options["leaks"] is not None and options["members"] is None and options["train"] is None:
         raise CommandError("--leaks lists the records of --members and --train; give one of them")
@@ -167,7 +167,17 @@ def _with_split(options: Mapping[str, Any]) -> dict[str, Any]:
     path = manifest_at(Path(split))
     manifest = read_manifest(path)
     sides = {name: path.with_name(file.name) for name, file in manifest.sides.items()}
-    return {**options, **sides, "split": path}
+    groups = options["group_by"]
+    if groups is not None and manifest.group_by is None:
+        raise CommandError(
+            "--split threw a coin for each record, so a group has records on both sides; remove --group-by, or draw a "
+            f"split with --group-by {groups}"
+        )
+    if groups is not None and groups != manifest.group_by:
+        raise CommandError(
+            f"--split threw a coin for each value of {manifest.group_by!r}, and --group-by names {groups!r}; remove it"
+        )
+    return {**options, **sides, "split": path, "group_by": manifest.group_by}
 
 
 def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:

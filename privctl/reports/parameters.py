@@ -365,6 +365,7 @@ class AuditParameters:
     least_auc: float | None = None
     split_commitment: str | None = None
     split_records: int | None = None
+    split_groups: int | None = None
     group_by: str | None = None
     grouped_records: Mapping[str, int] | None = None
     canary_groups: int | None = None

@@ -227,7 +227,7 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], Leak | None]] = {
 
 
 def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
-    """Lower bounds on epsilon for one record, where no claim was given that they could refute."""
+    """Lower bounds on epsilon for one record or group, where no claim was given that they could refute."""
     if any(map(is_claim, report.verdicts)):
         return
     bounds = [
@@ -240,7 +240,8 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
         delta = best.details.get("delta")
         at = "" if delta is None else f" at delta {number(delta, 3)}"
         least = f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence"
-        yield Leak(words=f"for a single record, {least}", figures=f"{least} ({best.method})")
+        whose = "all records of a group together" if "group_records" in best.details else "a single record"
+        yield Leak(words=f"for {whose}, {least}", figures=f"{least} ({best.method})")
 
 
 def _commitment_broken(report: PrivacyReport) -> bool:

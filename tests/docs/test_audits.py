@@ -41,6 +41,11 @@ def most(canaries: int) -> float:
     return power_ceiling(sets, 1e-5, bound_alpha(0.05, sets, sets))
 
 
+def most_of_groups(groups: int, attacks: int) -> float:
+    """Each attack has two scores of a group."""
+    return power_ceiling(register([1] * groups), 1e-5, 0.025 / (2 * attacks))
+
+
 def arms(row: Row) -> tuple[two_arm.RankTest]:
     counts = {name: number(row, name) for name in ("rank", "beyond", "counted")}
     return (two_arm.RankTest(threshold=0.0, ranked=number(row, "of"), from_without=True, **counts),)
@@ -85,6 +90,12 @@ TABLES: list[tuple[str, str, Callable[[Row], float]]] = [
         lambda row: power.one_run_detectable(number(row, "canaries"), number(row, "canaries"), 0, claim=1),
     ),
     ("What an audit of canaries can certify", "largest epsilon", lambda row: most(number(row, "canaries"))),
+    (
+        "How many groups to draw",
+        "largest epsilon, six attacks",
+        lambda row: most_of_groups(number(row, "groups"), 6),
+    ),
+    ("How many groups to draw", "one attack", lambda row: most_of_groups(number(row, "groups"), 1)),
     (
         "Scores of many models",
         "epsilon",

@@ -12,17 +12,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from audits import load_attack
 from audits.findings import Findings
+from audits.membership.attack import ScoreAttack, Settings
 from audits.membership.audit import MembershipAudit, MembershipRequest
-from audits.membership.groups import highest, read_groups, weighed
+from audits.membership.groups import Grouping, grouped, highest, read_groups, weighed
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.max_t import max_t, rank_statistics
 from privctl.cli import run
 from privctl.data.columns import USUAL
+from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from tests.audits.membership.planted import Ruled
+from tests.audits.membership.test_attacks import table
 from verify.audited_groups import check_groups
 
 FEW = ("loss", "min-k")
@@ -205,3 +209,22 @@ def test_a_split_of_records_has_no_groups(report_path: Path, capfd: pytest.Captu
     assert run(["audit", "split", str(data), "-o", str(folder), "-q"]) == 0
     assert run(["audit", "membership", "m", "--split", str(folder / "manifest.json"), "--group-by", "user"]) == 2
     assert "threw a coin for each record" in capfd.readouterr().err
+
+
+def test_shadow_models_scores_of_records_are_joined_by_group() -> None:
+    """LiRA scores each record by itself, and a group by all of its own or by the highest."""
+    source = np.random.default_rng(4)
+    candidates = table(source.normal(-4.5, 0.5, 12), source.normal(-5, 0.5, 12))
+    records = [Record(i % 12 + 1, f"w{i} w{i % 5}") for i in range(24)]
+    lines = replace(candidates.table, line=np.arange(24, dtype=np.int64) % 12 + 1)
+    candidates = replace(candidates, table=lines, records=records, digests=[record.digest for record in records])
+    names = {(side, line): f"{side}{line // 4}" for side in (True, False) for line in range(1, 13)}
+    grouping = Grouping(field="user", names=names)
+    attack = load_attack("lira")
+    groups, attacks = grouped(candidates, grouping, [attack], Settings())
+    scores = {each.name: each.blindly(groups, Settings()) for each in attacks if isinstance(each, ScoreAttack)}
+    assert isinstance(attack, ScoreAttack)
+    of_records, index = attack.blindly(candidates, Settings()), grouping.index(candidates)
+    assert scores.keys() == {"lira", "lira-top"}
+    assert np.array_equal(scores["lira"], weighed(of_records, index))
+    assert np.array_equal(scores["lira-top"], highest(of_records, index))
