@@ -97,5 +97,6 @@ class DrawnScores:
             return f"{counted(missing, 'record')} of the split have no score, and which ones may depend on the coins"
         manifest = self.split.manifest
         repeated = manifest.members.records + manifest.nonmembers.records - manifest.records
-        alike = sum(n for (_, skip), n in self.skipped.items() if skip in (Skip.DUPLICATE, Skip.IN_BOTH))
+        of_repeats = (Skip.DUPLICATE, Skip.IN_BOTH, Skip.REPEATED)
+        alike = sum(n for (_, skip), n in self.skipped.items() if skip in of_repeats)
         return "" if alike <= repeated else "different records of the split have the same text, so coins are shared"
