@@ -27,7 +27,7 @@ def prepare(
 ) -> Workload:
     """Encode both sets once and decide what can be scored; of several ``workers`` each does this for its share.
 
-    A record that occurs more than once is judged by ``repeats``, one of which the model has nothing to predict cannot
+    A record that occurs more than once is judged by ``left_out``, one of which the model has nothing to predict cannot
     be scored; each that is left out is listed in ``skipped`` as (member, line, reason).
     """
     listed = [(True, record) for record in members] + [(False, record) for record in nonmembers]

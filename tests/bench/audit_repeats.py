@@ -53,8 +53,9 @@ def side_by_side(listed: Sequence[tuple[bool, Record]], names: Sequence[bytes]) 
     """A rule that tells labels: all copies go where they are on both sides, all but one where they are on one."""
     from audits.scores.table import Skip
 
-    sides = [{name for (inside, _), name in zip(listed, names, strict=True) if inside is side} for side in (True, False)]
-    both, seen = sides[0] & sides[1], set[bytes]()
+    of_members = {name for (member, _), name in zip(listed, names, strict=True) if member}
+    both = of_members & {name for (member, _), name in zip(listed, names, strict=True) if not member}
+    seen = set[bytes]()
     reasons: list[Skip | None] = []
     for name in names:
         reasons.append(Skip.IN_BOTH if name in both else Skip.DUPLICATE if name in seen else None)
@@ -62,9 +63,7 @@ def side_by_side(listed: Sequence[tuple[bool, Record]], names: Sequence[bytes]) 
     return reasons
 
 
-def rejected(
-    rule: Rule, share: float, copies: int, sets: int, members: float = 0.9, *, together: bool = False
-) -> int:
+def rejected(rule: Rule, share: float, copies: int, sets: int, members: float = 0.9, *, together: bool = False) -> int:
     """In how many of ``sets`` the test rejects where a ``share`` of the lines repeat, each record ``copies`` times.
 
     A share of ``members`` of the lines is drawn, or, ``together``, of the records with all their lines.

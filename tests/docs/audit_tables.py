@@ -1,4 +1,4 @@
-"""The tables of ``docs/audits.md`` that say how often tests find a weak trace of membership, or one that is not there."""
+"""The tables of ``docs/audits.md`` that say how often tests find a weak trace of membership, or none."""
 
 from __future__ import annotations
 

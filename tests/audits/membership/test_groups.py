@@ -164,7 +164,7 @@ def test_groups_are_wholly_on_one_side(tmp_path: Path) -> None:
 
 
 def doubted(seed: int, spreads: tuple[float, float], users: int = 24) -> bool:
-    """Whether the blind baseline doubts ``users`` a side whose logarithms of sizes differ in nothing but ``spreads``."""
+    """Whether the blind baseline doubts ``users`` a side whose log sizes differ in nothing but ``spreads``."""
     source = np.random.default_rng([seed, users])
     logarithms = np.concatenate([source.normal(1.6, spread, users) for spread in spreads])
     sizes = np.maximum(1, np.exp(logarithms).round()).astype(int)
