@@ -27,6 +27,7 @@ from verify.recompute.bound_pair import BoundPair
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.signs import sign_bits
 from verify.stated import method_of
+from verify.users import only_contents
 
 #: Two sound bounds on an attacker's chances may differ by this much, relatively, without contradiction.
 _GRIDS = 1e-4
@@ -150,7 +151,7 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         if report.step != "account" and stated != noise:
             return Outcome.REFUTED, f"its noise_multiplier is {stated:.9g}, but the ledger's is {noise:.9g}"
         whole = Ledger(events=(row.with_noise(only, stated),))
-    wanted = _adjacency(whole)
+    wanted = Adjacency.ZERO_OUT if only_contents(report) else _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
     if _of_several_notions(whole):

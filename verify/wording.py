@@ -73,6 +73,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "unit of privacy": (
         "each record is one example; who is in several records is protected in each, not in all together",
         r"all records with one value of .+?(, of which \d+ at most are used,)? are one example",
+        r"all records that name one user in .+? are one example; of neighbours neither has a user in more than \d+, or "
+        "it is refused",
+        r"all records that name one user in .+?, of which \d+ at most are used, are one example; neighbours differ in "
+        "whether these contribute, and which users each record names is public and the same in both",
     ),
     "number of examples": (
         r"that there are \d+ examples is public: neighbours are compared at the same sampling rate, number of steps "
