@@ -185,9 +185,7 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         listed[group].append(record)
     records = [_joined([candidates.records[i] for i in places]) for places in listed]
     mean = sparse.csr_array((1 / sizes[index], (index, np.arange(len(index)))), shape=(len(sizes), len(index)))
-    size = np.log(sizes)
-    size = (size - size.mean()) / (size.std() or 1.0)
-    features = sparse.hstack([mean @ record_features(candidates.records), sparse.csr_array(size[:, None] / 4)])
+    features = sparse.hstack([mean @ record_features(candidates.records), sparse.csr_array(_of_size(sizes))])
     return Candidates(
         table=replace(
             table,
@@ -204,6 +202,20 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         reference=None if candidates.reference is None else mean @ candidates.reference,
         features=sparse.csr_array(features),
     )
+
+
+def _of_size(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What the baselines read of the ``sizes`` of groups, [groups, 2]: the logarithm, and how far it is from usual.
+
+    Scores of large groups lie farther out, so files whose groups differ in the spread of sizes alone differ in scores.
+    The square has a larger weight than other features: one column among many n-grams has to be seen.
+    """
+    size = _unit(np.log(sizes))
+    return np.stack([size / 4, _unit(size**2)], axis=1)
+
+
+def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((values - values.mean()) / (values.std() or 1.0))
 
 
 def _joined(records: Sequence[Record]) -> Record:

@@ -25,6 +25,7 @@ class Skip(IntEnum):
     NOT_FINITE = 4
     PUT_ASIDE = 5
     SHARED = 6
+    REPEATED = 7
 
     @property
     def reason(self) -> str:
@@ -36,6 +37,7 @@ class Skip(IntEnum):
             Skip.NOT_FINITE: "given NaN or infinite scores by the model",
             Skip.PUT_ASIDE: "put aside for attacks that put such records in front of others",
             Skip.SHARED: "with a text that several groups of the split have",
+            Skip.REPEATED: "repeated, while others occur in both files",
         }[self]
 
 

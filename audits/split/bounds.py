@@ -99,7 +99,8 @@ class DrawnScores:
         if missing > sum(self.skipped.values()):
             word = self.split.coin_word
             return f"{counted(missing, word)} of the split have no score, and which ones may depend on the coins"
-        alike = sum(n for (_, skip), n in self.skipped.items() if skip in (Skip.DUPLICATE, Skip.IN_BOTH))
+        of_repeats = (Skip.DUPLICATE, Skip.IN_BOTH, Skip.REPEATED)
+        alike = sum(n for (_, skip), n in self.skipped.items() if skip in of_repeats)
         manifest = self.split.manifest
         repeated = manifest.members.records + manifest.nonmembers.records - manifest.records
         if self.split.group_by is not None:  # a text of several groups was left out; repetitions are of one group

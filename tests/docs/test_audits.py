@@ -177,6 +177,17 @@ def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records(
             assert fooled > level or row.get("records_per_user", 1) < 16
 
 
+def test_repeats_keep_the_level_as_audited_and_not_by_side() -> None:
+    measured = results("audit-repeats")
+    level, sets = measured["level"], measured["sets"]
+    assert f"The share of {sets} made-up data sets with nothing to find" in AUDITS
+    assert f"of {measured['lines']} lines" in AUDITS
+    for row in measured["found"]:
+        found = {rule: metrics.clopper_pearson(count, sets, 0.01)[0] for rule, count in row["rejected"].items()}
+        assert found["as_audited"] <= level, "the measurement does not exclude that the level holds"
+        assert (found["side_by_side"] > level) >= (row["members"] == 0.9 and row["share"] >= 0.3)
+
+
 def test_a_wrong_number_is_noticed() -> None:
     assert agrees("0.1269", 0.12694)
     assert not agrees("0.1269", 0.1271)

@@ -14,8 +14,10 @@ import pytest
 
 from audits import load_attack
 from audits.findings import Findings
+from audits.membership import groups
 from audits.membership.attack import ScoreAttack, Settings
 from audits.membership.audit import MembershipAudit, MembershipRequest
+from audits.membership.baseline import GUARD, baseline
 from audits.membership.groups import Grouping, grouped, highest, read_groups, weighed
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.max_t import max_t, rank_statistics
@@ -27,6 +29,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from tests.audits.membership.planted import Ruled
 from tests.audits.membership.test_attacks import table
+from tests.audits.tiny import sentences
 from verify.audited_groups import check_groups
 
 FEW = ("loss", "min-k")
@@ -159,6 +162,34 @@ def test_groups_are_wholly_on_one_side(tmp_path: Path) -> None:
         read_groups("user", members, others, USUAL)
     with pytest.raises(InputError, match="line 1 lacks 'person'; give every record one"):
         read_groups("person", members, others, USUAL)
+
+
+def doubted(seed: int, spreads: tuple[float, float], users: int = 24) -> bool:
+    """Whether the blind baseline doubts ``users`` a side whose log sizes differ in nothing but ``spreads``."""
+    source = np.random.default_rng([seed, users])
+    logarithms = np.concatenate([source.normal(1.6, spread, users) for spread in spreads])
+    sizes = np.maximum(1, np.exp(logarithms).round()).astype(int)
+    index, member = np.repeat(np.arange(2 * users), sizes), np.repeat(np.arange(2 * users) < users, sizes)
+    scores = source.normal(size=len(index))
+    of_records = table(scores[member] - 9, scores[~member] - 9)
+    records = [Record(i, text) for i, text in enumerate(sentences(len(index), seed + 1000))]
+    candidates = groups._candidates(replace(of_records, records=records, reference=None), index)
+    return baseline(candidates, Settings()).p_value <= GUARD
+
+
+def test_users_of_other_sizes_are_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the spread of their sizes too, which the logarithm alone does not show."""
+    seeds = range(6)
+    assert sum(doubted(seed, (0.25, 0.75)) for seed in seeds) >= 5
+    of_both = groups._of_size
+    monkeypatch.setattr(groups, "_of_size", lambda sizes: of_both(sizes)[:, :1])
+    assert sum(doubted(seed, (0.25, 0.75)) for seed in seeds) <= 4
+
+
+@pytest.mark.slow
+def test_users_of_like_sizes_are_doubted_as_often_as_the_guard_says() -> None:
+    """Of 150 data sets 30 on average; less than 15 or more than 45 are once in 300."""
+    assert 15 <= sum(doubted(seed, (0.5, 0.5)) for seed in range(150)) <= 45
 
 
 def test_what_cannot_be_asked_of_groups_is_said(tmp_path: Path) -> None:
