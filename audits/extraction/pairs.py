@@ -14,13 +14,14 @@ import torch
 
 from audits.extraction.decoding import Decoder, TargetDecoder
 from audits.extraction.windows import Cut
-from audits.scores.forward import Batching, Measure, batches, enough_memory, network_errors
+from audits.scores.forward import Batching, Measure, batches, enough_memory
 from audits.scores.rows import pad_rows
 from audits.scores.seq2seq import PairSubject
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance
 from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.running import network_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +109,7 @@ class PairShape:
         shifted = np.stack([row[-self._tail : -1] for row in rows])
         given = {"input_ids": ids, "attention_mask": real, "decoder_input_ids": shifted}
         tensors = {name: torch.from_numpy(array).to(model.device) for name, array in given.items()}
-        with network_errors(model):
+        with network_errors(model.path, model.network):
             logits: torch.Tensor = model.network(**tensors, use_cache=False).logits
         return logits
 
