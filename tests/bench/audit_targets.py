@@ -117,7 +117,8 @@ SOURCES = (
         },
     ),
     Source(
-        name="dialogues", records=300, read=_dialogues, shadows=False, methods=("plain", "clipped"), settings=_TEXT
+        name="dialogues", records=300, read=_dialogues, shadows=False, settings=_TEXT,
+        methods=("plain", "clipped", "null"),
     ),
     Source(name="commands", records=300, read=_commands, shadows=False, methods=tuple(METHODS), settings=_TEXT),
     Source(name="abstracts", records=300, read=_abstracts, shadows=False, methods=("plain",), settings=_TEXT),
