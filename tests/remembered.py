@@ -25,7 +25,7 @@ from unittest import mock
 if TYPE_CHECKING:
     from torch import nn
 
-_TESTED_BY = "privctl.train.contribution.training_job"
+_TESTED_BY = "privctl.train.steps.contribution"
 _PASSED: dict[bytes, Any] = {}
 
 

@@ -30,8 +30,8 @@ _IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omi
 _DRAWS = 80_000
 #: Modules that use what is remembered; nothing remembered reads what a test puts in their place.
 _USERS = (
-    *("privctl.train.gradient_training", "privctl.train.released_model", "privctl.train.session"),
-    *("privctl.train.methods.ferret.run", "privctl.train.live"),
+    *("privctl.train.runs.gradient_training", "privctl.train.release.model", "privctl.train.runs.setup"),
+    *("privctl.train.methods.ferret.run", "privctl.train.logs.live"),
 )
 
 

@@ -1,11 +1,12 @@
-"""The house rules: who may import whom, and no file so long that it holds two things."""
+"""The house rules of imports: who may import whom, and who may look at what."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from verify import methods as verify_methods
 from verify.run import verify
 
 PACKAGES = ("privctl", "audits", "verify")
-LINE_LIMIT = 400
 
 _BASE = {"domain", "reports", "storage", "accounting"}
 #: Room -> rooms it may import. A room is a package or module directly under ``privctl``, or one of the other packages;
@@ -51,6 +51,14 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 #: Rooms on top, which may import everything but these.
 _ON_TOP = {"cli": {"__main__"}, "demo": {"__main__", "cli"}, "api": {"__main__", "cli", "demo"}}
+
+TRAIN = "privctl.train"
+#: The parts of ``privctl.train`` in the order in which data goes through them: each may import those before it.
+#: A new part needs a place here.
+TRAIN_ORDER = (
+    "settings", "clipping", "directional", "quantized", "contribution", "network", "secrets",
+    "preparation", "steps", "state", "logs", "release", "runs", "search", "methods", "run",
+)  # fmt: skip
 
 
 def sources(root: Path, *folders: str) -> list[Path]:
@@ -195,6 +203,77 @@ def test_what_is_allowed_is_not_noticed(path: str, text: str) -> None:
     assert breaches(Path(path), text) == []
 
 
+def part_of(module: str) -> str:
+    """The part of ``privctl.train`` that a module is in; empty for any other module, and for the package itself."""
+    return module.removeprefix(f"{TRAIN}.").split(".")[0] if module.startswith(f"{TRAIN}.") else ""
+
+
+def named(text: str) -> set[str]:
+    """What a file may import: modules, what it takes from them, and strings, as rows name what is imported later."""
+    names = {string.split(":")[0] for string in parsed(text).strings}
+    for node in parsed(text).imports:
+        taken = {alias.name for alias in node.names}
+        if isinstance(node, ast.Import):
+            names |= taken
+        elif node.module:
+            names |= {node.module, *(f"{node.module}.{name}" for name in taken)}
+    return names
+
+
+def upstream(path: Path, text: str) -> list[str]:
+    """The imports of a file of ``privctl.train`` that go against the order of its parts."""
+    part = part_of(module_of(path))
+    places = {name: place for place, name in enumerate(("", *TRAIN_ORDER))}
+    parts = {part, *map(part_of, named(text))}
+    if unknown := parts - places.keys():
+        return [f"{path}: {name} has no place in TRAIN_ORDER" for name in sorted(unknown)]
+    return [f"{path}: {part} may not import {name}" for name in sorted(parts) if places[name] > places[part]]
+
+
+def circle(modules: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle, if there is one; what a package takes of its own is none."""
+    graph = {
+        name: {each for each in taken & modules.keys() - {name} if not name.startswith(f"{each}.")}
+        for name, taken in modules.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as found:
+        return list(found.args[1])
+    return []
+
+
+def test_data_goes_one_way_through_training(root: Path) -> None:
+    files = {path.relative_to(root): path.read_text(encoding="utf-8") for path in sources(root, "privctl/train")}
+    assert [fault for path, text in files.items() for fault in upstream(path, text)] == []
+    parts = {part_of(module_of(path)) for path in files}
+    assert parts == {"", *TRAIN_ORDER}
+    assert circle({module_of(path): named(text) for path, text in files.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "fault"),
+    [
+        ("steps/x.py", "from privctl.train.release.model import save_network", "steps may not import release"),
+        ("settings/x.py", "from privctl.train import methods", "settings may not import methods"),
+        ("state/x.py", "def f():\n    from privctl.train.runs.setup import y", "state may not import runs"),
+        ("runs/x.py", "ROW = 'privctl.train.methods.plain:METHOD'", "runs may not import methods"),
+        ("run.py", "from privctl.train.tricks import y", "tricks has no place"),
+        ("loose.py", "import math", "loose has no place"),
+    ],
+)
+def test_an_import_against_the_order_is_noticed(path: str, text: str, fault: str) -> None:
+    (found,) = upstream(Path("privctl/train") / path, text)
+    assert fault in found
+    assert upstream(Path("privctl/train/steps/x.py"), "import torch\nfrom privctl.train.settings import recipe") == []
+
+
+def test_a_circle_is_noticed() -> None:
+    modules = {"a": {"a.b"}, "a.b": {"a", "a.c"}, "a.c": {"d"}}
+    assert circle(modules) == []
+    assert set(circle(modules | {"d": {"a.b"}})) == {"a.b", "a.c", "d"}
+
+
 #: What may be found wrong with a report without its weights. Only the list that gate and verify share may call these.
 SHARED_CHECKS = {"contradictions", "gaps", "unknown", "faults", "follows_and_floor", "of_file",
                  "check_plan", "check_book", "strangers"}  # fmt: skip
@@ -267,85 +346,3 @@ def test_verify_has_a_module_of_its_own_for_each_method() -> None:
     """A row may not lead to the trainer's code, which imports by name would hide from the table above."""
     assert verify_methods.METHODS.keys() == train_methods.METHODS.keys()
     assert {module.rpartition(".")[0] for module in verify_methods.METHODS.values()} == {"verify.methods"}
-
-
-def test_no_file_is_too_long(root: Path) -> None:
-    lengths = {
-        path.relative_to(root): len(path.read_text(encoding="utf-8").splitlines())
-        for path in sources(root, *PACKAGES, "tests", "examples")
-    }
-    assert len(lengths) > 30
-    assert {str(path): lines for path, lines in lengths.items() if lines > LINE_LIMIT} == {}
-
-
-def test_tests_hold_no_packages_that_shadow_the_real_ones(root: Path) -> None:
-    assert not list((root / "tests").rglob("__init__.py"))
-
-
-def classes(text: str) -> list[str]:
-    """The names of all classes that a file defines."""
-    return parsed(text).classes
-
-
-def twice(files: dict[str, str]) -> dict[str, list[str]]:
-    """Class names with the files that define them, where these are several."""
-    found: dict[str, list[str]] = {}
-    for path, text in files.items():
-        for name in classes(text):
-            found.setdefault(name, []).append(path)
-    return {name: paths for name, paths in found.items() if len(paths) > 1}
-
-
-def test_no_class_name_stands_twice(root: Path) -> None:
-    files = {str(p.relative_to(root)): p.read_text(encoding="utf-8") for p in sources(root, *PACKAGES)}
-    assert twice(files) == {}
-
-
-def test_a_class_name_that_stands_twice_is_noticed() -> None:
-    assert twice({"a.py": "class Plan: ...", "b.py": "def f():\n    class Plan: ..."}) == {"Plan": ["a.py", "b.py"]}
-
-
-def doors(modules: dict[str, tuple[int, set[str]]], shortest: int = 60) -> list[str]:
-    """Modules shorter than ``shortest`` lines whose only importer is another module of the same folder.
-
-    ``modules`` gives each module's lines and the modules it imports. A package's own ``__init__`` is its table, and
-    what a table lists may be short; so may a command, which has one file of its own.
-    """
-    users: dict[str, set[str]] = {name: set() for name in modules}
-    for name, (_, targets) in modules.items():
-        for target in targets & modules.keys() - {name}:
-            users[target].add(name)
-    return [
-        name
-        for name, (lines, _) in modules.items()
-        if lines < shortest
-        and len(users[name]) == 1
-        and min(users[name]).rpartition(".")[0] == name.rpartition(".")[0] != "privctl.cli"
-        and min(users[name]) not in _packages(modules)
-    ]
-
-
-def _packages(modules: Iterable[str]) -> set[str]:
-    return {name.rpartition(".")[0] for name in modules}
-
-
-def test_no_short_module_serves_one_sibling(root: Path) -> None:
-    modules = {}
-    for path in sources(root, *PACKAGES):
-        text = path.read_text(encoding="utf-8")
-        # A row may name its module, which is imported when it is needed.
-        targets = {string.split(":")[0] for string in parsed(text).strings}
-        for node in parsed(text).imports:
-            if isinstance(node, ast.ImportFrom) and node.module:
-                targets |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        modules[module_of(path.relative_to(root))] = (len(text.splitlines()), targets)
-    assert len(modules) > 300
-    assert doors(modules) == []
-
-
-def test_a_short_module_for_one_sibling_is_noticed() -> None:
-    modules = {"a.big": (200, {"a.small", "a.long"}), "a.small": (59, set()), "a.long": (60, {"a.big"})}
-    assert doors(modules) == ["a.small"]
-    assert doors(modules | {"b.other": (9, {"a.small"})}) == []
-    table = {"a.kinds": (20, {"a.kinds.card"}), "a.kinds.card": (30, set())}
-    assert doors(table) == []

@@ -15,13 +15,14 @@ from privctl.domain.guarantee import Status
 from privctl.domain.report import PrivacyReport
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.show.progress import progress
-from privctl.train.choices import FormatName
+from privctl.train.methods import method_named
 from privctl.train.methods.dpquant.run import run_dpquant
 from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
-from privctl.train.prepare import prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.preparation.prepare import prepare
 from privctl.train.run import run_training
-from privctl.train.session import Session
+from privctl.train.settings.choices import FormatName
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.settings.session import Session
 
 
 def measured(task: Task, cell: Cell, folder: Path) -> Row:
@@ -57,7 +58,7 @@ def pretrained(task: Task, folder: Path) -> Task:
     if not output.exists():
         remove_model(output)  # of which a stopped run left its state alone
         request = RetrainRequest(
-            method_name="plain",
+            method=method_named("plain"),
             model=_model(task),
             data=_data(task, task.public),
             task=TaskName.TEXT_CLASSIFICATION,
@@ -95,7 +96,7 @@ def _request(task: Task, cell: Cell, output: Path) -> RetrainRequest:
     """Seeds decide on weights at the start, orders, draws of layers and rounding; noise and batches are secret."""
     settings = TRAININGS[cell.task]
     return RetrainRequest(
-        method_name="dpquant" if cell.private else "plain",
+        method=method_named("dpquant" if cell.private else "plain"),
         model=_model(task),
         data=_data(task, task.train),
         task=TaskName.TEXT_CLASSIFICATION if _is_text(task) else TaskName.IMAGE_CLASSIFICATION,

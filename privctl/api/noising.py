@@ -121,7 +121,7 @@ def _evaluation(
     from privctl.models.choices import TaskName
     from privctl.models.language import load_model
     from privctl.noise.privatize import PERPLEXITY
-    from privctl.train.held_out import held_out
+    from privctl.train.release.held_out import held_out
 
     task = TaskName(task_of(checkpoint.root))
     if task is not TaskName.CAUSAL_LM:

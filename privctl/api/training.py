@@ -13,9 +13,8 @@ from privctl.domain.report import PrivacyReport
 
 if TYPE_CHECKING:
     from privctl.accounting.runs_law import NumberOfRuns
-    from privctl.train.method import Method
-    from privctl.train.request import RetrainRequest
-    from privctl.train.session import EpochCallback, Interrupts, Session
+    from privctl.train.settings.request import Method, RetrainRequest
+    from privctl.train.settings.session import EpochCallback, Interrupts, Session
 
 _BATCH_SIZE = 64
 _FILES = ("model", "output", "vocabulary", "secrets")
@@ -39,8 +38,8 @@ def run(
     from privctl.models.language import choose_device
     from privctl.parallel import start_workers
     from privctl.storage.atomic import require_name
-    from privctl.train.options import request_of
-    from privctl.train.session import NO_INTERRUPT_HANDLING, Session
+    from privctl.train.settings.options import request_of
+    from privctl.train.settings.session import NO_INTERRUPT_HANDLING, Session
 
     request = request_of(method, options, given, notify)
     require_name(request.output)
@@ -60,7 +59,7 @@ def run(
 
 def _one_run(request: RetrainRequest, session: Session) -> PrivacyReport | None:
     from privctl.models.token_cache import TokenCache
-    from privctl.train.prepare import prepare
+    from privctl.train.preparation.prepare import prepare
     from privctl.train.run import run_training
 
     place = request.output.with_name(f"{request.output.name}.tokens")
@@ -73,7 +72,7 @@ def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> 
     from contextlib import nullcontext
     from dataclasses import replace
 
-    from privctl.train.search import run_search
+    from privctl.train.search.runs import run_search
 
     if session.workers.size > 1:
         raise CommandError("--search trains in one process; call it without torchrun")
@@ -191,9 +190,9 @@ def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, 
     """
     from dataclasses import MISSING
 
-    from privctl.train.method import GROUPS
     from privctl.train.methods import METHODS, method_named
-    from privctl.train.own_settings import option_fields
+    from privctl.train.settings.method_settings import GROUPS
+    from privctl.train.settings.own_settings import option_fields
 
     if name not in METHODS:
         raise CommandError(f"privctl has no training method {name!r}; choose from {', '.join(METHODS)}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from privctl.train.method import MethodSettings, Option, flag_of
-from privctl.train.own_settings import option_fields
+from privctl.train.settings.method_settings import MethodSettings, Option, flag_of
+from privctl.train.settings.own_settings import option_fields
 
 
 def own_options(settings: type[MethodSettings]) -> list[Callable[[Any], Any]]:

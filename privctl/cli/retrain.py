@@ -18,8 +18,8 @@ from privctl.train.methods import METHODS, method_named
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.train.method import Method
-    from privctl.train.request import RetrainRequest
+    from privctl.train.runs.method import TrainingMethod
+    from privctl.train.settings.request import RetrainRequest
 
 #: Options that ``--replay`` allows; any other would change what it repeats.
 _REPLAYED = {"model", "base", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
@@ -53,7 +53,7 @@ def retrain() -> None:
     """
 
 
-def _command(method: Method) -> click.Command:
+def _command(method: TrainingMethod) -> click.Command:
     def call(**options: Any) -> None:
         if options["output"] is None:
             options["output"] = _unwritten(options)
@@ -96,16 +96,16 @@ def _unwritten(options: dict[str, Any]) -> str:
     return str(fresh_folder(Path("private")))
 
 
-def _train(method: Method, options: dict[str, Any]) -> None:
+def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
     from privctl.api.training import run
     from privctl.show.progress import note, progress
-    from privctl.train.interrupts import deferred_interrupts
-    from privctl.train.options import request_of
+    from privctl.train.settings.options import request_of
+    from privctl.train.state.interrupts import deferred_interrupts
 
     quiet = options["quiet"]
     told = partial(note, quiet=quiet)
     if options["dry_run"]:
-        _plan(request_of(method, options, given(options), told), options)
+        _plan(method, request_of(method, options, given(options), told), options)
         return
     report = run(
         method,
@@ -122,17 +122,17 @@ def _train(method: Method, options: dict[str, Any]) -> None:
         _finish(method, report, options, [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)])
 
 
-def _plan(request: RetrainRequest, options: dict[str, Any]) -> None:
+def _plan(method: TrainingMethod, request: RetrainRequest, options: dict[str, Any]) -> None:
     import json
     from dataclasses import asdict
 
     from privctl.models.corpora import InMemory
     from privctl.show.text.training_plan import plan_text
-    from privctl.train.prepare import prepare
+    from privctl.train.preparation.prepare import prepare
 
     if request.resume:
         raise CommandError("--dry-run plans a run from its first step; remove --resume, or --dry-run")
-    plan = request.method.plan(prepare(request, InMemory(tokens=False)))
+    plan = method.plan(prepare(request, InMemory(tokens=False)))
     if options["as_json"]:
         text = json.dumps({"dry_run": True, **asdict(plan)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:
@@ -140,9 +140,9 @@ def _plan(request: RetrainRequest, options: dict[str, Any]) -> None:
     show(text, as_json=options["as_json"])
 
 
-def _replay(method: Method, options: dict[str, Any]) -> None:
+def _replay(method: TrainingMethod, options: dict[str, Any]) -> None:
     from privctl.show.progress import progress
-    from privctl.train.request import ReplayRequest
+    from privctl.train.settings.request import ReplayRequest
 
     stated = given(options)
     for name in options:
@@ -163,7 +163,7 @@ def _replay(method: Method, options: dict[str, Any]) -> None:
     _finish(method, report, options, [str(request.output), f"{request.output}.report.json"])
 
 
-def _finish(method: Method, report: PrivacyReport, options: dict[str, Any], written: list[str]) -> None:
+def _finish(method: TrainingMethod, report: PrivacyReport, options: dict[str, Any], written: list[str]) -> None:
     from privctl.reports.codec import encode
     from privctl.show.progress import note
 

@@ -134,14 +134,15 @@ def shadow(**options: Any) -> None:
 def _request(options: dict[str, Any]) -> ShadowRequest:
     from privctl.shadow.pool import ShadowRequest
     from privctl.show.progress import note
-    from privctl.train.choices import Schedule
-    from privctl.train.options import data_of, model_of, task_of
-    from privctl.train.request import RetrainRequest
+    from privctl.train.methods import method_named
+    from privctl.train.settings.choices import Schedule
+    from privctl.train.settings.options import data_of, model_of, task_of
+    from privctl.train.settings.request import RetrainRequest
 
     model, data = model_of(options), options["data"]
     try:
         training = RetrainRequest(
-            method_name="plain",
+            method=method_named("plain"),
             model=model,
             data=data_of(options, data),
             task=task_of(options, model, data, partial(note, quiet=options["quiet"])),

@@ -23,8 +23,8 @@ from privctl.cli.numbers import (
 from privctl.cli.options import COLUMNS, MODEL, Command, data_option
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.choices import ClippingPasses, ClippingStyle, LogName, Schedule
-from privctl.train.method import GROUPS
+from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, Schedule
+from privctl.train.settings.method_settings import GROUPS
 
 _TASKS = tuple(str(task) for task in TaskName)
 _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])

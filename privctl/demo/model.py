@@ -20,10 +20,11 @@ from privctl.domain.mechanism import Optimizer
 from privctl.domain.progress import Progress
 from privctl.domain.report import PrivacyReport
 from privctl.storage.commit import write_together
-from privctl.train.prepare import prepare as job_for
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.methods import method_named
+from privctl.train.preparation.prepare import prepare as job_for
 from privctl.train.run import run_training
-from privctl.train.session import Session
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.settings.session import Session
 
 #: Notes drawn; a fair coin makes about half of them members.
 NOTES = 800
@@ -48,7 +49,7 @@ class DemoFiles:
 def request(folder: Path, seed: int, dataset_size: int) -> RetrainRequest:
     """The training request: long enough to memorize records, at a constant learning rate, every gradient clipped."""
     return RetrainRequest(
-        method_name="clipped",
+        method=method_named("clipped"),
         model=ModelRequest(path=folder / "start", from_scratch=True),
         data=DataRequest(train=folder / "members.jsonl", held_out=folder / "nonmembers.jsonl"),
         output=folder / "model",
@@ -95,7 +96,7 @@ def train_privately(files: DemoFiles, delta: float, progress: Progress) -> Priva
 def private_request(files: DemoFiles, delta: float) -> RetrainRequest:
     """The private training's request, for ``PRIVATE_EPSILON`` at ``delta``: large batches, few steps, a high rate."""
     return RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         model=ModelRequest(path=files.model.with_name("start"), from_scratch=True),
         data=DataRequest(train=files.members, held_out=files.nonmembers),
         budget=BudgetRequest(epsilon=PRIVATE_EPSILON, delta=delta),

@@ -19,14 +19,14 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.integrations.private_training import PrivateTraining
 from privctl.randomness import NoiseSource
-from privctl.train.adaptive_clipping import (
+from privctl.train.settings.adaptive_clipping import (
     LEARNING_RATE,
     AdaptiveClipping,
     default_count_stddev,
     sum_noise_multiplier,
 )
-from privctl.train.choices import ClippingStyle
-from privctl.train.sampling import PoissonBatches
+from privctl.train.settings.choices import ClippingStyle
+from privctl.train.steps.sampling import PoissonBatches
 
 
 def make_private(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.storage.reader import open_checkpoint
-from privctl.train.tensors import read_tensors
+from privctl.train.network.tensors import read_tensors
 
 #: Models that were trained privately in this process.
 _KNOWN: WeakSet[nn.Module] = WeakSet()

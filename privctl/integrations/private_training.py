@@ -26,19 +26,19 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.own_model import fixed_digests, note_training, require_fixed, require_saved, require_unstepped
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
-from privctl.train.adaptive_clipping import (
+from privctl.train.clipping.engine import ClippedBatch, PerExample
+from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
+from privctl.train.network.tensors import require_finite
+from privctl.train.settings.adaptive_clipping import (
     AdaptiveClipping,
     adaptive_parameters,
     counted_gradients,
     sum_noise_multiplier,
 )
-from privctl.train.choices import ClippingStyle
-from privctl.train.clip_norm import AdaptiveClipNorm
-from privctl.train.clipping.engine import ClippedBatch, PerExample
-from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
-from privctl.train.gradient_noise import noise_for
-from privctl.train.sampling import PoissonBatches
-from privctl.train.tensors import require_finite
+from privctl.train.settings.choices import ClippingStyle
+from privctl.train.steps.clip_norm import AdaptiveClipNorm
+from privctl.train.steps.gradient_noise import noise_for
+from privctl.train.steps.sampling import PoissonBatches
 
 _NAME = "own-loop"
 _LOOP = Assumption(

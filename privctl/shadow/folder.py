@@ -47,11 +47,11 @@ from privctl.storage.commit import commit_together
 from privctl.storage.digest import file_digest
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
-from privctl.train.released_adapter import released_adapter
-from privctl.train.released_model import save_network
-from privctl.train.reload_check import witness_of
-from privctl.train.request import ModelRequest
-from privctl.train.tensors import named_tensors
+from privctl.train.network.tensors import named_tensors
+from privctl.train.release.adapter import released_adapter
+from privctl.train.release.model import save_network
+from privctl.train.release.reload_check import witness_of
+from privctl.train.settings.request import ModelRequest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,9 +9,9 @@ from privctl.domain.events import Batches
 from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.shadow.pool import ShadowPool
-from privctl.train.adapters import adapted, merged
-from privctl.train.loop import Trainer
-from privctl.train.sampling import Passes
+from privctl.train.network.adapters import adapted, merged
+from privctl.train.steps.loop import Trainer
+from privctl.train.steps.sampling import Passes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,11 +26,11 @@ from privctl.models.purpose import problem_of
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
-from privctl.train.budget import recipe_for
-from privctl.train.prepare import choose_trained, of_samples, text_options
-from privctl.train.reading import sampling_rate
-from privctl.train.request import RetrainRequest
-from privctl.train.settings import TrainingSettings
+from privctl.train.preparation.budget import recipe_for
+from privctl.train.preparation.prepare import choose_trained, of_samples, text_options
+from privctl.train.preparation.reading import sampling_rate
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.settings.request import RetrainRequest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

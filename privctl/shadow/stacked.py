@@ -24,7 +24,7 @@ from privctl.domain.progress import Advance
 from privctl.models.tasks.base import Task
 from privctl.shadow.halves import stream_of
 from privctl.shadow.pool import ShadowPool
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.recipe import TrainingSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -108,7 +108,7 @@ class _Pace:
 
 
 def live_line(measures: Mapping[str, float], *, seconds_left: float | None = None) -> str:
-    """``measures`` as ``privctl.train.live`` gives them, and how long it is to the last step."""
+    """``measures`` as ``privctl.train.logs.live`` gives them, and how long it is to the last step."""
     parts = []
     if "training_loss" in measures:
         parts.append(f"loss {measures['training_loss']:.4g}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
-from privctl.train.dry_run import known_beforehand
-from privctl.train.prepare import TrainingJob
-from privctl.train.session import Session
+from privctl.train.methods import method_named
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.runs.dry_run import known_beforehand
+from privctl.train.settings.session import Session
 
 
 def run_training(job: TrainingJob, session: Session) -> PrivacyReport | None:
@@ -16,4 +17,4 @@ def run_training(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """
     for sentence in known_beforehand(job):
         session.notify(sentence)
-    return job.request.method.run(job, session)
+    return method_named(job.request.method_name).run(job, session)

@@ -13,12 +13,13 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SampledGaussian
-from privctl.train.budget import ledger_of, recipe_for
-from privctl.train.choices import FormatName
-from privctl.train.method import MethodSettings
+from privctl.train.methods import method_named
 from privctl.train.methods.dpquant.measurements import measurements_of
 from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.preparation.budget import ledger_of, recipe_for
+from privctl.train.settings.choices import FormatName
+from privctl.train.settings.method_settings import MethodSettings
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 
 EXAMPLES, BATCH, DELTA = 50_000, 1024, 1e-5
 RATE = BATCH / EXAMPLES
@@ -72,7 +73,7 @@ def test_the_claim_and_what_follows_for_it() -> None:
 def request(tmp_path: Path, *, epsilon: float | None = 3.0, batch: int = 200, **asked: Any) -> RetrainRequest:
     budget = BudgetRequest(epsilon=epsilon, noise_multiplier=None if epsilon else 1.0, delta=DELTA)
     return RetrainRequest(
-        method_name="dpquant",
+        method=method_named("dpquant"),
         model=ModelRequest(path=tmp_path),
         data=DataRequest(train=tmp_path),
         budget=budget,
@@ -123,7 +124,7 @@ def test_other_ways_measure_nothing(mode: LayerMode, tmp_path: Path) -> None:
     asked = request(tmp_path, layers=mode)
     recipe, _ = recipe_for(asked, 2000)
     assert measurements_of(asked, 2000, recipe.steps, recipe.sample_rate) is None
-    plain, _ = recipe_for(replace(asked, method_name="dp-sgd", settings=MethodSettings()), 2000)
+    plain, _ = recipe_for(replace(asked, method=method_named("dp-sgd"), settings=MethodSettings()), 2000)
     assert recipe.noise_multiplier == plain.noise_multiplier
 
 

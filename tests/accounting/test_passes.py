@@ -15,7 +15,7 @@ from privctl.accounting.passes import certain_participations, participations
 from privctl.accounting.published import poster_naive_holds
 from privctl.cli import run
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.train.sampling import Passes
+from privctl.train.steps.sampling import Passes
 from verify.recompute import ledger as again
 from verify.recompute.visits import visits
 

@@ -27,8 +27,8 @@ from privctl.domain.guarantee import Status
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.verdict import Outcome
 from privctl.gate.settings import KEYS
-from privctl.train.method import GROUPS
 from privctl.train.methods import METHODS
+from privctl.train.settings.method_settings import GROUPS
 from tests.audits.tiny import WORDS, save_model
 from tests.cli.noised import WEIGHTS
 from tests.conftest import WriteModel

@@ -88,9 +88,9 @@ def trained(name: str, event: Any, learning_rate: float, seed: int) -> float:
     import torch
 
     from privctl.randomness import NoiseSource
-    from privctl.train.gradient_noise import KeyedNoise
-    from privctl.train.sampling import CyclicPoisson, PoissonBatches
-    from privctl.train.step_noise import correlated
+    from privctl.train.steps.gradient_noise import KeyedNoise
+    from privctl.train.steps.sampling import CyclicPoisson, PoissonBatches
+    from privctl.train.steps.step_noise import correlated
 
     batch, _, width, _ = TASKS[name]
     inputs, labels, held_inputs, held_labels = data_of(name, seed)

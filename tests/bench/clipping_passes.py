@@ -73,7 +73,7 @@ def measured(
     import transformers as hf
 
     from privctl.train.clipping import Clipping, PerExample
-    from privctl.train.memory import checkpointed
+    from privctl.train.network.memory import checkpointed
 
     ways = list(itertools.product((False, True), (1, 2)))
     calls: dict[tuple[bool, int], Callable[[], object]] = {}
@@ -119,7 +119,7 @@ def _call(engine: Any, network: Any, ids: Tensor) -> Callable[[], object]:
 
 
 def _peak(call: Callable[[], object]) -> int:
-    from privctl.train.tensor_bytes import TensorBytes
+    from privctl.train.network.tensor_bytes import TensorBytes
 
     counted = TensorBytes()
     counted.start()

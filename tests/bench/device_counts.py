@@ -23,13 +23,13 @@ from privctl.models.tasks.language import CausalLanguage
 from privctl.parallel import Workers
 from privctl.train.clipping import Clipping
 from privctl.train.directional import direction, directions
-from privctl.train.epoch_stats import EpochStats
-from privctl.train.gradient_noise import GradientNoise
-from privctl.train.half_precision import hold_base
-from privctl.train.loop import Trainer
-from privctl.train.precision import FullPrecision, Precision
-from privctl.train.sampling import Passes
-from privctl.train.settings import TrainingSettings
+from privctl.train.network.half_precision import hold_base
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.epoch_stats import EpochStats
+from privctl.train.steps.gradient_noise import GradientNoise
+from privctl.train.steps.loop import Trainer
+from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.sampling import Passes
 from tests.bench.common import publish
 from tests.bench.emulated import Emulated, emulated
 from tests.launches import Launches

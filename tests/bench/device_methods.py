@@ -20,14 +20,14 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from privctl.randomness.device.tensor_engine import TensorEngine
-from privctl.train import gradient_noise
 from privctl.train.directional import Derivatives, FiredGroup, direction, forward
 from privctl.train.directional.attention import blockwise_attention
-from privctl.train.gradient_noise import CipherNoise
-from privctl.train.precision import Mark
+from privctl.train.network.tensor_bytes import TensorBytes
 from privctl.train.quantized.formats import FORMATS
 from privctl.train.quantized.layers import QuantizedLayers
-from privctl.train.tensor_bytes import TensorBytes
+from privctl.train.steps import gradient_noise
+from privctl.train.steps.gradient_noise import CipherNoise
+from privctl.train.steps.precision import Mark
 from tests.bench.device_counts import MODELS, gpt2, step, texts
 from tests.bench.emulated import emulated
 

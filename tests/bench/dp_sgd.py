@@ -80,7 +80,14 @@ def load_parties() -> None:
     """Import what the parties need, so that it counts in no one's memory."""
     import importlib
 
-    modules = ("torch", "transformers", "privctl.train.gradient_noise", "privctl.train.clipping", "opacus", "fastDP")
+    modules = (
+        "torch",
+        "transformers",
+        "privctl.train.steps.gradient_noise",
+        "privctl.train.clipping",
+        "opacus",
+        "fastDP",
+    )
     for module in modules:
         with suppress(ImportError):
             importlib.import_module(module)

@@ -58,7 +58,7 @@ def non_private(work: Work) -> Step:
 def ours(work: Work, *, only_gradients: bool = False) -> Step:
     """What a step of privctl's training loop does."""
     from privctl.train.clipping import Clipping, PerExample
-    from privctl.train.gradient_noise import noise_for
+    from privctl.train.steps.gradient_noise import noise_for
 
     optimizer, noise = work.optimizer(), noise_for(work.device)
     engine = PerExample(work.model, Clipping(norm=work.clip))

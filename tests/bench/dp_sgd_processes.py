@@ -159,7 +159,7 @@ def _serve(shape: Shape, party: str, kept: bool, asked: int, answered: int) -> N
     """Make a step for each byte that comes, until none can come any more."""
     import torch
 
-    from privctl.train.kept_memory import kept_memory
+    from privctl.train.network.kept_memory import kept_memory
     from tests.bench.dp_sgd import NOISE, step_of, work_of
 
     torch.set_num_threads(1)

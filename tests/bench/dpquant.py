@@ -64,8 +64,8 @@ def _measurement(shape: Shape, device: Any, rounds: int, step: float) -> dict[st
     import torch
 
     from privctl.models.tasks.base import evaluation_mode
-    from privctl.train.choices import FormatName
     from privctl.train.quantized import FORMATS, QuantizedLayers
+    from privctl.train.settings.choices import FormatName
 
     torch.set_num_threads(1)
     model = shape.make().train().to(device)

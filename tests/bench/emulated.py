@@ -19,7 +19,7 @@ from torch import Tensor
 from privctl.models.tasks import language
 from privctl.models.tasks.base import moved
 from privctl.train.clipping import terms
-from privctl.train.tensor_bytes import TensorBytes
+from privctl.train.network.tensor_bytes import TensorBytes
 from tests.launches import Launches
 
 _ATEN: Any = torch.ops.aten

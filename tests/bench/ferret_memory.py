@@ -42,7 +42,7 @@ _MODULES = (
     "scipy.optimize",
     "transformers.models.gpt2.modeling_gpt2",
     "torch._decomp.decompositions_for_jvp",
-    "privctl.train.gradient_noise",
+    "privctl.train.steps.gradient_noise",
     "privctl.train.clipping",
     "privctl.train.directional",
     "privctl.train.methods.ferret.update",

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.train.method import MethodSettings
+    from privctl.train.settings.method_settings import MethodSettings
     from tests.bench.finetune_model import Made
 
 DELTA = 1e-5
@@ -50,9 +50,9 @@ class Cell:
 
 def trained(cell: Cell, made: Made, rate: float, seed: int, folder: Path) -> dict[str, Any]:
     """Train once; what came of it. Runs of one ``seed`` draw the same batches and the same noise where they can."""
-    from privctl.train.prepare import prepare
+    from privctl.train.preparation.prepare import prepare
     from privctl.train.run import run_training
-    from privctl.train.session import Session
+    from privctl.train.settings.session import Session
 
     output = folder / "trained"
     _remove(output)  # which a stopped run left
@@ -100,13 +100,14 @@ def coins(seed: int) -> Iterator[None]:
 def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> Any:
     from privctl.domain.mechanism import Optimizer
     from privctl.models.choices import LongTextPolicy
-    from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+    from privctl.train.methods import method_named
+    from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 
     released = cell.settings.get("release", "published") if cell.method == "ferret" else ""
     delta = None if cell.epsilon is None or released == "published" else DELTA
     own = _settings(cell, made, seed)
     return RetrainRequest(
-        method_name=cell.method,
+        method=method_named(cell.method),
         model=ModelRequest(path=made.model, train=cell.train),
         data=DataRequest(
             train=made.members, held_out=made.held_out, long=LongTextPolicy.TRUNCATE, max_length=MAX_LENGTH
@@ -127,9 +128,9 @@ def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> An
 
 
 def _settings(cell: Cell, made: Made, seed: int) -> MethodSettings | None:
-    from privctl.train.choices import FormatName
     from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
     from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind, UpdateScale
+    from privctl.train.settings.choices import FormatName
 
     kinds = {"release": ReleaseKind, "publish": Publish, "update_scale": UpdateScale, "layers": LayerMode}
     given = {name: kinds[name](value) if name in kinds else value for name, value in cell.settings.items()}

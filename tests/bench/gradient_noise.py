@@ -14,7 +14,7 @@ import torch
 from privctl.randomness import NoiseSource
 from privctl.randomness.device import NoiseEngine, engine_for
 from privctl.randomness.device.tensor_engine import TensorEngine
-from privctl.train.gradient_noise import CipherNoise, KeyedNoise
+from privctl.train.steps.gradient_noise import CipherNoise, KeyedNoise
 from tests.bench.common import publish
 
 #: Numbers that AES on the processor draws, where the device draws more.

@@ -125,7 +125,7 @@ def _warm() -> None:
 
 
 def _counted(size: Llama, bits: int | None, recomputed: bool, examples: int, positions: int) -> dict[str, int]:
-    from privctl.train.tensor_bytes import bytes_of
+    from privctl.train.network.tensor_bytes import bytes_of
     from tests.bench.memory_counted import fake, made, step_peaks
 
     with fake(gpu=False):

@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from privctl.models.tasks.language import token_losses
 from privctl.train.clipping import Clipping, PerExample, rules, terms
 from privctl.train.clipping import passes as backward_passes
-from privctl.train.memory import checkpointed
-from privctl.train.tensor_bytes import TensorBytes, bytes_of
+from privctl.train.network.memory import checkpointed
+from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
 
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from privctl.parallel import start_workers
-from privctl.train.holding import holding
-from privctl.train.sharding import shard
-from privctl.train.tensor_bytes import TensorBytes, bytes_of
+from privctl.train.network.sharding import shard
+from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
+from privctl.train.steps.holding import holding
 from tests.bench.memory_counted import Llama, made, private_step
 
 if TYPE_CHECKING:

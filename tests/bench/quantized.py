@@ -74,10 +74,10 @@ def _steps(shape: Shape, device: torch.device, formats: list[str]) -> dict[str, 
     """Whole private steps: clipped gradients, noise, update."""
     import torch
 
-    from privctl.train.choices import FormatName
     from privctl.train.clipping import Clipping, PerExample
-    from privctl.train.gradient_noise import noise_for
     from privctl.train.quantized import FORMATS, QuantizedLayers
+    from privctl.train.settings.choices import FormatName
+    from privctl.train.steps.gradient_noise import noise_for
 
     torch.manual_seed(SEED)
     model = shape.make().train().to(device)

@@ -62,7 +62,8 @@ def main(options: argparse.Namespace) -> None:
 def _pool(scratch: Path, width: int, options: argparse.Namespace) -> ShadowPool:
     """A two-layer GPT-2 of that width, and 400 short records."""
     from privctl.shadow.pool import ShadowRequest, read_pool
-    from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.train.methods import method_named
+    from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
     from tests.models.tasks.small import architecture, words
 
     model = architecture(scratch / "model", "gpt2", n_embd=width, n_layer=2, n_head=4)
@@ -72,7 +73,7 @@ def _pool(scratch: Path, width: int, options: argparse.Namespace) -> ShadowPool:
     path = scratch / "data.jsonl"
     path.write_text("\n".join(lines))
     training = RetrainRequest(
-        method_name="plain",
+        method=method_named("plain"),
         model=ModelRequest(path=model),
         data=DataRequest(train=path),
         output=scratch / "shadows",

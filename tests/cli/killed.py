@@ -14,7 +14,7 @@ import numpy as np
 
 from privctl.cli import run
 from tests.forked import Command
-from tests.train.logs import begun as logged
+from tests.train.state.release_logs import begun as logged
 
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
 PLAN = ["account", "--noise-multiplier", "1", "--delta", "1e-5", "--no-peers", "--method", "naive"]

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from privctl.cli import run
 from privctl.data.texts import read_texts
 from privctl.domain.errors import InputError
-from privctl.train import interrupts
+from privctl.train.state import interrupts
 from tests.cli.test_adapters import DPQUANT, FERRET, TRAIN, by_peft, folder, made, report_of
 from tests.models.tasks.small import words
 
@@ -75,7 +75,7 @@ def test_conversations_are_written_by_the_adapters_own_template(
         (record,) = read_texts(path, **options)
         raise InputError(f"read: {record.text}")
 
-    for reader in ("privctl.train.reading.iter_texts", "privctl.shadow.pool.read_texts"):
+    for reader in ("privctl.train.preparation.reading.iter_texts", "privctl.shadow.pool.read_texts"):
         monkeypatch.setattr(reader, read)
     data = ("--data", "chat.jsonl", "--batch-size", "1", "--epochs", "1", "--task", "causal-lm", "-o", "out", "-q")
     assert run([*call, *data]) == 3

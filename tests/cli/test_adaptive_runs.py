@@ -15,7 +15,7 @@ from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from privctl.train.adaptive_clipping import sum_noise_multiplier
+from privctl.train.settings.adaptive_clipping import sum_noise_multiplier
 from tests.integrations.loops import Loop
 from tests.models.tasks.small import architecture, words
 from verify.run import read, verify

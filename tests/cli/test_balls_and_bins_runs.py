@@ -15,12 +15,13 @@ from privctl.domain.errors import RunInterruptedError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.progress import unseen
 from privctl.reports.files import read_report
+from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
-from privctl.train.prepare import prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.preparation.prepare import prepare
 from privctl.train.run import run_training
-from privctl.train.sampling import BallsAndBins
-from privctl.train.session import Session
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.settings.session import Session
+from privctl.train.steps.sampling import BallsAndBins
 from tests.models.tasks.small import architecture, words
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_a_run_that_was_interrupted_within_a_pass_uses_nobody_twice(
 
     monkeypatch.setattr(BallsAndBins, "batch", watched)
     request = RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         settings=DpSgdSettings(batches=Batches.BALLS_AND_BINS),
         model=ModelRequest(path=place / "start"),
         data=DataRequest(train=place / "train.jsonl"),

@@ -17,13 +17,14 @@ from privctl.domain.events import BandedGaussian, Ledger
 from privctl.domain.progress import unseen
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from privctl.train.correlated_noise import CorrelatedNoise
+from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
-from privctl.train.prepare import prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.preparation.prepare import prepare
 from privctl.train.run import run_training
-from privctl.train.sampling import CyclicPoisson
-from privctl.train.session import Session
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.settings.session import Session
+from privctl.train.steps.correlated_noise import CorrelatedNoise
+from privctl.train.steps.sampling import CyclicPoisson
 from tests.models.tasks.small import architecture, words
 from verify.run import read, verify
 
@@ -147,7 +148,7 @@ def test_an_interrupted_run_goes_on_with_its_parts_and_its_noise(
     monkeypatch.setattr(CyclicPoisson, "batch", watched)
     monkeypatch.setattr(CorrelatedNoise, "release", noted)
     request = RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         settings=DpSgdSettings(bands=BANDS),
         model=ModelRequest(path=start / "start"),
         data=DataRequest(train=start / "train.jsonl"),

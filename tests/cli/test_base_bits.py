@@ -120,7 +120,7 @@ def test_a_base_quantized_otherwise_is_noticed(
         settings.bnb_4bit_quant_type = "fp4"
         return settings
 
-    monkeypatch.setattr("privctl.train.released_adapter.settings_for_transformers", planted)
+    monkeypatch.setattr("privctl.train.release.adapter.settings_for_transformers", planted)
     assert run(["retrain", "plain", "base", *QLORA, *TRAIN, "-o", "out", "-q"]) == 3
     assert "its answers differ by" in capsys.readouterr().err
     assert not (folder / "out").exists()

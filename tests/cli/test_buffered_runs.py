@@ -19,13 +19,14 @@ from privctl.domain.guarantee import Adjacency
 from privctl.domain.progress import unseen
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from privctl.train.buffered_noise import BufferedNoise
+from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
-from privctl.train.prepare import prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.preparation.prepare import prepare
 from privctl.train.run import run_training
-from privctl.train.sampling import FixedOrder
-from privctl.train.session import Session
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.settings.session import Session
+from privctl.train.steps.buffered_noise import BufferedNoise
+from privctl.train.steps.sampling import FixedOrder
 from tests.models.tasks.small import architecture, words
 from verify.run import read, verify
 
@@ -155,7 +156,7 @@ def test_an_interrupted_run_goes_on_with_its_order_and_its_buffers(
     monkeypatch.setattr(FixedOrder, "batch", watched)
     monkeypatch.setattr(BufferedNoise, "release", noted)
     request = RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         settings=DpSgdSettings(buffers=BUFFERS),
         model=ModelRequest(path=start / "start"),
         data=DataRequest(train=start / "train.jsonl"),

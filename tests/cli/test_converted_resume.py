@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForImageClassification
 
 from privctl.cli import run
-from privctl.train import interrupts
+from privctl.train.state import interrupts
 from tests.cli.test_converted_norms import DPQUANT, FERRET
 from tests.cli.test_written_models import DP, IMAGES, agrees, pixels_of, report_of, retrain
 

@@ -25,8 +25,8 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, same_records
-from tests.train.logs import begun as logged
-from tests.train.logs import pretend
+from tests.train.state.release_logs import begun as logged
+from tests.train.state.release_logs import pretend
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 

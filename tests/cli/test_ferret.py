@@ -21,12 +21,12 @@ from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian, S
 from privctl.domain.guarantee import AssumptionState, Notion, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret import run as ferret_run
 from privctl.train.methods.ferret.stream import read_stream
+from privctl.train.settings.choices import DerivativeMethod
 from tests.models.tasks.small import same_records, words
-from tests.train.logs import begun as logged
+from tests.train.state.release_logs import begun as logged
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 

@@ -16,10 +16,12 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.cli import run
 from privctl.show import progress as shown
 from privctl.show.progress import live_line
-from privctl.train import live
-from privctl.train.live import EpsilonSoFar, LiveMeasures, steps_ledger
-from privctl.train.prepare import TrainingJob, prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.logs import live
+from privctl.train.logs.live import EpsilonSoFar, LiveMeasures, steps_ledger
+from privctl.train.methods import method_named
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.prepare import prepare
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 
@@ -35,7 +37,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def job(start: Path, data: Path, tmp_path: Path) -> TrainingJob:
     request = RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         model=ModelRequest(path=start),
         data=DataRequest(train=data),
         budget=BudgetRequest(epsilon=3),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from privctl.train import loop
+from privctl.train.steps import loop
 from tests.cli.test_training_logs import EXACT, data, retrain, rows
 
 pytestmark = pytest.mark.slow

@@ -16,13 +16,14 @@ from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.progress import unseen
 from privctl.reports.files import read_report
-from privctl.train import gradient_training
-from privctl.train.fingerprint import difference
-from privctl.train.gradient_noise import CipherNoise
-from privctl.train.prepare import prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.methods import method_named
+from privctl.train.preparation.prepare import prepare
 from privctl.train.run import run_training
-from privctl.train.session import Session
+from privctl.train.runs import gradient_training
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.settings.session import Session
+from privctl.train.state.fingerprint import difference
+from privctl.train.steps.gradient_noise import CipherNoise
 from tests.models.tasks.small import architecture, words
 
 CALL = {"--noise-multiplier": "1", "--batch-size": "12", "--epochs": "2", "--device": "cpu"}
@@ -50,7 +51,7 @@ def begin(place: Path) -> None:
 
 def request_in(place: Path) -> RetrainRequest:
     return RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         model=ModelRequest(path=place / "start"),
         data=DataRequest(train=place / "train.jsonl"),
         budget=BudgetRequest(noise_multiplier=1.0),
@@ -189,4 +190,5 @@ def test_what_follows_from_options_is_named_last_and_only_alone() -> None:
     )
     assert difference({"method": "dp-sgd"}, {"method": "dpquant"}) == "as dp-sgd, not dpquant"
     own = {"method": "dpquant", "settings": {"clip": 0.01}}
-    assert difference(own, {"method": "dpquant", "settings": {"clip": 0.5}}) == "with --measure-clip 0.01, not 0.5"
+    now = {"method": "dpquant", "settings": {"clip": 0.5}}
+    assert difference(own, now, method_named("dpquant").settings) == "with --measure-clip 0.01, not 0.5"

@@ -30,8 +30,8 @@ from tests.cli.killed import ended
 from tests.forked import Forked
 from tests.models.tasks import small
 from tests.models.tasks.small import architecture, same_records
-from tests.train.logs import begun as logged
-from tests.train.logs import pretend
+from tests.train.state.release_logs import begun as logged
+from tests.train.state.release_logs import pretend
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 
@@ -250,7 +250,7 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 FRESH = pytest.param("plain", signal.SIGINT, True, marks=pytest.mark.slow)  # one from its very start
 
 
-# tests/train/test_interrupts.py sends each signal; clipped runs share the loop and its state with plain ones.
+# tests/train/state/test_interrupts.py sends each signal; clipped runs share the loop and its state with plain ones.
 CLIPPED = pytest.param("clipped", signal.SIGTERM, False, marks=pytest.mark.slow)
 
 

@@ -12,7 +12,7 @@ import pytest
 from privctl.cli import run
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.reports.files import read_report
-from privctl.train.signal_to_noise import SignalToNoise, signs_too_random, too_little
+from privctl.train.preparation.signal_to_noise import SignalToNoise, signs_too_random, too_little
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 METHODS = {

@@ -26,13 +26,14 @@ from privctl.reports.files import file_artifact, now, read_report, write_report
 from privctl.secrets.protection import Protection, read_protection
 from privctl.show.progress import progress
 from privctl.storage.digest import file_digest
-from privctl.train.prepare import prepare
-from privctl.train.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
+from privctl.train.methods import method_named
+from privctl.train.preparation.prepare import prepare
 from privctl.train.run import run_training
-from privctl.train.session import Session
-from tests.train.logs import begun as logged
-from tests.train.logs import pretend
-from tests.train.planned import planned, written
+from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest, SecretsRequest
+from privctl.train.settings.session import Session
+from tests.train.preparation.planned import planned, written
+from tests.train.state.release_logs import begun as logged
+from tests.train.state.release_logs import pretend
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 #: Forty records: two drawn in every step, the last ten never.
@@ -249,7 +250,7 @@ def test_a_run_is_resumed_with_its_own_plan(
     start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         model=ModelRequest(path=start),
         data=DataRequest(train=data),
         output=tmp_path / "a",

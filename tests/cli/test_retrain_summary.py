@@ -105,7 +105,7 @@ def test_a_resumed_run_knows_what_was_before(
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        name = "gradient_training" if method == "plain" else "methods.ferret.run"
+        name = "runs.gradient_training" if method == "plain" else "methods.ferret.run"
         patched.setattr(f"privctl.train.{name}.save_network", fails)
         assert run(more) == 4
     assert run([*more, "--resume"]) == 0

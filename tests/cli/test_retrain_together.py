@@ -19,14 +19,14 @@ from tests.models.tasks.small import TEXTS, architecture
 SCRIPT = """
 import os, sys
 from privctl.cli import run
-from privctl.train import prepare
+from privctl.train.preparation import reading
 
 def closed(*_, **__):
     raise AssertionError("this process has no business with the data")
     yield
 
 if os.environ["RANK"] != "0":
-    prepare.iter_texts = closed
+    reading.iter_texts = closed
 sys.exit(run(sys.argv[1:]))
 """
 

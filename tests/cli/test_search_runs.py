@@ -18,8 +18,8 @@ from privctl.cli import run
 from privctl.domain.errors import DivergedError, RunInterruptedError
 from privctl.domain.events import BestOfRuns, Ledger, SampledGaussian
 from privctl.reports.files import read_report
-from privctl.train import search_folder
-from privctl.train.loop import Trainer
+from privctl.train.search import folder as search_folder
+from privctl.train.steps.loop import Trainer
 from tests.models.tasks.small import architecture, words
 
 RECORDS, STEPS = 30, 4

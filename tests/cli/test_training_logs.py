@@ -18,8 +18,9 @@ import pytest
 
 from privctl.cli import run
 from privctl.reports.files import read_report
-from privctl.train import live, loop
+from privctl.train.logs import live
 from privctl.train.methods import METHODS, method_named
+from privctl.train.steps import loop
 from tests.models.tasks.small import same_records
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")

@@ -25,10 +25,10 @@ from privctl.models import loading
 from privctl.noise import placement
 from privctl.noise.privatize import perplexity_of
 from privctl.reports.files import read_report
-from privctl.train import gradient_training as training
-from privctl.train import released_model as release
-from privctl.train import session
 from privctl.train.methods.ferret import run as ferret
+from privctl.train.release import model as release
+from privctl.train.runs import gradient_training as training
+from privctl.train.runs import setup
 from tests.models.tasks.small import architecture, same_records, words
 
 TEXTS = [
@@ -243,7 +243,7 @@ def test_a_planted_difference_is_refused_and_nothing_is_lost(
     before = sorted(tmp_path.iterdir())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, name, planted)
-        patch.setattr(session, "rehearse", lambda *_: None)
+        patch.setattr(setup, "rehearse", lambda *_: None)
         assert retrain(DP, bert, texts, output, *TEXT) == 3
     said = capsys.readouterr().err
     assert reason in said

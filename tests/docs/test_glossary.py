@@ -13,9 +13,9 @@ from privctl.cli import root
 from privctl.cli.groups import GroupWithCommand
 from privctl.domain import events, evidence, guarantee, mechanism, verdict
 from privctl.secrets import protection
-from privctl.train.choices import ClippingStyle, FormatName
 from privctl.train.methods.dpquant.settings import LayerMode
 from privctl.train.methods.ferret.settings import Publish, ReleaseKind, SilentMomentum, UpdateScale
+from privctl.train.settings.choices import ClippingStyle, FormatName
 from tests.docs.pages import anchor, headings, pages
 
 GLOSSARY = pages()["glossary.md"]

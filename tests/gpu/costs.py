@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from privctl.parallel import short_of_memory
-from privctl.train.half_precision import hold_base
-from privctl.train.memory import checkpointed
+from privctl.train.network.half_precision import hold_base
+from privctl.train.network.memory import checkpointed
 from tests.gpu.networks import POSITIONS, SIZES, TOY, Step, llama, peak_gib, plain, private, seconds, with_adapters
 from tests.launches import Launches
 

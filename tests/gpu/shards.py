@@ -18,8 +18,8 @@ from torch import nn
 from privctl.parallel import Workers
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.shards import whole
-from privctl.train.gradient_noise import noise_for
-from privctl.train.sharding import shard
+from privctl.train.network.sharding import shard
+from privctl.train.steps.gradient_noise import noise_for
 from tests.gpu.networks import POSITIONS, SIZES, TOY, llama, peak_gib, private, seconds
 from tests.train.clipping.support import Gradients, causal, distance, tokens
 

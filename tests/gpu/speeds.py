@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from audits.extraction.screen import screen
 from audits.scores.forward import score_rows
 from privctl.models.language import LanguageModel
-from privctl.train.choices import FormatName
 from privctl.train.quantized import FORMATS, QuantizedLayers, hardware
 from privctl.train.quantized.floating import Float8, Float8Kind
+from privctl.train.settings.choices import FormatName
 from tests.bench.audit_ways import random_rows
 from tests.gpu.networks import SIZES, TOY, llama, seconds
 

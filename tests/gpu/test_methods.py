@@ -21,14 +21,14 @@ from audits.scores.forward import score_rows
 from privctl.cli import run
 from privctl.models.language import load_model
 from privctl.randomness.gridded import spacing
-from privctl.train.choices import ClippingStyle, DerivativeMethod
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.products import full_precision
 from privctl.train.directional import Derivatives, direction
 from privctl.train.directional.attention import blockwise_attention
 from privctl.train.directional.directions import unpacked
-from privctl.train.gradient_noise import CipherNoise
-from privctl.train.memory import checkpointed
+from privctl.train.network.memory import checkpointed
+from privctl.train.settings.choices import ClippingStyle, DerivativeMethod
+from privctl.train.steps.gradient_noise import CipherNoise
 from tests.audits.tiny import save_model
 from tests.launches import Launches
 from tests.models.tasks.small import architecture, words

@@ -15,7 +15,7 @@ from privctl.models.loading import load_for_training
 from privctl.noise.privatize import measures_of
 from privctl.reports.files import read_report
 from privctl.show.comparison import UTILITIES
-from privctl.train.held_out import held_out
+from privctl.train.release.held_out import held_out
 from tests.zoo.shrink import build, write_data
 
 CPU = torch.device("cpu")

@@ -20,9 +20,9 @@ from privctl.domain.mechanism import Optimizer
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import SafetensorsFile
-from privctl.train.choices import Schedule
-from privctl.train.optimizers import optimizer_for
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.choices import Schedule
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.optimizers import optimizer_for
 from tests.verify.reports import trained
 from verify.checkpoint_noise.values import Floats
 from verify.run import Verification, read, verify

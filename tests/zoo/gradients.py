@@ -16,9 +16,11 @@ from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.contribution.examine import PLACE
 from privctl.train.contribution.network_state import fixed_seed, without_dropout
-from privctl.train.contribution.training_job import gradient_stages, run_contribution_test
-from privctl.train.prepare import TrainingJob, prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.methods import method_named
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.prepare import prepare
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.steps.contribution import gradient_stages, run_contribution_test
 from tests.zoo.outcome import remedies_in
 from tests.zoo.shrink import build, write_data
 
@@ -58,7 +60,7 @@ def difference(task: str, model_type: str, folder: Path) -> float:
 def _job(task: str, folder: Path, *, norm: str | None = None, max_length: int | None = None) -> TrainingJob:
     labels = ("LABEL_0", "LABEL_1") if task in ("text-classification", "token-classification") else None
     request = RetrainRequest(
-        method_name="dp-sgd",
+        method=method_named("dp-sgd"),
         model=replace(ModelRequest(path=folder / "model"), norm=norm),
         data=DataRequest(train=write_data(task, folder / "data"), max_length=max_length, labels=labels),
         task=TaskName(task),

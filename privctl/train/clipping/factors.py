@@ -11,8 +11,8 @@ from torch import Tensor
 
 from privctl.domain.errors import CommandError
 from privctl.domain.ranges import CLIP_NORM
-from privctl.train.choices import ClippingStyle
 from privctl.train.clipping.terms import Squares
+from privctl.train.settings.choices import ClippingStyle
 
 #: Stabilizer of automatic clipping (Bu et al. 2022, "Automatic Clipping", section 4: AUTO-S with gamma 0.01).
 AUTOMATIC_GAMMA = 0.01

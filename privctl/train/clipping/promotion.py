@@ -14,11 +14,11 @@ from torch import nn
 
 from privctl.domain.errors import InputError
 from privctl.domain.shown import counted
-from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import rules
 from privctl.train.clipping.generic import generic
 from privctl.train.clipping.rerun import Mode
 from privctl.train.clipping.taps import Site
+from privctl.train.settings.choices import ClippingStyle
 
 #: How often a module may change its part: its output is repeated, it is a whole, it repeats as a whole, it is inside
 #: another. None comes back, so promotion ends.

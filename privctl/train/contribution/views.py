@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from privctl.train.choices import DerivativeMethod
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.check import sketch
 from privctl.train.clipping.promotion import Promotion
@@ -20,6 +19,7 @@ from privctl.train.contribution.findings import DEVIATIONS, ROUNDING
 from privctl.train.directional import Derivatives, FiredGroup
 from privctl.train.directional.difference import rounding
 from privctl.train.directional.queries import parameters_of, queries_for
+from privctl.train.settings.choices import DerivativeMethod
 
 #: For a group with a small gradient, differences are relative to at least this share of the whole gradient.
 _OF_WHOLE = 0.1

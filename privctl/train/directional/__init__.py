@@ -1,9 +1,9 @@
 """Derivatives of losses along public random directions, in the tensors of a few groups."""
 
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional.agreement import SignAgreement, agreement
 from privctl.train.directional.derivatives import Derivatives
 from privctl.train.directional.directions import direction
 from privctl.train.directional.queries import FiredGroup
+from privctl.train.settings.choices import DerivativeMethod
 
 __all__ = ["DerivativeMethod", "Derivatives", "FiredGroup", "SignAgreement", "agreement", "direction"]

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional.derivatives import Derivatives
 from privctl.train.directional.difference import rounding
 from privctl.train.directional.passes import Losses, Randomness
 from privctl.train.directional.queries import FiredGroup, queries_for
+from privctl.train.settings.choices import DerivativeMethod
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from privctl.train.choices import DerivativeMethod
+from privctl.train.settings.choices import DerivativeMethod
 
 #: A difference must cost less than this share of an exact method, for it may have the wrong sign near zero.
 _SAVING = 0.8

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
 from privctl.parallel import short_of_memory
-from privctl.train.choices import DerivativeMethod
 from privctl.train.clipping import rules
 from privctl.train.directional import cost, reverse
 from privctl.train.directional.difference import STEP, difference_by_example
@@ -17,6 +16,7 @@ from privctl.train.directional.forward import forward_by_example
 from privctl.train.directional.passes import Losses, Randomness
 from privctl.train.directional.products import Products
 from privctl.train.directional.queries import DirectionalQuery, FiredGroup, MethodUnavailableError, queries_for
+from privctl.train.settings.choices import DerivativeMethod
 
 
 class Derivatives:

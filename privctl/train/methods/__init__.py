@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from privctl.train.method import Method
+from privctl.train.runs.method import TrainingMethod
 
 #: Name of the command -> the module whose ``METHOD`` it is; imported on first use.
 METHODS: dict[str, str] = {
@@ -21,9 +21,9 @@ METHODS: dict[str, str] = {
 
 
 @cache
-def method_named(name: str) -> Method:
+def method_named(name: str) -> TrainingMethod:
     """The method called ``name``; raises ValueError for an unknown name."""
     if name not in METHODS:
         raise ValueError(f"the method {name!r} is not one of {', '.join(METHODS)}")
-    method: Method = importlib.import_module(METHODS[name]).METHOD
+    method: TrainingMethod = importlib.import_module(METHODS[name]).METHOD
     return method

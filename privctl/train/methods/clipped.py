@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from privctl.domain.errors import CommandError
-from privctl.train.choices import ClippingStyle, Schedule
-from privctl.train.method import Method
 from privctl.train.methods.plain import UNPROTECTED
+from privctl.train.runs.method import TrainingMethod
+from privctl.train.settings.choices import ClippingStyle, Schedule
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import RetrainRequest
-    from privctl.train.session import Session
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.request import RetrainRequest
+    from privctl.train.settings.session import Session
 
 
 def check(request: RetrainRequest) -> None:
@@ -41,12 +41,12 @@ def check(request: RetrainRequest) -> None:
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    from privctl.train.gradient_training import train_by_gradients
+    from privctl.train.runs.gradient_training import train_by_gradients
 
     return train_by_gradients(job, session)
 
 
-METHOD = Method(
+METHOD = TrainingMethod(
     name="clipped",
     help="""Train MODEL with clipped gradients and no noise, and record the facts that `privctl noise` needs.
 

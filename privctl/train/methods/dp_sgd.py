@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
 from privctl.domain.ranges import AMOUNT, BANDS, BUFFERS, FRACTION, IN_GROUP, Range
-from privctl.train.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
-from privctl.train.candidates import candidates_of, require_searchable
-from privctl.train.choices import ClippingStyle, RunsLaw
-from privctl.train.method import Method, MethodSettings, option
+from privctl.train.runs.method import TrainingMethod
+from privctl.train.settings.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
+from privctl.train.settings.candidates import candidates_of, require_searchable
+from privctl.train.settings.choices import ClippingStyle, RunsLaw
+from privctl.train.settings.method_settings import MethodSettings, option
 
 if TYPE_CHECKING:
     from privctl.accounting.runs_law import NumberOfRuns
     from privctl.domain.report import PrivacyReport
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import RetrainRequest
-    from privctl.train.session import Session
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.request import RetrainRequest
+    from privctl.train.settings.session import Session
 
 TUNING = (
     "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
@@ -239,8 +240,8 @@ def _check_correlated(request: RetrainRequest) -> None:
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    from privctl.train.gradient_canaries import CanaryRun
-    from privctl.train.gradient_training import NO_HOOKS, MethodHooks, train_by_gradients
+    from privctl.train.runs.canary_run import CanaryRun
+    from privctl.train.runs.gradient_training import NO_HOOKS, MethodHooks, train_by_gradients
 
     count = job.request.settings_as(DpSgdSettings).gradient_canaries
     if count is None:
@@ -250,7 +251,7 @@ def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
     return train_by_gradients(job, session, hooks)
 
 
-METHOD = Method(
+METHOD = TrainingMethod(
     name="dp-sgd",
     help="""Train MODEL with an (epsilon, delta) guarantee: clipped gradients, random batches, noise.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privctl.train.method import Method
+from privctl.train.runs.method import TrainingMethod
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.session import Session
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.session import Session
 
 UNPROTECTED = (
     "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
@@ -17,12 +17,12 @@ UNPROTECTED = (
 
 
 def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    from privctl.train.gradient_training import train_by_gradients
+    from privctl.train.runs.gradient_training import train_by_gradients
 
     return train_by_gradients(job, session)
 
 
-METHOD = Method(
+METHOD = TrainingMethod(
     name="plain",
     help="""Train MODEL without any protection, as a baseline.
 

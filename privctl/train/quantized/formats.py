@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from privctl.train.choices import FormatName
 from privctl.train.quantized.floating import LUQ_LEVELS, Float8, Float8Kind, Luq
 from privctl.train.quantized.rounding import Quantizer
 from privctl.train.quantized.uniform import SignedIntegers, UniformLevels
+from privctl.train.settings.choices import FormatName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.storage.json_text import shown
 from privctl.train.secrets.posteriors import CLOSE, CheckedSecrets, Posteriors, posteriors_of, shares
 from privctl.train.secrets.read_plan import SecretPlan
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.recipe import TrainingSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from privctl.reports.files import FoundReport, report_of
 from privctl.secrets.protection import Protection, read_protection
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
-from privctl.train.request import RetrainRequest
+from privctl.train.settings.request import RetrainRequest
 
 _AGAIN = "plan again with privctl secrets plan"
 #: Relative difference of two sums that are the same.

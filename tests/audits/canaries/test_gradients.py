@@ -27,9 +27,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import encode
 from privctl.reports.files import read_report
-from privctl.train import gradient_noise
-from privctl.train.gradient_canaries import GradientCanaries
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps import gradient_noise
+from privctl.train.steps.gradient_canaries import GradientCanaries
 from tests.audits.canaries.small import new_model, texts
 from tests.audits.tiny import write_jsonl
 from verify import audit_consistency
@@ -44,7 +44,7 @@ LEDGER = Ledger(events=(SampledGaussian(noise_multiplier=1.632, sample_rate=0.1,
 def simulated(count: int, noise: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Evidence, Evidence]:
     """Bounds from every step of a training on no records, whose noise is ``noise`` times what is said."""
     source = np.random.default_rng(seed)
-    monkeypatch.setattr("privctl.train.gradient_canaries.os.urandom", lambda size: source.bytes(size))
+    monkeypatch.setattr("privctl.train.steps.gradient_canaries.os.urandom", lambda size: source.bytes(size))
     parameters = [nn.Parameter(torch.zeros(count // 2 + 1)), nn.Parameter(torch.zeros(count))]
     canaries = GradientCanaries(count, parameters, SETTINGS)
     for _ in range(SETTINGS.steps):

@@ -14,7 +14,7 @@ from privctl.models.guard.weights import check_loaded
 from privctl.models.language import CAUSAL, read_config, read_network
 from privctl.models.loading import TrainingModel, load_for_training
 from privctl.storage.reader import open_checkpoint
-from privctl.train.reload_check import _other_network, witness_of
+from privctl.train.release.reload_check import _other_network, witness_of
 from tests.zoo.shrink import build
 
 CAUSAL_LM, IMAGES = TaskName.CAUSAL_LM, TaskName.IMAGE_CLASSIFICATION

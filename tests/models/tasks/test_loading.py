@@ -29,8 +29,8 @@ from privctl.models.normalisation import batch_norms
 from privctl.models.tasks.base import evaluation_mode
 from privctl.models.tasks.build import text_task
 from privctl.reports.files import now
-from privctl.train.released_model import save_network
-from privctl.train.reload_check import witness_of
+from privctl.train.release.model import save_network
+from privctl.train.release.reload_check import witness_of
 from tests.audits.tiny import save_model, save_tokenizer
 from tests.models.tasks.small import RECORDS, architecture, config, words
 from tests.zoo.shrink import build

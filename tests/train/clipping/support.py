@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import ClippedBatch, Clipping, PerExample
+from privctl.train.settings.choices import ClippingStyle
 
 Gradients = dict[str, Tensor]
 Batch = dict[str, Tensor]

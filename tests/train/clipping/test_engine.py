@@ -13,10 +13,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from privctl.domain.errors import CommandError, InputError
-from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import Clipping, PerExample, check, engine, rules
 from privctl.train.clipping.sinks import Added, Kept, Measured
 from privctl.train.clipping.terms import Dense, GradientTerm
+from privctl.train.settings.choices import ClippingStyle
 from tests.train.clipping.support import (
     agree,
     causal,

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from privctl.domain.errors import InputError
 from privctl.integrations.make_private import make_private
-from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import Clipping, PerExample, generic, promotion, terms
 from privctl.train.clipping.promotion import promotion_sentence
 from privctl.train.clipping.rerun import Mode
+from privctl.train.settings.choices import ClippingStyle
 from tests.train.clipping.support import Batch, agree, clipped_sum, distance, length, looped, run, squared
 
 ROWS, PLACES, WIDTH = 6, 8, 8

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from privctl.domain.errors import InputError
-from privctl.train import memory
-from privctl.train.choices import ClippingStyle
 from privctl.train.clipping import Clipping, PerExample, check, sinks
 from privctl.train.clipping.engine import NotFiniteError
 from privctl.train.clipping.factors import ROUNDING_MARGIN
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.measure import merge, squares_by_parameter
-from privctl.train.contribution.training_job import clipping_of
-from privctl.train.memory import checkpointed
 from privctl.train.methods.clipped import METHOD as CLIPPED
-from privctl.train.tensor_bytes import TensorBytes
+from privctl.train.network import memory
+from privctl.train.network.memory import checkpointed
+from privctl.train.network.tensor_bytes import TensorBytes
+from privctl.train.settings.choices import ClippingStyle
+from privctl.train.steps.contribution import clipping_of
 from tests.train.clipping.support import Batch, Gradients, Losses, agree, causal, classified, distance, length, tokens
 from tests.train.clipping.test_families import GROUPED, gpt2
 from tests.train.clipping.test_promotion import RelativeBias

@@ -24,9 +24,11 @@ from privctl.models.language import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.contribution import DependentRecordsError
-from privctl.train.contribution.training_job import gradient_stages, run_contribution_test
-from privctl.train.prepare import TrainingJob, prepare
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.methods import method_named
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.prepare import prepare
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.steps.contribution import gradient_stages, run_contribution_test
 from tests.models.tasks.small import words
 from tests.train.contribution.architectures import Architecture
 
@@ -99,7 +101,7 @@ def job_of(each: Architecture, folder: Path, method: str = "dp-sgd", **changes: 
         data = replace(data, labels=("a", "b"))
     budget = BudgetRequest(noise_multiplier=1.0) if method == "dp-sgd" else BudgetRequest()
     request = RetrainRequest(
-        method_name=method,
+        method=method_named(method),
         model=ModelRequest(path=folder / "model", from_scratch=True),
         data=data,
         task=each.task,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.train.choices import ClippingStyle, DerivativeMethod, FormatName
 from privctl.train.clipping import Clipping
 from privctl.train.clipping.rerun import Mode
 from privctl.train.contribution import (
@@ -27,6 +26,7 @@ from privctl.train.contribution.findings import ROUNDING, ROUNDING_QUANTIZED
 from privctl.train.directional import Derivatives, FiredGroup, direction
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized import layers as layers_module
+from privctl.train.settings.choices import ClippingStyle, DerivativeMethod, FormatName
 from tests.train.contribution.planted import FAULTS, SOUND, Network, task
 from tests.train.quantized.test_soundness import coupled
 

@@ -21,8 +21,8 @@ from privctl.domain.guarantee import AssumptionState, Guarantee
 from privctl.models.tasks.language import CausalLanguage
 from privctl.reports.files import read_report
 from privctl.train.clipping.sinks import Kept
-from privctl.train.loop import Trainer
 from privctl.train.methods.ferret.trainer import FerretTrainer
+from privctl.train.steps.loop import Trainer
 from tests.models.tasks.small import architecture, words
 from tests.zoo.shrink import build, write_data
 

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from privctl.train.directional import Derivatives, attention
 from privctl.train.directional.attention import blockwise_attention
-from privctl.train.tensor_bytes import TensorBytes
+from privctl.train.network.tensor_bytes import TensorBytes
 from tests.train.directional.support import case
 
 LEVEL: Any = forward_ad

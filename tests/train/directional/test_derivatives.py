@@ -12,9 +12,9 @@ from torch.func import functional_call, grad
 from torch.nn import functional
 
 from privctl.domain.errors import InputError
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives, agreement, cost, direction, forward, passes
 from privctl.train.directional.queries import FiredGroup
+from privctl.train.settings.choices import DerivativeMethod
 from tests.train.clipping.support import causal, classified, squared, tokens
 from tests.train.clipping.test_engine import Adapted
 from tests.train.clipping.test_families import gpt2, resnet

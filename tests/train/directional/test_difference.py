@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives, SignAgreement, agreement, difference, reverse
 from privctl.train.directional.queries import queries_for
+from privctl.train.settings.choices import DerivativeMethod
 from tests.train.clipping.support import squared
 from tests.train.directional.support import Case, case, groups, state
 

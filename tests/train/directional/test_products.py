@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.train.choices import DerivativeMethod
 from privctl.train.clipping import check
 from privctl.train.clipping.embedding import Lookup
 from privctl.train.directional import Derivatives, FiredGroup, direction, products
+from privctl.train.settings.choices import DerivativeMethod
 from tests.train.clipping.test_families import gpt2
 from tests.train.directional.support import case, groups
 

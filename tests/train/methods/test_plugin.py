@@ -18,9 +18,10 @@ from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.events import Ledger
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from privctl.train.gradient_training import MethodHooks, train_by_gradients
-from privctl.train.method import Method, MethodSettings, option
 from privctl.train.methods import METHODS, method_named
+from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
+from privctl.train.runs.method import TrainingMethod
+from privctl.train.settings.method_settings import MethodSettings, option
 from tests.cli.test_examples import records, save_model
 from verify import methods as verified
 from verify.method import ExpectedMethod, StatedTraining
@@ -83,10 +84,10 @@ def _too_loud(mechanism: Any, said: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Method, ExpectedMethod], None]]:
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[TrainingMethod, ExpectedMethod], None]]:
     """Adds a method's two rows."""
 
-    def add(method: Method, expected: ExpectedMethod) -> None:
+    def add(method: TrainingMethod, expected: ExpectedMethod) -> None:
         for rows, name, value in ((METHODS, "METHOD", method), (verified.METHODS, "EXPECTED", expected)):
             module = types.ModuleType(f"tests_{method.name}_{name.lower()}")
             setattr(module, name, value)
@@ -100,9 +101,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Method, Expec
 
 
 @pytest.fixture
-def loud(install: Callable[[Method, ExpectedMethod], None]) -> None:
+def loud(install: Callable[[TrainingMethod, ExpectedMethod], None]) -> None:
     """A method without noise or clipping, which promises nothing."""
-    method = Method(
+    method = TrainingMethod(
         name="loud", help="Train MODEL loudly.", takes=("schedule",), clips=False, voided="",
         warning="nothing protects these examples", sampled=lambda _: False, **_SHARED,
     )  # fmt: skip
@@ -110,9 +111,9 @@ def loud(install: Callable[[Method, ExpectedMethod], None]) -> None:
 
 
 @pytest.fixture
-def hushed(install: Callable[[Method, ExpectedMethod], None]) -> None:
+def hushed(install: Callable[[TrainingMethod, ExpectedMethod], None]) -> None:
     """A method with a guarantee."""
-    method = Method(
+    method = TrainingMethod(
         name="hushed", help="Train MODEL behind noise.", takes=("clipping", "schedule", "budget"), noised=True,
         private=True, guaranteed=True, warning="turn it down", sampled=lambda _: True, **_SHARED,
     )  # fmt: skip
@@ -206,12 +207,12 @@ def test_its_own_check_speaks_before_anything_is_read(
 
 def test_resuming_with_another_setting_is_refused(loud: None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from privctl.parallel import Workers
-    from privctl.train.prepare import prepare
-    from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
-    from privctl.train.session import open_folder
+    from privctl.train.preparation.prepare import prepare
+    from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.train.state.resuming import open_folder
 
     request = RetrainRequest(
-        method_name="loud", settings=LoudSettings(volume=4), model=ModelRequest(path=Path("model")),
+        method=method_named("loud"), settings=LoudSettings(volume=4), model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("train.jsonl")), output=Path("out"), steps=2, batch_size=8, device="cpu",
     )  # fmt: skip
     made, _ = open_folder(prepare(request), Workers())
@@ -228,12 +229,12 @@ def test_resuming_with_another_setting_is_refused(loud: None, folder: Path, caps
 
 def test_settings_of_another_method_are_refused(loud: None) -> None:
     from privctl.train.methods.dp_sgd import DpSgdSettings
-    from privctl.train.request import DataRequest, ModelRequest, RetrainRequest
+    from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
 
     files = {"model": ModelRequest(path=Path("m")), "data": DataRequest(train=Path("d")), "output": Path("o")}
     with pytest.raises(ValueError, match="LoudSettings"):
-        RetrainRequest(method_name="loud", settings=DpSgdSettings(), **files)
-    assert isinstance(RetrainRequest(method_name="loud", **files).settings, LoudSettings), "its own defaults"
+        RetrainRequest(method=method_named("loud"), settings=DpSgdSettings(), **files)
+    assert isinstance(RetrainRequest(method=method_named("loud"), **files).settings, LoudSettings), "its own defaults"
 
 
 def test_a_required_setting_that_is_left_out_is_a_usage_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from privctl.train.choices import FormatName
 from privctl.train.clipping import ClippedBatch, Clipping, PerExample
 from privctl.train.quantized import FORMATS, QuantizedLayers
+from privctl.train.settings.choices import FormatName
 from tests.train.clipping.support import Batch, Gradients, Losses, count, looped, rows
 
 SEED = b"test"

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from privctl.train.choices import FormatName
 from privctl.train.quantized import FORMATS, hardware
 from privctl.train.quantized.floating import Float8, Float8Kind
 from privctl.train.quantized.rounding import round_rows
+from privctl.train.settings.choices import FormatName
 from tests.train.quantized.support import quantized
 
 CAPABLE = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from privctl.domain.errors import CommandError
-from privctl.train.choices import FormatName
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized.rounding import round_rows
+from privctl.train.settings.choices import FormatName
 from tests.train.clipping.support import (
     Batch,
     Losses,

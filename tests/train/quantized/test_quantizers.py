@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from privctl.domain.errors import CommandError
-from privctl.train.choices import FormatName
 from privctl.train.quantized import FORMATS, luq_fp4
 from privctl.train.quantized.floating import Float8, Float8Kind, Luq
 from privctl.train.quantized.rounding import Quantizer, round_rows
 from privctl.train.quantized.uniform import SignedIntegers, UniformLevels
+from privctl.train.settings.choices import FormatName
 
 DRAWS = 400_000
 #: A z of this size comes by chance once in 10^9 tests.

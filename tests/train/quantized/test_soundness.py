@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import InputError
-from privctl.train.choices import FormatName
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.clipping.engine import NotFiniteError
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized import layers as layers_module
+from privctl.train.settings.choices import FormatName
 from tests.train.clipping.support import (
     Batch,
     Losses,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privctl.train.method import Method
 from privctl.train.methods.dp_sgd import TUNING
 from privctl.train.methods.dpquant.settings import DpquantSettings
+from privctl.train.runs.method import TrainingMethod
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.domain.training_plan import TrainingPlan
-    from privctl.train.method import SideReleases
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import RetrainRequest
-    from privctl.train.session import Session
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.request import RetrainRequest, SideReleases
+    from privctl.train.settings.session import Session
 
 
 def _check(request: RetrainRequest) -> None:
@@ -41,7 +40,7 @@ def _plan(job: TrainingJob) -> TrainingPlan:
     return plan_dpquant(job)
 
 
-METHOD = Method(
+METHOD = TrainingMethod(
     name="dpquant",
     help="""Train MODEL as dp-sgd does, with most layers in few bits (simulated, but for FP8 where a GPU has it).
 

@@ -15,17 +15,17 @@ from privctl.models.choices import TaskName
 from privctl.models.language import quiet_transformers
 from privctl.models.tasks.classification import ImageClassification
 from privctl.models.tasks.sounds import SoundClassification
-from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.cost import multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
 from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
 from privctl.train.quantized import FORMATS, NumberFormat, QuantizedLayers, luq_fp4
+from privctl.train.settings.choices import FormatName
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import RetrainRequest
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.request import RetrainRequest
 
 #: Of the layers, where nothing else is asked for.
 DEFAULT_FRACTION = 0.75

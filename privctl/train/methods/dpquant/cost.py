@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.pytorch_utils import Conv1D
 
 from privctl.models.tasks.base import evaluation_mode
-from privctl.train.choices import FormatName
+from privctl.train.settings.choices import FormatName
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,8 +9,8 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
-from privctl.train.request import RetrainRequest
-from privctl.train.settings import whole_epochs
+from privctl.train.settings.recipe import whole_epochs
+from privctl.train.settings.request import RetrainRequest
 
 #: A measurement sees so many examples, or this part of a batch where that is more. With n layers it takes n + 1 forward
 #: passes of them, and a step about three of the whole batch.

@@ -15,9 +15,9 @@ from privctl.models.tasks.base import Task
 from privctl.train.methods.dpquant.draw import Floats
 from privctl.train.methods.dpquant.schedule import LayerSchedule
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, PublicSensitivity
-from privctl.train.precision import Mark
 from privctl.train.quantized import QuantizedLayers
-from privctl.train.settings import whole_epochs
+from privctl.train.settings.recipe import whole_epochs
+from privctl.train.steps.precision import Mark
 
 _PREFIX = "dpquant."
 #: The place of a rehearsal's words, behind those of steps and measurements.

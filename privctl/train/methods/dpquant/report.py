@@ -16,15 +16,15 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Status, status_of
 from privctl.domain.report import PrivacyReport
-from privctl.train.choices import FormatName
-from privctl.train.loop import FinishedRun
 from privctl.train.methods.dpquant.choice import asked_of, format_of
 from privctl.train.methods.dpquant.cost import SPEEDS, faster
 from privctl.train.methods.dpquant.measurements import measurements_of
 from privctl.train.methods.dpquant.quantization import Quantization
 from privctl.train.methods.dpquant.sensitivity import MOST_PUBLIC
 from privctl.train.methods.dpquant.settings import LayerMode
-from privctl.train.prepare import TrainingJob
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.settings.choices import FormatName
+from privctl.train.steps.loop import FinishedRun
 
 SCALES = (
     "a linear layer's inputs and gradients have a scale for each position, a convolution's for each example, and "

@@ -11,27 +11,28 @@ import torch
 from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
 from privctl.randomness import NoiseSource
-from privctl.train.dry_run import plan_gradients
-from privctl.train.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
 from privctl.train.methods.dpquant.quantization import Measuring, PublicMeasuring, Quantization
 from privctl.train.methods.dpquant.report import amended
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, Losses, PublicSensitivity
-from privctl.train.micro_batches import MicroBatches
-from privctl.train.prepare import beside
-from privctl.train.public_seed import SEED_FILE, public_seed
-from privctl.train.sampling import PoissonBatches
-from privctl.train.session import Session, shared_source
-from privctl.train.sharding import in_step
+from privctl.train.preparation.prepare import beside
+from privctl.train.runs.dry_run import plan_gradients
+from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
+from privctl.train.runs.placing import in_step
+from privctl.train.runs.setup import shared_source
+from privctl.train.settings.session import Session
+from privctl.train.state.public_seed import SEED_FILE, public_seed
+from privctl.train.steps.micro_batches import MicroBatches
+from privctl.train.steps.sampling import PoissonBatches
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from privctl.domain.report import PrivacyReport
     from privctl.domain.training_plan import TrainingPlan
-    from privctl.train.loop import FinishedRun
-    from privctl.train.prepare import TrainingJob
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.steps.loop import FinishedRun
 
 
 def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:

@@ -20,9 +20,9 @@ from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.clipping.shards import begin_anew
 from privctl.train.methods.dpquant.draw import Floats
-from privctl.train.micro_batches import MicroBatches
 from privctl.train.quantized import QuantizedLayers
-from privctl.train.sampling import BatchSource
+from privctl.train.steps.micro_batches import MicroBatches
+from privctl.train.steps.sampling import BatchSource
 
 #: Losses (n,) of a batch.
 Losses = Callable[[Mapping[str, Tensor]], Tensor]

@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from privctl.domain.ranges import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, CHANCE, COUNT, Range
-from privctl.train.choices import FormatName
-from privctl.train.method import MethodSettings, option, required
+from privctl.train.settings.choices import FormatName
+from privctl.train.settings.method_settings import MethodSettings, option, required
 
 
 class LayerMode(StrEnum):

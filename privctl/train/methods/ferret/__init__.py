@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from privctl.train.choices import DerivativeMethod
-from privctl.train.method import Method
-from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
+from privctl.train.methods.ferret.settings import STREAM_SUFFIX, FerretSettings, ReleaseKind
+from privctl.train.runs.method import TrainingMethod
+from privctl.train.settings.choices import DerivativeMethod
 
 if TYPE_CHECKING:
     from privctl.domain.progress import Progress
     from privctl.domain.report import PrivacyReport
     from privctl.domain.training_plan import TrainingPlan
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import ReplayRequest, RetrainRequest
-    from privctl.train.session import Session
-
-#: Of the stream of updates, which lies beside the model.
-STREAM_SUFFIX = ".updates.safetensors"
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.request import ReplayRequest, RetrainRequest
+    from privctl.train.settings.session import Session
 
 
 def _sampled(request: RetrainRequest) -> bool:
@@ -53,7 +50,7 @@ def _replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     return replay(request, progress)
 
 
-METHOD = Method(
+METHOD = TrainingMethod(
     name="ferret",
     help="""Train MODEL by published signs: derivatives of groups of tensors along public random directions.
 

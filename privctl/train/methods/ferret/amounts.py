@@ -19,9 +19,9 @@ from privctl.train.clipping.factors import rounding_margin
 from privctl.train.directional import FiredGroup
 from privctl.train.methods.ferret.compare import EXAMPLES, ComparisonCount, SignComparison
 from privctl.train.methods.ferret.publish import Publisher, clipped
-from privctl.train.micro_batches import MicroBatches
-from privctl.train.sampling import BatchSource
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.micro_batches import MicroBatches
+from privctl.train.steps.sampling import BatchSource
 
 Direction = Mapping[str, Tensor]
 _PREFIX = "met."

@@ -13,9 +13,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives, FiredGroup, SignAgreement, agreement
 from privctl.train.directional.passes import Losses, Randomness
+from privctl.train.settings.choices import DerivativeMethod
 
 #: Signs compared in a run, in its first steps that publish, and in one step.
 SIGNS, _SIGNS_A_STEP = 12, 4

@@ -10,20 +10,7 @@ from privctl.accounting.ledger import epsilon_bound
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
-from privctl.train.adapters import adapted
-from privctl.train.contribution.training_job import run_contribution_test
 from privctl.train.directional import Derivatives, FiredGroup, direction
-from privctl.train.dry_run import (
-    NOISE_MULTIPLIER,
-    FixedBatches,
-    MadeUp,
-    Stopwatch,
-    compared,
-    made_up,
-    outline,
-    with_epsilon,
-)
-from privctl.train.memory import peak_memory
 from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.groups import trainable
 from privctl.train.methods.ferret.planning import (
@@ -35,16 +22,29 @@ from privctl.train.methods.ferret.planning import (
     too_random,
 )
 from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
-from privctl.train.public_seed import SEED_BYTES
-from privctl.train.session import prepared
+from privctl.train.network.adapters import adapted
+from privctl.train.network.memory import peak_memory
+from privctl.train.runs.dry_run import (
+    NOISE_MULTIPLIER,
+    FixedBatches,
+    MadeUp,
+    Stopwatch,
+    compared,
+    made_up,
+    outline,
+    with_epsilon,
+)
+from privctl.train.runs.setup import prepared
+from privctl.train.state.public_seed import SEED_BYTES
+from privctl.train.steps.contribution import run_contribution_test
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from privctl.domain.training_plan import TrainingPlan
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import RetrainRequest
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.request import RetrainRequest
 
 #: What a budget sets, by the kind of release.
 _AMOUNTS = {

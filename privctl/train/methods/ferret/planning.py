@@ -15,8 +15,6 @@ from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SignBits
 from privctl.domain.shown import counted
-from privctl.train.budget import require_one
-from privctl.train.choices import DerivativeMethod
 from privctl.train.contribution import ClippedDerivatives, ComputationStage
 from privctl.train.contribution.findings import ROUNDING_REDUCED
 from privctl.train.directional import Derivatives, FiredGroup, direction
@@ -31,15 +29,17 @@ from privctl.train.methods.ferret.publish import (
 )
 from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, FerretSettings, Publish, ReleaseKind
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.signal_to_noise import SignalToNoise, signs_too_random, too_little
+from privctl.train.preparation.budget import require_one
+from privctl.train.preparation.signal_to_noise import SignalToNoise, signs_too_random, too_little
+from privctl.train.settings.choices import DerivativeMethod
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from privctl.randomness import NoiseSource
-    from privctl.train.prepare import TrainingJob
-    from privctl.train.request import RetrainRequest
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.request import RetrainRequest
 
 #: Releases whose fire probability follows from a budget of nats.
 IN_NATS = (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED)

@@ -15,17 +15,18 @@ from privctl.models.vocabulary import vocabulary_from_file
 from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
-from privctl.train.adapters import adapted, merged
 from privctl.train.methods.ferret.amounts import RecordedStream
 from privctl.train.methods.ferret.groups import cut, trainable
 from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream
 from privctl.train.methods.ferret.trainer import FerretTrainer
-from privctl.train.prepare import choose_trained
-from privctl.train.released_adapter import released_adapter
-from privctl.train.released_model import require_places, save_network
-from privctl.train.reload_check import witness_of
-from privctl.train.request import ModelRequest, ReplayRequest
-from privctl.train.tensors import named_tensors
+from privctl.train.network.adapters import adapted, merged
+from privctl.train.network.tensors import named_tensors
+from privctl.train.preparation.places import require_places
+from privctl.train.preparation.prepare import choose_trained
+from privctl.train.release.adapter import released_adapter
+from privctl.train.release.model import save_network
+from privctl.train.release.reload_check import witness_of
+from privctl.train.settings.request import ModelRequest, ReplayRequest
 
 _POST_PROCESSING = (
     "made from the stream and the first model alone, so it gives away what the stream does and nothing more: what is "

@@ -20,27 +20,26 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.files import digested_artifact, now, versions
-from privctl.train import withheld
-from privctl.train.choices import DerivativeMethod
-from privctl.train.contribution.training_job import with_contribution_test
 from privctl.train.directional import SignAgreement
-from privctl.train.gradient_noise import GradientNoise
+from privctl.train.logs import withheld
 from privctl.train.methods.dp_sgd import TUNING
 from privctl.train.methods.ferret.planning import FerretPlan, released_by
 from privctl.train.methods.ferret.settings import FerretSettings, ReleaseKind
 from privctl.train.methods.ferret.trainer import FinishedFerret
-from privctl.train.prepare import TrainingJob
-from privctl.train.report import (
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.release.premises import premises, secret_noise
+from privctl.train.release.report import (
     evidence_of,
     loaded_on,
     owner_of,
     parameters_of,
-    premises,
     require_unchanged,
-    secret_noise,
     start_files,
     zeroed_of,
 )
+from privctl.train.settings.choices import DerivativeMethod
+from privctl.train.steps.contribution import with_contribution_test
+from privctl.train.steps.gradient_noise import GradientNoise
 
 _AVERAGE = (
     "signs as published have no (epsilon, delta) guarantee: the nats are an average over the data, and one record that "

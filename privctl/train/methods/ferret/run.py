@@ -11,13 +11,11 @@ from privctl.models.normalisation import require_initial
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
 from privctl.reports.files import pending_artifact
-from privctl.train.adapters import merged
 from privctl.train.clipping.products import full_precision
 from privctl.train.contribution.network_state import seed_dropout_secretly
-from privctl.train.contribution.training_job import run_contribution_test, too_rough
 from privctl.train.directional import Derivatives
-from privctl.train.gradient_noise import KeyedNoise
-from privctl.train.methods.ferret import STREAM_SUFFIX
+from privctl.train.logs.observed import observed
+from privctl.train.logs.withheld import staged_private
 from privctl.train.methods.ferret.amounts import PrivateExamples
 from privctl.train.methods.ferret.compare import SignComparison
 from privctl.train.methods.ferret.groups import trainable
@@ -30,7 +28,7 @@ from privctl.train.methods.ferret.planning import (
     too_random,
 )
 from privctl.train.methods.ferret.report import FerretRun, private_notes, report_for
-from privctl.train.methods.ferret.settings import FerretSettings, Publish
+from privctl.train.methods.ferret.settings import STREAM_SUFFIX, FerretSettings, Publish
 from privctl.train.methods.ferret.stream import (
     Origin,
     Stream,
@@ -40,29 +38,24 @@ from privctl.train.methods.ferret.stream import (
     staged_stream,
 )
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
-from privctl.train.observed import observed
-from privctl.train.public_seed import SEED_FILE, public_seed
-from privctl.train.released_adapter import released_adapter
-from privctl.train.released_model import save_network
-from privctl.train.reload_check import witness_of
-from privctl.train.sampling import BatchSource, Passes, PoissonBatches
-from privctl.train.session import (
-    Session,
-    adapted_once_tried,
-    measured,
-    mention_saved_state,
-    open_folder,
-    prepared,
-    shared_source,
-)
-from privctl.train.tensors import named_tensors
-from privctl.train.withheld import staged_private
+from privctl.train.network.adapters import merged
+from privctl.train.network.tensors import named_tensors
+from privctl.train.release.adapter import released_adapter
+from privctl.train.release.model import save_network
+from privctl.train.release.reload_check import witness_of
+from privctl.train.runs.setup import adapted_once_tried, measured, prepared, shared_source
+from privctl.train.settings.session import Session
+from privctl.train.state.public_seed import SEED_FILE, public_seed
+from privctl.train.state.resuming import mention_saved_state, open_folder
+from privctl.train.steps.contribution import run_contribution_test, too_rough
+from privctl.train.steps.gradient_noise import KeyedNoise
+from privctl.train.steps.sampling import BatchSource, Passes, PoissonBatches
 
 if TYPE_CHECKING:
     from torch import nn
 
     from privctl.domain.report import Artifact, PrivacyReport
-    from privctl.train.prepare import TrainingJob
+    from privctl.train.preparation.job import TrainingJob
 
 
 def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from privctl.domain.ranges import AMOUNT, CHANCE, Range
-from privctl.train.choices import DerivativeMethod
-from privctl.train.method import MethodSettings, option
+from privctl.train.settings.choices import DerivativeMethod
+from privctl.train.settings.method_settings import MethodSettings, option
 
+#: Of the stream of updates, which lies beside the model.
+STREAM_SUFFIX = ".updates.safetensors"
 #: The largest log-odds of a true sign on offer: e^44 + 1 is the last such number below 2^64.
 MOST_BIT_EPSILON = 44.0
 

@@ -28,7 +28,7 @@ from privctl.storage.reader import SafetensorsFile
 from privctl.train.methods.ferret.groups import Groups
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.tensors import read_tensors, staged_tensors
+from privctl.train.network.tensors import read_tensors, staged_tensors
 
 #: Key of the header's metadata that holds the recipe, as JSON.
 _KEY = "privctl.updates"

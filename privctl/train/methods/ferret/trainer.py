@@ -16,15 +16,16 @@ from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.train.directional import FiredGroup, direction
-from privctl.train.loop import FinishedRun
 from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples, UpdateSource, finite
 from privctl.train.methods.ferret.groups import Groups, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.update import UpdateRule, Updates
-from privctl.train.run_folder import RunFolder, SavedState
-from privctl.train.settings import whole_epochs
-from privctl.train.tensors import load_tensors, named_tensors, require_finite
-from privctl.train.watch import Unwatched, Watch
+from privctl.train.network.tensors import load_tensors, named_tensors, require_finite
+from privctl.train.settings.recipe import whole_epochs
+from privctl.train.state.run_folder import RunFolder
+from privctl.train.steps.loop import FinishedRun
+from privctl.train.steps.saved_state import SavedState
+from privctl.train.steps.watch import Unwatched, Watch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.mechanism import Optimizer
-from privctl.train.choices import Schedule
 from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
-from privctl.train.settings import share_at
+from privctl.train.settings.choices import Schedule
+from privctl.train.settings.recipe import share_at
 
 #: AdamW's guard against a division by zero, as in torch.
 _EPS = 1e-8

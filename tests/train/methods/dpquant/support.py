@@ -13,11 +13,11 @@ from privctl.models.choices import TaskName
 from privctl.models.tasks.base import group_by_length
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
-from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, PublicSensitivity
-from privctl.train.micro_batches import MicroBatches
 from privctl.train.quantized import FORMATS, QuantizedLayers
-from privctl.train.sampling import PoissonBatches
+from privctl.train.settings.choices import FormatName
+from privctl.train.steps.micro_batches import MicroBatches
+from privctl.train.steps.sampling import PoissonBatches
 
 CPU = torch.device("cpu")
 NAMES = ("0", "2", "4")

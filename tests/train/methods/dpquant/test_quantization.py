@@ -17,19 +17,19 @@ from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
-from privctl.train.choices import FormatName
 from privctl.train.clipping.factors import Clipping
-from privctl.train.gradient_noise import KeyedNoise
-from privctl.train.loop import Trainer
 from privctl.train.methods.dpquant.quantization import Measuring, Quantization
 from privctl.train.methods.dpquant.schedule import LayerSchedule
 from privctl.train.methods.dpquant.settings import LayerMode
 from privctl.train.quantized import FORMATS, QuantizedLayers
-from privctl.train.run_folder import RunFolder
-from privctl.train.sampling import PoissonBatches
-from privctl.train.settings import TrainingSettings
-from tests.train.logs import begun
+from privctl.train.settings.choices import FormatName
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.state.run_folder import RunFolder
+from privctl.train.steps.gradient_noise import KeyedNoise
+from privctl.train.steps.loop import Trainer
+from privctl.train.steps.sampling import PoissonBatches
 from tests.train.methods.dpquant.support import CPU, NAMES, Blobs, network, sensitivity
+from tests.train.state.release_logs import begun
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

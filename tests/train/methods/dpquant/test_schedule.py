@@ -10,10 +10,10 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from privctl.domain.errors import CommandError
-from privctl.train.choices import FormatName
 from privctl.train.methods.dpquant.cost import faster, multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
 from privctl.train.methods.dpquant.settings import LayerMode
+from privctl.train.settings.choices import FormatName
 
 NAMES = tuple("abcdefgh")
 COSTS = (1.0, 2.0, 3.0, 4.0, 10.0, 20.0, 30.0, 30.0)

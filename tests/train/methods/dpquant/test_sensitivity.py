@@ -16,7 +16,7 @@ from privctl.randomness import NoiseSource
 from privctl.train.methods.dpquant import sensitivity as module
 from privctl.train.methods.dpquant.sensitivity import PLACES, clipped
 from privctl.train.quantized import rounding
-from privctl.train.sampling import PoissonBatches
+from privctl.train.steps.sampling import PoissonBatches
 from tests.train.methods.dpquant.support import NAMES, Blobs, network, public_sensitivity, sensitivity
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,7 +13,6 @@ from privctl.models.choices import TaskName
 from privctl.models.tasks.base import group_by_length
 from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret.amounts import PrivateExamples, RecordedStream
 from privctl.train.methods.ferret.groups import cut, trainable
@@ -21,8 +20,9 @@ from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import Publisher, Signs
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.sampling import BatchSource, Passes, PoissonBatches
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.choices import DerivativeMethod
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.sampling import BatchSource, Passes, PoissonBatches
 
 CPU = torch.device("cpu")
 EXAMPLES, BATCH = 20, 5

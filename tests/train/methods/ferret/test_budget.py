@@ -20,11 +20,12 @@ from privctl.accounting.randomized_response import exact_epsilon, one_bit_epsilo
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian
-from privctl.train.budget import recipe_for
+from privctl.train.methods import method_named
 from privctl.train.methods.ferret.planning import FerretPlan, plan_for
 from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind
-from privctl.train.prepare import TrainingJob
-from privctl.train.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from privctl.train.preparation.budget import recipe_for
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 
 #: 10,000 examples in batches of 50 for five epochs are 1,000 steps of rate 0.005
 #: (docs/theory.md#mutual-information-of-sign-bits).
@@ -44,7 +45,7 @@ def plan(tensors: int = 148, seed: bytes = b"public", **changes: Any) -> FerretP
     )
     whole = {name: changes.pop(name) for name in ("epochs", "steps") if name in changes}
     request = RetrainRequest(
-        method_name="ferret",
+        method=method_named("ferret"),
         model=ModelRequest(path=Path("model")),
         data=DataRequest(train=Path("data")),
         output=Path("output"),

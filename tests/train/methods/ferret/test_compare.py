@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import RunInterruptedError
-from privctl.train.choices import DerivativeMethod
 from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret import compare
 from privctl.train.methods.ferret.amounts import DerivativeStats, PrivateExamples
 from privctl.train.methods.ferret.compare import EXAMPLES, SIGNS, ComparisonCount, SignComparison
 from privctl.train.methods.ferret.trainer import FerretTrainer
-from privctl.train.run_folder import RunFolder
+from privctl.train.settings.choices import DerivativeMethod
+from privctl.train.state.run_folder import RunFolder
 from tests.train.methods.ferret.support import BATCH, Points, rows, stopping, trainer, weights
 
 

@@ -1,7 +1,7 @@
 """The guarantee of ``--release gaussian`` from outside: a canary in the real loop, and what its steps give away.
 
 Each step is a run by itself, of which an attacker sees the published value along the canary's direction; bounds are
-those of ``tests.train.test_guarantee``. Losses are linear, so weights do not matter.
+those of ``tests.train.runs.test_guarantee``. Losses are linear, so weights do not matter.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from privctl.train.methods.ferret.publish import NoisySums
 from privctl.train.methods.ferret.settings import Publish
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.sampling import PoissonBatches
-from privctl.train.settings import TrainingSettings
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.sampling import PoissonBatches
 from tests.train.methods.ferret.support import CPU
-from tests.train.test_guarantee import ALPHA, DELTA, EPSILON, RECORDS, certified_epsilon, records
-from tests.train.test_loop import Points
+from tests.train.runs.test_guarantee import ALPHA, DELTA, EPSILON, RECORDS, certified_epsilon, records
+from tests.train.steps.test_loop import Points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,7 +122,7 @@ def test_many_runs_show_a_part_of_what_is_claimed() -> None:
 
 
 # With fresh seeds, a quarter of the noise shows in 500 steps with probability above 0.95: the law is that of
-# ``tests.train.test_guarantee``. ``test_publish`` finds half of it in quick tests.
+# ``tests.train.runs.test_guarantee``. ``test_publish`` finds half of it in quick tests.
 @pytest.mark.parametrize(("part", "runs"), [pytest.param(2, 3000, marks=pytest.mark.slow), (4, 1000)])
 def test_too_little_noise_is_found(part: int, runs: int) -> None:
     assert measured(honest(noise() / part), runs) > EPSILON

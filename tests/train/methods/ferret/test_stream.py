@@ -14,7 +14,6 @@ from privctl.domain.errors import InputError
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import TaskName
 from privctl.storage.reader import SafetensorsFile
-from privctl.train.choices import Schedule
 from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
 from privctl.train.methods.ferret.stream import (
     Origin,
@@ -26,7 +25,8 @@ from privctl.train.methods.ferret.stream import (
     staged_stream,
 )
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.tensors import read_tensors, write_tensors
+from privctl.train.network.tensors import read_tensors, write_tensors
+from privctl.train.settings.choices import Schedule
 
 RECIPE = StreamRecipe(
     seed="00ff",

@@ -12,12 +12,12 @@ import torch
 from privctl.domain.errors import InputError, RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.randomness import NoiseSource
-from privctl.train.choices import Schedule
 from privctl.train.directional import direction
 from privctl.train.methods.ferret.amounts import PrivateExamples, RecordedStream
 from privctl.train.methods.ferret.publish import DitheredSigns, NoisySums, Publisher, Responses
 from privctl.train.methods.ferret.settings import Publish, SilentMomentum, UpdateScale
-from privctl.train.run_folder import RunFolder
+from privctl.train.settings.choices import Schedule
+from privctl.train.state.run_folder import RunFolder
 from tests.train.methods.ferret.support import (
     BATCH,
     EXAMPLES,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from privctl.domain.mechanism import Optimizer
-from privctl.train.choices import Schedule
 from privctl.train.methods.ferret.settings import SilentMomentum, UpdateScale
 from privctl.train.methods.ferret.update import UpdateRule, Updates
-from privctl.train.optimizers import DecayedSGD
+from privctl.train.settings.choices import Schedule
+from privctl.train.steps.optimizers import DecayedSGD
 
 STEPS = 120
 SHAPES = {"a": (4, 3), "b": (5,), "c": (2, 2)}

@@ -1,0 +1,252 @@
+"""Logs of a training for other programs: a CSV file, TensorBoard, Weights & Biases, MLflow.
+
+Every sink is its library's own writer. What is private is withheld from logs as it is from reports, and with it all
+that follows from the secret batches, such as time and memory, unless --show-unprotected asks for it. A step is logged
+once, also across --resume: what was logged beyond the state that a run continues from is removed, hidden, or not
+written again.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from privctl.domain.errors import FileSystemError, PrivctlError
+from privctl.storage.atomic import write_bytes
+from privctl.storage.reader import read_text
+from privctl.train.logs.live import LiveMeasures
+from privctl.train.logs.withheld import released
+from privctl.train.preparation.log_places import BEGUN, CSV_HEADER, STATE, csv_path, kept_logs, tensorboard_folder
+from privctl.train.settings.choices import LogName
+from privctl.train.settings.request import RetrainRequest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Steps that are logged in a whole run, beside the ends of epochs.
+_POINTS = 200
+#: Measures that follow from how many examples a batch had, and how long they were.
+_OF_BATCHES = ("expected_records_per_second", "memory_bytes")
+
+
+class LogSink(Protocol):
+    """One log."""
+
+    def write(self, step: int, measures: Mapping[str, float]) -> None:
+        """Add the measures of ``step``."""
+        ...
+
+    def close(self) -> None:
+        """Finish the log."""
+        ...
+
+
+@dataclass(slots=True)
+class CsvLog:
+    """Lines of step, measure, value in ``path``, for its owner alone, whole after every write; up to step ``after``."""
+
+    path: Path
+    after: int = 0
+    _rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.after and self.path.is_file():
+            rows = [tuple(row) for row in csv.reader(io.StringIO(read_text(self.path)))]
+            self._rows = [row for row in rows[1:] if len(row) == len(CSV_HEADER) and _step(row[0]) <= self.after]
+        self._save()
+
+    def write(self, step: int, measures: Mapping[str, float]) -> None:
+        """See ``LogSink``."""
+        self._rows += [(str(step), name, repr(value)) for name, value in measures.items()]
+        self._save()
+
+    def close(self) -> None:
+        """See ``LogSink``."""
+
+    def _save(self) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([CSV_HEADER, *self._rows])
+        write_bytes(self.path, text.getvalue().encode())
+
+
+class TensorBoardLog:
+    """Events in ``folder``, which its owner alone may enter; those beyond step ``after`` are hidden."""
+
+    def __init__(self, folder: Path, after: int) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
+        module: Any = importlib.import_module("torch.utils.tensorboard")
+        self._writer: Any = module.SummaryWriter(log_dir=str(folder), purge_step=after + 1)
+
+    def write(self, step: int, measures: Mapping[str, float]) -> None:
+        """See ``LogSink``."""
+        for name, value in measures.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """See ``LogSink``."""
+        self._writer.close()
+
+
+class WandbLog:
+    """A run of Weights & Biases named after ``output``; of the machine, only its system and Python are sent.
+
+    Its folder ``wandb`` beside ``output`` is made for its owner alone.
+    """
+
+    def __init__(self, output: Path, after: int, state: dict[str, Any]) -> None:
+        wandb: Any = importlib.import_module("wandb")
+        settings = wandb.Settings(
+            console="off",
+            save_code=False,
+            disable_git=True,
+            silent=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+        )
+        (output.parent / "wandb").mkdir(mode=0o700, exist_ok=True)
+        self._run: Any = wandb.init(
+            project="privctl",
+            name=output.name,
+            id=state.get("wandb"),
+            resume="allow",
+            dir=str(output.parent),
+            settings=settings,
+        )
+        state["wandb"] = self._run.id
+
+    def write(self, step: int, measures: Mapping[str, float]) -> None:
+        """See ``LogSink``."""
+        self._run.log(dict(measures), step=step)
+
+    def close(self) -> None:
+        """See ``LogSink``."""
+        self._run.finish()
+
+
+class MlflowLog:
+    """A run of MLflow named after ``output``."""
+
+    def __init__(self, output: Path, after: int, state: dict[str, Any]) -> None:
+        self._mlflow: Any = importlib.import_module("mlflow")
+        known = state.get("mlflow")
+        run: Any = self._mlflow.start_run(run_id=known, run_name=None if known else output.name)
+        state["mlflow"] = run.info.run_id
+
+    def write(self, step: int, measures: Mapping[str, float]) -> None:
+        """See ``LogSink``."""
+        self._mlflow.log_metrics(dict(measures), step=step)
+
+    def close(self) -> None:
+        """See ``LogSink``."""
+        self._mlflow.end_run()
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingLog:
+    """Every sink of one run of ``request``; ``live`` measures the steps, and every ``every``-th of them is logged."""
+
+    request: RetrainRequest
+    live: LiveMeasures
+    every: int
+    sinks: Sequence[LogSink]
+    last: Callable[[int], None] = lambda _: None
+    #: Sinks that cannot take back a step: they are given none up to here again.
+    logged: int = 0
+    clock: Callable[[], float] = time.monotonic
+
+    def step(self, begun: int, examples: Sequence[int], losses: Sequence[Tensor]) -> None:
+        """See ``watch.Watch``."""
+        self.live.step(begun, examples, losses)
+        if begun % self.every == 0 or begun == self.live.job.recipe.steps:
+            self._write(begun, self._of_step(begun, self.live.now()))
+
+    def epoch(self, begun: int, measures: Mapping[str, float]) -> None:
+        """See ``watch.Watch``."""
+        shown = measures if self.request.show_unprotected else released(self.request, [measures])[0]
+        names = {"training_loss": "epoch_training_loss"}
+        self._write(begun, {names.get(name, name): value for name, value in shown.items() if name != "step"})
+
+    def _of_step(self, begun: int, measures: Mapping[str, float]) -> Mapping[str, float]:
+        """Of ``measures``, those that a log may hold for the step ``begun``: an earlier step's epsilon is too low."""
+        found = dict(measures)
+        if found.pop("epsilon_at_step", begun) != begun:
+            del found["epsilon"]
+        for name in () if self.live.shown else _OF_BATCHES:
+            found.pop(name, None)
+        return found
+
+    def _write(self, step: int, measures: Mapping[str, float]) -> None:
+        finite = {name: value for name, value in measures.items() if math.isfinite(value)}
+        for sink in self.sinks:
+            if finite and (step > self.logged or isinstance(sink, CsvLog | TensorBoardLog)):
+                sink.write(step, finite)
+        self.last(step)
+
+
+@contextmanager
+def opened_logs(
+    request: RetrainRequest, live: LiveMeasures, *, steps: int, after: int, state: Path | None
+) -> Iterator[TrainingLog | None]:
+    """The run's logs, which continue ``after`` so many steps; None where there are none. ``state`` is the run's folder.
+
+    Raises FileSystemError where a service refuses to begin.
+    """
+    if not request.logs:
+        yield None
+        return
+    kept = kept_logs(state)
+    kept[BEGUN] = sorted({*kept.get(BEGUN, ()), *map(str, request.logs)})
+    if state is not None and request.logs:
+        write_bytes(state / STATE, json.dumps(kept).encode())
+    sinks = [_sink(name, request.output, after, kept) for name in dict.fromkeys(request.logs)]
+    logged = int(kept.get("logged", 0)) if after else 0
+
+    def remember(step: int) -> None:
+        kept["logged"] = max(step, int(kept.get("logged", 0)))
+        if state is not None:
+            write_bytes(state / STATE, json.dumps(kept).encode())
+
+    try:
+        yield TrainingLog(
+            request=request,
+            live=live,
+            every=max(1, steps // _POINTS),
+            sinks=sinks,
+            last=remember,
+            logged=logged,
+        )
+    finally:
+        for sink in sinks:
+            sink.close()
+
+
+def _sink(name: LogName, output: Path, after: int, state: dict[str, Any]) -> LogSink:
+    try:
+        if name is LogName.CSV:
+            return CsvLog(csv_path(output), after)
+        if name is LogName.TENSORBOARD:
+            return TensorBoardLog(tensorboard_folder(output), after)
+        return (WandbLog if name is LogName.WANDB else MlflowLog)(output, after, state)
+    except PrivctlError:
+        raise
+    except Exception as fault:  # a service's own errors are of any type
+        raise FileSystemError(f"--log {name} could not begin: {fault}; remove it, or see {name}'s own help") from fault
+
+
+def _step(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return math.inf

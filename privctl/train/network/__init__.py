@@ -1,0 +1,1 @@
+"""The network as it is trained: adapters, shards, precision, memory, and its tensors in files."""

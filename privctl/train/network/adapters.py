@@ -1,0 +1,82 @@
+"""Low-rank adapters (Hu et al. 2021, LoRA), through peft: new or given, merged in the end or released alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from privctl.domain.errors import CommandError
+from privctl.models.adapters import on_base, peft_library
+from privctl.models.four_bit import in_four_bits
+from privctl.models.normalisation import batch_norms, freeze
+from privctl.train.network.merging import merge
+from privctl.train.settings.request import ModelRequest
+
+if TYPE_CHECKING:
+    from torch import nn
+#: How the names of networks end whose heads are no language model's.
+_HEADED = (
+    "ForSequenceClassification", "ForImageClassification", "ForAudioClassification", "ForTokenClassification",
+    "ForQuestionAnswering",
+)  # fmt: skip
+
+
+def adapted(network: nn.Module, request: ModelRequest, seed: int, device: torch.device | None = None) -> nn.Module:
+    """The network with its adapters, all else frozen; itself where none are asked for or given.
+
+    Given ones are read from their folder; new ones lie on all linear layers and start the same for one ``seed``. Where
+    they are released alone, a classifier's head is trained and released with them. A base in 4 bits, and its adapters,
+    are moved to ``device``. Raises InputError for an adapter
+    that does not fit, CommandError for settings that do not.
+    """
+    if request.adapter is None and request.lora_rank is None:
+        return network
+    training, norms = network.training, batch_norms(network)
+    if request.base_bits is not None:
+        in_four_bits(network, device or torch.device("cpu"))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        joined = (
+            _new(network, request) if request.adapter is None else on_base(network, request.adapter, trainable=True)
+        )
+    joined.train(training)
+    freeze(network, norms)
+    wrapped: nn.Module = joined
+    return wrapped
+
+
+def _new(network: nn.Module, request: ModelRequest) -> Any:
+    if request.lora_rank is None or request.lora_rank < 1:
+        raise CommandError(f"--lora-rank is {request.lora_rank}; it must be at least 1")
+    peft = peft_library()
+    more: dict[str, Any] = {}
+    heads = _heads(network) if request.save_adapter else {}
+    if heads:
+        more = {"modules_to_save": list(heads), "exclude_modules": [name for names in heads.values() for name in names]}
+    settings = peft.LoraConfig(
+        r=request.lora_rank, lora_alpha=2 * request.lora_rank, target_modules="all-linear", **more
+    )
+    try:
+        return peft.get_peft_model(network, settings)
+    except ValueError as error:
+        raise CommandError(f"--lora-rank does not fit {request.path}: {str(error).splitlines()[0]}") from None
+
+
+def _heads(network: Any) -> dict[str, list[str]]:
+    """The modules of a classifier beside its body, each with the names of its layers; none for a language model."""
+    if not type(network).__name__.endswith(_HEADED):
+        return {}
+    return {
+        name: [".".join(filter(None, (name, inner))) for inner, m in module.named_modules() if not list(m.children())]
+        for name, module in network.named_children()
+        if name != network.base_model_prefix and any(True for _ in module.parameters())
+    }  # fmt: skip
+
+
+def merged(network: nn.Module, request: ModelRequest) -> nn.Module:
+    """What is released: the plain network with the adapters' product added to its weights, or the network as it is.
+
+    Raises InputError where a layer's sum is not what the layer computed with its adapter.
+    """
+    return network if request.lora_rank is None or request.adapter_only else merge(network)

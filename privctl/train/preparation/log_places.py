@@ -1,0 +1,82 @@
+"""Where the logs of a training lie, and what they need."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import CommandError, PrivctlError
+from privctl.storage.atomic import require_absent
+from privctl.storage.reader import read_text
+from privctl.train.preparation.places import run_folder
+from privctl.train.settings.choices import LogName
+from privctl.train.settings.request import RetrainRequest
+
+#: What must be installed for a log; csv needs nothing.
+_LIBRARIES = {LogName.TENSORBOARD: "tensorboard", LogName.WANDB: "wandb", LogName.MLFLOW: "mlflow"}
+#: Where the folder of a run keeps what continues its logs, and under which key the logs that it began.
+STATE, BEGUN = "logs.json", "begun"
+CSV_HEADER = ("step", "measure", "value")
+
+
+def csv_path(output: Path) -> Path:
+    """The file of ``--log csv``."""
+    return output.with_name(f"{output.name}.log.csv")
+
+
+def tensorboard_folder(output: Path) -> Path:
+    """The folder of ``--log tensorboard``."""
+    return output.with_name(f"{output.name}.tensorboard")
+
+
+def require_logs(request: RetrainRequest) -> None:
+    """Raise CommandError for a log whose library is absent, or whose place is taken, before any work."""
+    for name in request.logs:
+        library = _LIBRARIES.get(name)
+        if library is not None and importlib.util.find_spec(library) is None:
+            raise CommandError(
+                f"--log {name} needs {library}, which is not installed; pip install 'privctl[{name}]', or {library}"
+            )
+    if LogName.CSV in request.logs:
+        place = csv_path(request.output)
+        require_absent(place, request.force or (request.resume and _own(place, request.output)))
+    folder = tensorboard_folder(request.output)
+    if LogName.TENSORBOARD in request.logs and os.path.lexists(folder) and not (request.force or request.resume):
+        raise CommandError(f"{folder} exists; give --force to begin its log anew, or choose another --output")
+
+
+def _own(log: Path, output: Path) -> bool:
+    """Whether the training of ``output`` that was interrupted began the CSV file ``log``."""
+    kept = kept_logs(run_folder(output))
+    # Runs begun by privctl 0.1 say only that they logged.
+    begun = LogName.CSV in kept[BEGUN] if isinstance(kept.get(BEGUN), list) else "logged" in kept
+    try:
+        with log.open("rb") as file:
+            return begun and file.readline(99).rstrip() == ",".join(CSV_HEADER).encode()
+    except OSError:
+        return begun
+
+
+def kept_logs(folder: Path | None) -> dict[str, Any]:
+    """What a resumed run knows of its logs; nothing where that is absent or damaged, as logs are no ledger."""
+    if folder is None or not (folder / STATE).is_file():
+        return {}
+    try:
+        found = json.loads(read_text(folder / STATE))
+    except (ValueError, PrivctlError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def sends_private(request: RetrainRequest) -> str | None:
+    """A warning where exact measures of private examples leave this machine's folder."""
+    services = [name for name in request.logs if name in (LogName.WANDB, LogName.MLFLOW)]
+    if services and request.method.private and request.show_unprotected:
+        return (
+            f"--show-unprotected sends exact losses of the private examples to {' and '.join(services)}; whoever reads "
+            "them there learns what no guarantee covers"
+        )
+    return None

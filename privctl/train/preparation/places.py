@@ -1,0 +1,42 @@
+"""Where the results of a run lie, and what may be in their way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from privctl.reports.files import REPORT_SUFFIX, require_replaceable
+from privctl.storage.atomic import require_absent
+from privctl.train.settings.request import RetrainRequest
+
+
+def report_path(output: Path) -> Path:
+    """The report of the directory ``output``: beside it, under the same name."""
+    return output.with_name(output.name + REPORT_SUFFIX)
+
+
+def run_folder(output: Path) -> Path:
+    """The folder with the state of an unfinished run for ``output``."""
+    return output.with_name(output.name + ".run")
+
+
+def private_path(output: Path) -> Path:
+    """The private file for measures that the report withholds."""
+    return output.with_name(output.name + ".private-history.json")
+
+
+def require_places(output: Path, *, force: bool, suffixes: Iterable[str] = (), inputs: Iterable[Path] = ()) -> None:
+    """Raise CommandError where something is in the way of a model at ``output``, its report, or a file beside them.
+
+    The files beside it end in ``suffixes``. With ``force`` those of an earlier run may be replaced, unless an input is
+    among them.
+    """
+    require_replaceable(output, report_path(output), force, inputs=inputs)
+    for suffix in (REPORT_SUFFIX, *suffixes):
+        require_absent(output.with_name(output.name + suffix), force)
+
+
+def require_room(request: RetrainRequest) -> None:
+    """Raise CommandError where the private file is asked for and something is in its place."""
+    if request.show_unprotected:
+        require_absent(private_path(request.output), request.force)

@@ -1,0 +1,331 @@
+"""Turns a request into everything that a run needs: model, data, settings. Nothing is written yet."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privctl.data.bounded import bounded
+from privctl.data.columns import HeadKind
+from privctl.data.labels import labels_of, numbers_below
+from privctl.data.places import require_inputs
+from privctl.data.several import DataPath, paths_of
+from privctl.data.texts import TextRecord
+from privctl.domain.errors import CommandError, InputError
+from privctl.models.adapters import trained_classes
+from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, TaskName
+from privctl.models.corpora import IN_MEMORY, Shelf
+from privctl.models.encoding import TextOptions
+from privctl.models.loading import (
+    CLASSIFICATION,
+    LABELLED,
+    TrainingModel,
+    class_count,
+    known_labels,
+    load_for_training,
+    trained_outputs,
+)
+from privctl.models.purpose import problem_of
+from privctl.models.stored import leave_stored
+from privctl.models.tasks.base import Task
+from privctl.models.tasks.build import image_task, sound_task, text_task
+from privctl.models.unfilled import layout_of
+from privctl.models.vocabulary import Vocabulary, frequent_words, private_vocabulary, vocabulary_from_file
+from privctl.parallel import ALONE, Workers
+from privctl.storage.reader import open_checkpoint
+from privctl.train.preparation.budget import recipe_for, require_budget
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.log_places import require_logs
+from privctl.train.preparation.places import require_places, require_room
+from privctl.train.preparation.reading import images_at, sounds_at, texts_at
+from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
+from privctl.train.settings.choices import ClippingPasses
+from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers = ALONE) -> TrainingJob:
+    """Read model and data and determine every setting. Texts are read in one process of each machine.
+
+    All ``workers`` must ask, and ``keep`` must be theirs. Raises PrivctlError, in one sentence, for what does not fit.
+    """
+    labels: tuple[str, ...] = ()
+    collected = False
+    request.method.check(request)
+    if request.fsdp and not request.method.shards:
+        raise CommandError(f"{request.method_name} needs the whole model in each process; remove --fsdp")
+    if request.fsdp and request.clipping_passes is ClippingPasses.AUTO:
+        raise CommandError("--clipping-passes auto tries what one process holds; with --fsdp give 1 or 2")
+    require_budget(request)
+    _check_task(request)
+    _check_places(request)
+    plan = read_secret_plan(request)
+    if request.task is TaskName.IMAGE_CLASSIFICATION:
+        return _prepare_images(request, workers)
+    if request.task is TaskName.AUDIO_CLASSIFICATION:
+        return _prepare_sounds(request, workers)
+    classify = request.task in CLASSIFICATION
+    problem = problem_of(request.model.path, request.task)
+    train = partial(texts_at, request, request.data.train, unit=request.data.unit)
+    if (most := request.method.group(request)) is not None:
+        train = partial(_first_of_each, train, most)
+    workers.once_a_machine(lambda: _begun(train()))
+    if classify and problem is not HeadKind.NUMBER:
+        labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
+    model = _loaded(request, workers, labels or request.data.labels, _vocabulary(request.model, train, workers))
+    task = text_task(model, train(), text_options(request.data), seed=request.seed, keep=keep)
+    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
+    return _job(request, model, task, held_out, collected, plan)
+
+
+def _first_of_each(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[TextRecord]:
+    return bounded(read(), most)
+
+
+def beside(request: RetrainRequest, model: TrainingModel, path: DataPath, keep: Shelf = IN_MEMORY) -> Task:
+    """Records that ``model`` is not trained on, read as those of ``--data`` are; raises as ``prepare`` does."""
+    if request.task is TaskName.AUDIO_CLASSIFICATION:
+        return sound_task(model, sounds_at(request, path))
+    if request.task is not TaskName.IMAGE_CLASSIFICATION:
+        return text_task(model, texts_at(request, path), text_options(request.data), seed=request.seed, keep=keep)
+    return image_task(model, images_at(request, path))
+
+
+def _begun(records: Iterator[TextRecord]) -> bytes:
+    """Read the first record, so that data of another form are refused before a large model is loaded."""
+    next(records, None)
+    return b""
+
+
+def _occurring(train: Callable[[], Iterable[TextRecord]], workers: Workers, problem: HeadKind) -> set[str]:
+    """The labels of all records; where each has a list of them, those in the lists."""
+    stated = json.loads(workers.once_a_machine(lambda: json.dumps([*{r.label or "" for r in train()}]).encode()))
+    return _names(stated, problem)
+
+
+def _names(stated: Collection[str], problem: HeadKind) -> set[str]:
+    return set(stated) if problem is HeadKind.ONE else {name for each in stated for name in json.loads(each)}
+
+
+def text_options(data: DataRequest) -> TextOptions:
+    """How the texts of ``data`` become examples: long ones are truncated where nothing else was asked for."""
+    return TextOptions(
+        long=data.long or LongTextPolicy.TRUNCATE, max_length=data.max_length, response_only=data.response_only
+    )
+
+
+def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
+    problem = problem_of(request.model.path, request.task)
+    images = images_at(request, request.data.train)
+    labels: tuple[str, ...] = ()
+    collected = False
+    if problem is not HeadKind.NUMBER:
+        labels, collected = _labels(request, lambda: _names(set(images.labels), problem))
+    model = _loaded(request, workers, labels, None)
+    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
+    return _job(request, model, image_task(model, images), held_out, collected)
+
+
+def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
+    problem = problem_of(request.model.path, request.task)
+    sounds = sounds_at(request, request.data.train)
+    labels: tuple[str, ...] = ()
+    collected = False
+    if problem is not HeadKind.NUMBER:
+        labels, collected = _labels(request, lambda: _names(set(sounds.labels), problem))
+    model = of_samples(_loaded(request, workers, labels, None), request.data.max_length)
+    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
+    return _job(request, model, sound_task(model, sounds), held_out, collected)
+
+
+def of_samples(model: TrainingModel, samples: int | None) -> TrainingModel:
+    """The model with every sound brought to ``samples``; unchanged where that is None."""
+    if samples is None or model.sounds is None:
+        return model
+    return replace(model, sounds=replace(model.sounds, samples=samples))
+
+
+def _loaded(
+    request: RetrainRequest, workers: Workers, labels: tuple[str, ...], vocabulary: Vocabulary | None
+) -> TrainingModel:
+    """The model; with ``--fsdp`` its weights may yet be in files, of which ``shard`` has each process read its rows.
+
+    Where they are not in the files as the network has them, the main process alone reads them, and hands them out.
+    """
+    asked = request.model
+    load = partial(
+        load_for_training,
+        asked.path,
+        request.task,
+        labels=labels or None,
+        from_scratch=asked.from_scratch,
+        seed=request.seed,
+        vocabulary=vocabulary,
+        norm=asked.norm,
+        dropout=asked.dropout,
+        adapter=asked.adapter,
+        convert=asked.convert,
+    )
+    # Statistics that become scales and shifts are numbers that only a loaded network has.
+    if not request.fsdp or workers.size == 1 or asked.convert is not None:
+        return load()
+    made, elsewhere = _left_in_files(load(unfilled=True), workers)
+    if made is not None:
+        return made
+    found: list[TrainingModel] = []
+
+    def layout() -> bytes:
+        found.append(load())
+        return layout_of(found[0].network)
+
+    expected = workers.once(layout)
+    if workers.is_main:
+        return replace(found[0], by_main=elsewhere)
+    unfilled = load(unfilled=True)
+    # A loader may tie, or untie, by what the file holds: then the file must be read here as well.
+    return unfilled if layout_of(unfilled.network) == expected else load()
+
+
+def _left_in_files(model: TrainingModel, workers: Workers) -> tuple[TrainingModel | None, str | None]:
+    """The unfilled ``model`` with the places of its weights in files, of which each process will read its rows.
+
+    None, with the name of the tensor that prevents it, where a file's tensors are not the network's, or where processes
+    do not see the same files.
+    """
+    if model.initial_weights == "random":
+        return None, None
+    checkpoint = open_checkpoint(model.path)
+    elsewhere = leave_stored(model.network, checkpoint)
+    seen = json.dumps([elsewhere, [file.version for file in checkpoint.files]]).encode()
+    if not workers.any_of(seen != workers.once(lambda: seen))[0] and elsewhere is None:
+        return replace(model, files=checkpoint.files), None
+    for file in checkpoint.files:
+        file.close()
+    return None, elsewhere
+
+
+def _check_places(request: RetrainRequest) -> None:
+    """Raise CommandError where something is in the way of the results, before data and model are read."""
+    data = [request.data.train, request.data.held_out]
+    inputs = [request.model.path, request.model.adapter, *(path for each in data if each for path in paths_of(each))]
+    require_inputs(*data)
+    require_places(
+        request.output,
+        force=request.force,
+        suffixes=request.method.files,
+        inputs=[path for path in inputs if path is not None],
+    )
+    require_room(request)
+    require_logs(request)
+
+
+def _check_task(request: RetrainRequest) -> None:
+    """Refuse settings that do not apply to the task: the report would still claim some of them."""
+    data, images = request.data, request.task is TaskName.IMAGE_CLASSIFICATION
+    textless = request.task in NOT_ON_TEXTS
+    causal = request.task is TaskName.CAUSAL_LM
+    unused = {
+        "--unit": textless and data.unit is not None,
+        "--long": textless and data.long is not None,
+        "--max-length": images and data.max_length is not None,
+        "--text-column": (textless or request.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
+        "--label-column": request.task not in LABELLED and data.columns.label is not None,
+        "--vocabulary": textless and request.model.vocabulary is not None,
+        "--response-only": not causal and data.response_only,
+        "--resize": not images and data.resize is not None,
+        "--labels": request.task not in CLASSIFICATION and bool(data.labels),
+    }
+    for flag, given in unused.items():
+        if given:
+            raise CommandError(f"{flag} does not apply to the task {request.task}; remove it")
+
+
+def _job(
+    request: RetrainRequest,
+    model: TrainingModel,
+    task: Task,
+    held_out: Task | None,
+    collected: bool,
+    plan: SecretPlan | None = None,
+) -> TrainingJob:
+    if plan is not None:
+        plan.check_examples(len(task))
+    choose_trained(model.network, request.model)
+    trained = most_trained(model.network, request.model)
+    recipe, delta = recipe_for(request, len(task), None if plan is None else plan.protection, trained)
+    return TrainingJob(
+        request=request,
+        model=model,
+        task=task,
+        held_out=held_out,
+        recipe=recipe,
+        delta=delta,
+        labels_from_private_data=collected,
+        plan=plan,
+    )
+
+
+def _labels(request: RetrainRequest, find: Callable[[], set[str]]) -> tuple[tuple[str, ...], bool]:
+    """The class names, and whether they were collected from the data, which is what ``find`` does.
+
+    They are those given, or those that the model names. Where the model only numbers its classes and the data does too,
+    they are all of the model's numbers. Otherwise they are what occurs in the data.
+    """
+    if request.data.labels:
+        return request.data.labels, False
+    known = known_labels(request.model.path)
+    if known is not None:
+        return known, False
+    occurring = find()
+    adapted = None if request.model.adapter is None else trained_classes(request.model.adapter)
+    numbered = numbers_below(adapted or class_count(request.model.path), occurring)
+    if numbered is not None:
+        return numbered, False
+    labels = labels_of(occurring, str(request.data.train)).names
+    outputs = None if request.model.from_scratch else trained_outputs(request.model.path, request.task)
+    outputs = adapted or outputs
+    if outputs not in (None, len(labels)):
+        raise InputError(
+            f"{request.model.path} has a head for {outputs} classes, and {request.data.train} holds {len(labels)}; "
+            "name all classes in order with --labels, and if they are not as many a new head is drawn for them"
+        )
+    return labels, True
+
+
+def _vocabulary(model: ModelRequest, train: Callable[[], Iterable[TextRecord]], workers: Workers) -> Vocabulary | None:
+    if model.vocabulary is None:
+        return None
+    if model.vocabulary == "private":
+        words = workers.once_a_machine(lambda: json.dumps(frequent_words(train())).encode())
+        return private_vocabulary(json.loads(words))
+    return vocabulary_from_file(Path(model.vocabulary))
+
+
+def most_trained(network: nn.Module, request: ModelRequest) -> int:
+    """How many numbers a step changes; with new adapters, a bound: two narrow matrices for any one."""
+    if request.adapter is not None:
+        with open_checkpoint(request.adapter) as checkpoint:
+            return sum(math.prod(info.shape) for _, info in checkpoint.tensors())
+    if request.lora_rank is None:
+        return sum(p.numel() for p in network.parameters() if p.requires_grad)
+    return sum(p.numel() + request.lora_rank * sum(p.shape) for p in network.parameters())
+
+
+def choose_trained(network: nn.Module, request: ModelRequest) -> None:
+    """Freeze every parameter that none of the globs matches. Raises CommandError for a glob that matches nothing."""
+    if not request.train:
+        return
+    names = [name for name, _ in network.named_parameters()]
+    for glob in request.train:
+        if not fnmatch.filter(names, glob):
+            raise CommandError(f"--train {glob} matches no parameter; the first are {', '.join(names[:3])}")
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(any(fnmatch.fnmatchcase(name, glob) for glob in request.train))

@@ -1,0 +1,70 @@
+"""The records of a training request, read as its task wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from privctl.data.images import ImageSet, read_images
+from privctl.data.records import Record
+from privctl.data.several import DataPath
+from privctl.data.sounds import SoundSet, read_sounds
+from privctl.data.texts import TextRecord, iter_texts
+from privctl.models.chat import chat_of
+from privctl.models.choices import TaskName
+from privctl.models.language import quiet_transformers, read_config
+from privctl.models.loading import CLASSIFICATION
+from privctl.models.purpose import problem_of
+from privctl.models.sounds import sound_facts
+from privctl.train.settings.request import RetrainRequest
+
+
+def texts_at(request: RetrainRequest, path: DataPath, unit: str | None = None) -> Iterator[TextRecord]:
+    """The texts at ``path``, one at a time; raises as ``iter_texts`` does."""
+    columns = replace(
+        request.data.columns,
+        chat=chat_of(request.model.path, request.model.adapter),
+        pair=request.task is TaskName.SEQ2SEQ_LM,
+        problem=problem_of(request.model.path, request.task),
+    )
+    return iter_texts(path, labelled=request.task in CLASSIFICATION, columns=columns, unit=unit)
+
+
+def images_at(request: RetrainRequest, path: DataPath) -> ImageSet:
+    """The images at ``path``, in memory; raises as ``read_images`` does."""
+    columns = replace(request.data.columns, problem=problem_of(request.model.path, request.task))
+    return read_images(path, channels=_channels(request.model.path), resize=request.data.resize, columns=columns)
+
+
+def sounds_at(request: RetrainRequest, path: DataPath) -> SoundSet:
+    """The sounds at ``path``, in memory; raises as ``read_sounds`` does."""
+    columns = replace(request.data.columns, problem=problem_of(request.model.path, request.task))
+    return read_sounds(path, rate=sampling_rate(request.model.path), columns=columns)
+
+
+def digests_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
+    """What identifies each record at ``path`` in any file, as ``Record.digest`` does; raises as the reading does."""
+    if request.task is TaskName.IMAGE_CLASSIFICATION:
+        images = images_at(request, path)
+        yield from (Record(0, "", y, x).digest for x, y in zip(images.pixels, images.labels, strict=True))
+    elif request.task is TaskName.AUDIO_CLASSIFICATION:
+        sounds = sounds_at(request, path)
+        yield from (Record(0, "", y, x).digest for x, y in zip(sounds.waves, sounds.labels, strict=True))
+    else:
+        yield from (Record(0, each.text, each.label, start=each.start).digest for each in texts_at(request, path))
+
+
+def sampling_rate(path: Path) -> int:
+    """Samples a second of the sounds that the model at ``path`` reads."""
+    folder = path if path.is_dir() else path.parent
+    with quiet_transformers():
+        return sound_facts(folder, read_config(folder, path)).rate
+
+
+def _channels(path: Path) -> int:
+    """The channels that the network takes according to its config.json; by default 3."""
+    folder = path if path.is_dir() else path.parent
+    with quiet_transformers():
+        channels = getattr(read_config(folder, path), "num_channels", 3)
+    return channels if channels in (1, 3) else 3

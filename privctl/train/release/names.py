@@ -1,0 +1,53 @@
+"""Class names and tokens that are released with the weights, and whether they come from the private data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from privctl.domain.guarantee import Assumption, AssumptionState
+
+if TYPE_CHECKING:
+    from privctl.train.preparation.job import TrainingJob
+
+#: Name of the assumption -> what was collected, and what to give instead.
+_COLLECTED = {
+    "vocabulary": (
+        "the tokenizer's words",
+        "give --vocabulary a file of words that were chosen without these examples",
+    ),
+    "labels": ("the names of the classes", "give --labels a,b,c, or a file with one name a line"),
+}
+
+
+def collected(job: TrainingJob) -> tuple[str, ...]:
+    """Which of vocabulary and labels were collected from the private examples and are released with the weights."""
+    sources = {"vocabulary": job.model.vocabulary_from_private_data, "labels": job.labels_from_private_data}
+    return tuple(name for name, from_data in sources.items() if from_data)
+
+
+def released_names(job: TrainingJob) -> Iterator[Assumption]:
+    """Assumptions that the released words and class names do not depend on the examples."""
+    if job.model.text is not None and not job.model.vocabulary_from_private_data:
+        yield Assumption(
+            name="vocabulary",
+            statement="the tokenizer, which is released too, was made without these examples",
+            state=AssumptionState.ASSERTED,
+        )
+    for name in collected(job):
+        yield Assumption(
+            name=name,
+            statement=f"{_COLLECTED[name][0]} were known without the examples (they were collected from them)",
+            state=AssumptionState.VIOLATED,
+        )
+
+
+def voiding(job: TrainingJob) -> Iterator[str]:
+    """Warnings, before training, that names collected from the examples void the guarantee, and what to do instead."""
+    whose = job.request.method.voided
+    for name in collected(job) if whose else ():
+        noun, advice = _COLLECTED[name]
+        yield (
+            f"{noun} were collected from the private examples and are released with the weights: {whose} will be void; "
+            f"{advice}"
+        )

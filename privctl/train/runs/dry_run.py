@@ -1,0 +1,300 @@
+"""Plans of trainings: what a run would do, need and give, from settings, counts and steps on made-up records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from privctl.accounting.guarantees import delta_warning
+from privctl.accounting.ledger import epsilon_bound
+from privctl.domain.errors import CommandError
+from privctl.domain.events import Batches
+from privctl.domain.progress import Notify
+from privctl.domain.shown import counted
+from privctl.domain.training_plan import Budget, TrainingPlan
+from privctl.models.choices import TaskName
+from privctl.models.language import choose_device
+from privctl.models.synthetic import synthetic
+from privctl.models.tasks.corpus import CorpusTask
+from privctl.parallel import Workers, own_device
+from privctl.train.network.adapters import adapted
+from privctl.train.network.half_precision import hold_base
+from privctl.train.network.memory import peak_memory
+from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
+from privctl.train.preparation.budget import ledger_of, price_of_group, recipe_for
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.prepare import most_trained
+from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
+from privctl.train.release.names import voiding
+from privctl.train.runs.setup import prepared
+from privctl.train.settings.request import RetrainRequest
+from privctl.train.steps.contribution import clipping_of, gradient_stages, run_contribution_test
+from privctl.train.steps.gradient_noise import noise_for
+from privctl.train.steps.loop import Trainer
+from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.step_noise import correlated
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import nn
+
+    from privctl.models.tasks.base import Task
+
+#: Tasks that pieces of a long record serve as well as all of it.
+_SPLIT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM)
+#: Budgets that a plan compares, beside the one that was asked for.
+BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
+NOISE_MULTIPLIER = "noise multiplier"
+OWNER = (
+    "this plan holds the number of records, and its time follows from their mean length: keep it to yourself as you "
+    "keep the report"
+)
+#: Steps that are timed: on records, and on none, which costs what a step costs whatever its batch.
+_ON_RECORDS, _ON_NONE = 2, 2
+#: Steps before them on the longest records: one that makes the optimizer's moments, one whose memory is counted.
+_WARM = 2
+
+#: Builds a run's precision from its job and its network.
+PrecisionOf = Callable[[TrainingJob, "nn.Module", torch.device], Precision]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeUp:
+    """Made-up records as a ``task``: first ``long`` of the greatest length in the data, then ``usual`` of the mean."""
+
+    task: Task
+    long: int
+    usual: int
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBatches:
+    """The batches of a timed training: the long records, the usual ones, then none. Implements ``BatchSource``.
+
+    The long ones come in the first ``warm`` steps.
+    """
+
+    made_up: MadeUp
+    warm: int = 1
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.SHUFFLED
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``."""
+        long, usual = self.made_up.long, self.made_up.usual
+        if step < self.warm:
+            return np.arange(long)
+        return np.arange(long, long + usual) if step < self.warm + _ON_RECORDS else np.arange(0)
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """The seconds of each step on ``device``, whose queue is empty at every reading."""
+
+    device: torch.device
+    seconds: list[float] = field(default_factory=list)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def __call__(self, _: float = 1) -> None:
+        """A step has ended."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+
+
+def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) -> TrainingPlan:
+    """The plan of a training by gradients. Nothing is written, and no private record goes through the network.
+
+    Raises PrivctlError where the run itself would refuse to begin, InputError where one record exceeds the memory.
+    """
+    request, recipe = job.request, job.recipe
+    if request.fsdp:
+        raise CommandError("--dry-run measures one process that holds the whole model; remove --fsdp")
+    device = own_device(choose_device(request.device))
+    network = adapted(job.model.network, request.model, request.seed, device).to(device)
+    if recipe.bf16 and precision_of is None:
+        hold_base(network)
+    network = prepared(network, job)
+    said: list[str] = []
+    if request.method.clips:
+        job = run_contribution_test(job, network, device, gradient_stages(job, network, device), said.append)
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    ratio = None
+    if request.method.noised:
+        ratio = SignalToNoise(
+            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.sum_noise_multiplier, numbers=trained
+        )
+        said += too_little(ratio)
+    seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)
+    return replace(
+        outline(job, seconds=seconds, memory=memory, device=device, trained=trained, warnings=said),
+        gpu_memory=on_gpu,
+        **({} if ratio is None else _private_part(job, ratio)),
+    )
+
+
+def outline(
+    job: TrainingJob, *, seconds: float, memory: int, device: torch.device, trained: int, warnings: Sequence[str]
+) -> TrainingPlan:
+    """The part of a plan that all methods share; ``warnings`` come after those of every run."""
+    recipe = job.recipe
+    return TrainingPlan(
+        method=job.request.method_name,
+        records=len(job.task),
+        trained=trained,
+        steps=recipe.steps,
+        batch_size=recipe.batch_size,
+        sampling_rate=recipe.sample_rate,
+        delta=job.delta,
+        seconds=seconds,
+        memory=memory,
+        device=str(device),
+        warnings=(*known_beforehand(job), *warnings, OWNER),
+    )
+
+
+def known_beforehand(job: TrainingJob) -> Iterator[str]:
+    """Warnings of every run that its settings and data alone decide."""
+    if sentence := _truncation(job.task):
+        yield sentence
+    yield from voiding(job)
+    if job.recipe.search is not None:
+        yield (
+            f"this is one run of a search, which makes {job.recipe.search.mean:g} on average; epsilon is that of the "
+            "whole search"
+        )
+    if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
+        yield near
+    if price := price_of_group(job.recipe, job.delta):
+        yield price
+
+
+def _full(job: TrainingJob, network: nn.Module, device: torch.device) -> Precision:
+    return FullPrecision()
+
+
+def _truncation(task: Task) -> str | None:
+    """How many of the records of ``--data`` were truncated to the model's context; None where none was."""
+    corpus = getattr(task, "corpus", None)
+    if corpus is None or not corpus.shortened:
+        return None
+    split = "--long split trains on all of a long record, " if task.name in _SPLIT else ""
+    return (
+        f"{corpus.shortened} of the {counted(corpus.records, 'record')} of --data "
+        f"({100 * corpus.shortened / corpus.records:.2g} %) have more than {corpus.lengths().max()} tokens and are "
+        f"truncated to them; {split}--long refuse stops at it"
+    )
+
+
+def compared(asked: float | None, amount_for: Callable[[float], float | None]) -> tuple[Budget, ...]:
+    """What a few budgets buy, the one that was ``asked`` for among them; None where a budget cannot be met."""
+
+    def found(epsilon: float) -> float | None:
+        try:
+            return amount_for(epsilon)
+        except (CommandError, ValueError):
+            return None
+
+    budgets = sorted({*BUDGETS, *(() if asked is None else (asked,))})
+    return tuple(Budget(epsilon=epsilon, amount=found(epsilon)) for epsilon in budgets)
+
+
+def with_epsilon(request: RetrainRequest, epsilon: float) -> RetrainRequest:
+    """The request with another budget."""
+    return replace(request, budget=replace(request.budget, epsilon=epsilon, noise_multiplier=None))
+
+
+def made_up(job: TrainingJob) -> MadeUp:
+    """Made-up records of the lengths that matter for time and memory; an image has the size of all others."""
+    task, recipe = job.task, job.recipe
+    longest = usual = 1
+    if isinstance(task, CorpusTask):
+        padded = np.maximum(task.corpus.lengths(), task.padding or 0)
+        longest, usual = int(padded.max()), round(int(padded.sum()) / len(padded))
+    most = max(1, round(recipe.batch_size))
+
+    def at_once(length: int) -> int:
+        fits = max(1, recipe.micro_tokens // length) if isinstance(task, CorpusTask) else recipe.micro_examples
+        return min(most, recipe.micro_examples, fits)
+
+    lengths = [longest] * at_once(longest) + [max(2, usual)] * at_once(usual)
+    records = synthetic(task, lengths, classes=len(job.model.labels or ()))
+    return MadeUp(task=records, long=at_once(longest), usual=at_once(usual))
+
+
+def _private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
+    request, recipe = job.request, job.recipe
+    protection = None if job.plan is None else job.plan.protection
+    trained = most_trained(job.model.network, request.model)
+
+    def amount_for(epsilon: float) -> float:
+        return recipe_for(with_epsilon(request, epsilon), len(job.task), protection, trained)[0].noise_multiplier
+
+    side = request.method.side_releases(request, len(job.task), recipe.steps, recipe.sample_rate)
+    ledger = ledger_of(recipe, recipe.steps, protection, None if side is None else side.event(recipe.noise_multiplier))
+    assert job.delta is not None
+    return {
+        "amount_name": NOISE_MULTIPLIER,
+        "amount": recipe.noise_multiplier,
+        "epsilon": request.budget.epsilon or epsilon_bound(ledger, job.delta),
+        "signal": ratio.along,
+        "per_number": ratio.in_length,
+        "budgets": compared(request.budget.epsilon, amount_for),
+    }
+
+
+def _measured(
+    job: TrainingJob, network: nn.Module, device: torch.device, precision_of: PrecisionOf, notify: Notify
+) -> tuple[float, int, int | None]:
+    """Seconds for all steps, the peak of memory, and on a CPU what a GPU would hold, from steps on made-up records."""
+    records = made_up(job)
+    rehearsed = replace(job, task=records.task)
+    watch, tensors = Stopwatch(device), TensorBytes()
+
+    def ended(_: float) -> None:
+        watch()
+        if len(watch.seconds) == 1:
+            tensors.forget_most()
+        elif len(watch.seconds) == _WARM:
+            tensors.stop()
+
+    trainer = Trainer(
+        network=network,
+        task=records.task,
+        # So slow that the weights stay finite, whatever the noise.
+        recipe=replace(job.recipe, steps=_WARM + _ON_RECORDS + _ON_NONE, learning_rate=1e-30, warmup_steps=0),
+        clipping=clipping_of(job) if job.request.method.clips else None,
+        batches=FixedBatches(records, _WARM),
+        noise=correlated(noise_for(device), job.recipe.coefficients, job.recipe.matrix)
+        if job.request.method.noised
+        else None,
+        workers=Workers(),
+        device=device,
+        precision=precision_of(rehearsed, network, device),
+        promoted=None if job.contribution is None else job.contribution.promoted,
+        advance=ended,
+        notify=notify,
+        may_pass_twice=job.may_pass_twice,
+    )
+    if device.type == "cpu":
+        tensors.start()
+    try:
+        trainer.run()
+    finally:
+        tensors.stop()
+    timed = watch.seconds[_WARM:]
+    on_records, on_none = timed[:_ON_RECORDS], timed[_ON_RECORDS:]
+    empty = min(on_none)
+    per_record = max(0.0, min(on_records) - empty) / records.usual
+    seconds = job.recipe.steps * (empty + per_record * job.recipe.batch_size)
+    return seconds, peak_memory(device), bytes_of(network) + tensors.most if device.type == "cpu" else None

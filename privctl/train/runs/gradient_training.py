@@ -1,0 +1,254 @@
+"""Gradient-based training, clipped and noised as the method says, from the first step to the model on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from privctl.domain.events import Batches
+from privctl.domain.progress import Progress
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
+from privctl.models.language import choose_device
+from privctl.models.normalisation import require_initial
+from privctl.parallel import Workers, own_device
+from privctl.storage.atomic import PendingFile
+from privctl.train.contribution.network_state import seed_dropout_secretly
+from privctl.train.logs.live import steps_ledger
+from privctl.train.logs.observed import observed
+from privctl.train.logs.withheld import staged_private
+from privctl.train.network.adapters import merged
+from privctl.train.network.half_precision import widen
+from privctl.train.preparation.budget import numbers_of_step
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
+from privctl.train.release.adapter import released_adapter
+from privctl.train.release.model import save_network
+from privctl.train.release.reload_check import witness_of
+from privctl.train.release.report import report_for, zeroed_of
+from privctl.train.runs.placing import gathered, in_step, placed
+from privctl.train.runs.setup import adapted_once_tried, measured, prepared, shared_source
+from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
+from privctl.train.settings.session import Session
+from privctl.train.state.resuming import mention_saved_state, open_folder
+from privctl.train.state.run_folder import RunFolder
+from privctl.train.steps.contribution import (
+    clipping_of,
+    gradient_stages,
+    run_contribution_test,
+    run_quantized_test,
+    too_rough,
+)
+from privctl.train.steps.gradient_canaries import GradientCanaries
+from privctl.train.steps.gradient_noise import GradientNoise, noise_for
+from privctl.train.steps.loop import FinishedRun, Trainer
+from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.sampling import (
+    BallsAndBins,
+    BatchSource,
+    CyclicPoisson,
+    FixedOrder,
+    Passes,
+    PoissonBatches,
+    WeightedBatches,
+)
+from privctl.train.steps.step_noise import correlated
+
+#: Builds a run's precision from its job and its network, once the network is on its device.
+PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
+#: Draws canaries for a network, once it is on its device.
+CanariesOf = Callable[[TrainingJob, nn.Module], GradientCanaries | None]
+#: Stages files that get their final names together with the model.
+Beside = Callable[[TrainingJob, nn.Module], AbstractContextManager[list[PendingFile]]]
+#: Extends the common training report by one method's part.
+Amend = Callable[[PrivacyReport, FinishedRun], PrivacyReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodHooks:
+    """What a method adds: files in the run's folder, a precision, its part of the report, an announcement.
+
+    Also canaries in the main process, and files ``beside`` the model. ``holds_base``: frozen weights may be kept in
+    bfloat16.
+    """
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    precision: PrecisionOf = lambda job, network, device: FullPrecision()
+    amend: Amend = lambda report, finished: report
+    announce: Callable[[TrainingJob], str] = lambda job: announced(job)
+    canaries: CanariesOf = lambda job, network: None
+    beside: Beside = lambda job, network: nullcontext([])
+    holds_base: bool = True
+
+
+NO_HOOKS = MethodHooks()
+
+
+def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = NO_HOOKS) -> PrivacyReport | None:
+    """Train, save the model and its report, and return the report (None except in the main process).
+
+    The state of an unfinished run is kept in a folder beside the output until then. Raises PrivctlError, in one
+    sentence, where the run cannot continue; saved state is kept.
+    """
+    request, recipe, workers = job.request, job.recipe, in_step(job.request, session.workers)
+    if announcement := hooks.announce(job):
+        session.notify(announcement)
+    if job.model.by_main is not None:
+        session.notify(
+            f"the main process reads the whole model and hands out shares of it: {job.model.by_main!r} is not the same "
+            "tensor in its files and in the network"
+        )
+    secrets = _checked_secrets(job, workers, session.progress)
+    device = own_device(choose_device(request.device))
+    network = adapted_once_tried(job, workers, device)
+    network, spare = placed(network, job, workers, device, hold=recipe.bf16 and hooks.holds_base)
+    network = prepared(network, job)
+    for warning in _too_noisy(job, network):
+        session.notify(warning)
+    # Before the folder is made, because these tests may refuse the run.
+    if request.method.clips:
+        stages = gradient_stages(job, network, device)
+        job = run_contribution_test(job, network, device, stages, session.notify, workers)
+    precision = hooks.precision(job, network, device)
+    job = run_quantized_test(job, network, device, precision, session.notify, workers)
+    for warning in too_rough(job):
+        session.notify(warning)
+    seed_dropout_secretly(network)
+    canaries = workers.in_main(lambda: hooks.canaries(job, network))
+    folder, start = open_folder(job, workers, hooks.files)
+    noise = correlated(noise_for(device), recipe.coefficients, recipe.matrix) if request.method.noised else None
+    trainer = Trainer(
+        network=network,
+        task=job.task,
+        recipe=job.recipe,  # of which the test may have lowered what goes through at once
+        clipping=clipping_of(job) if request.method.clips else None,
+        batches=_batches(job, workers, folder),
+        noise=noise,
+        workers=workers,
+        device=device,
+        precision=precision,
+        folder=folder,
+        canaries=canaries,
+        promoted=None if job.contribution is None else job.contribution.promoted,
+        evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
+        first_look=lambda untrained: measured(job, untrained, device, workers),
+        notify=session.notify,
+        may_pass_twice=job.may_pass_twice,
+    )
+    # With noise the steps begun are the position in the schedule, as in the loop.
+    done = 0 if start is None else start.steps_begun if request.method.noised else start.updates
+    trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    spent, released = steps_ledger(job), numbers_of_step(request, trained)
+    with (
+        folder or nullcontext(),
+        observed(job, session, device=device, spent=spent, done=done, folder=folder, trained=released) as observers,
+    ):
+        trainer.advance, trainer.watch = observers
+        with session.interrupts as stop:
+            finished = trainer.run(start, stop)
+        network, job = gathered(network, job, spare, workers)
+
+        def save() -> PrivacyReport:
+            with mention_saved_state(folder, job):
+                if not request.model.adapter_only:
+                    widen(network)
+                return _save(job, network, finished, noise, secrets, hooks)
+
+        report = workers.in_main(save)
+    if folder is not None and (left := folder.remove()):
+        session.notify(left)
+    return report
+
+
+def _too_noisy(job: TrainingJob, network: nn.Module) -> Iterator[str]:
+    """A warning where the noise is so large that nothing, or little, can be learned."""
+    if job.request.method.noised:
+        trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        recipe = job.recipe
+        yield from too_little(
+            SignalToNoise(
+                steps=recipe.steps,
+                batch=recipe.batch_size,
+                noise_multiplier=recipe.sum_noise_multiplier,
+                numbers=trained,
+            )
+        )
+
+
+def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> CheckedSecrets | None:
+    """The plan's numbers, checked before any budget is spent; only in the main process, which writes the report."""
+    plan = job.plan
+    if plan is None:
+        return None
+    return workers.in_main(lambda: check_secrets(plan, job.recipe.noise_multiplier, progress))
+
+
+def _save(
+    job: TrainingJob,
+    network: nn.Module,
+    finished: FinishedRun,
+    noise: GradientNoise | None,
+    secrets: CheckedSecrets | None,
+    hooks: MethodHooks,
+) -> PrivacyReport:
+    if job.model.converted is not None:
+        require_initial(job.model.network, job.model.frozen_norms)
+    witness = witness_of(job.model, network)  # of the network as it was measured, before adapters are merged
+    with (
+        staged_private(job.request, finished.history, list(zeroed_of(finished))) as private,
+        hooks.beside(job, network) as more,
+    ):
+        return save_network(
+            merged(network, job.request.model),
+            job.model.companion,
+            job.request.output,
+            lambda place, outputs: hooks.amend(report_for(job, finished, noise, place, outputs, secrets), finished),
+            witness=witness,
+            adapter=released_adapter(network, job.model, job.request.model),
+            force=job.request.force,
+            beside=[*private, *more],
+        )
+
+
+def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> BatchSource:
+    if job.plan is not None:
+        return WeightedBatches(job.plan.protection.probabilities, shared_source(workers))
+    if job.recipe.batches is Batches.BALLS_AND_BINS:
+        # A resumed run must not choose again for the pass that it stopped in: nobody may take part twice.
+        key = None if folder is None or not workers.is_main else folder.batch_key()
+        return BallsAndBins(len(job.task), job.recipe.steps_per_epoch, shared_source(workers, key))
+    if job.recipe.batches is Batches.CYCLIC_POISSON:
+        # The same with the parts, so that nobody takes part again too soon.
+        key = None if folder is None or not workers.is_main else folder.batch_key()
+        return CyclicPoisson(len(job.task), job.recipe.bands, job.recipe.sample_rate, shared_source(workers, key))
+    if job.recipe.batches is Batches.FIXED_ORDER:
+        return FixedOrder(len(job.task), job.recipe.steps_per_epoch, job.request.seed)
+    if job.request.method.noised:
+        return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
+    return Passes(len(job.task), job.request.batch_size, job.request.seed)
+
+
+def announced(job: TrainingJob) -> str:
+    """The run's steps, noise and plan of protection, in a sentence."""
+    recipe = job.recipe
+    sentence = counted(recipe.steps, "step")
+    if job.delta is not None:
+        sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    if recipe.adaptive is not None:
+        sentence += (
+            f"; the clip norm follows quantile {recipe.adaptive.quantile:g} of the gradients' norms from "
+            f"{recipe.clip_norm:g}, by counts with noise of standard deviation {recipe.adaptive.count_stddev:g}, for "
+            f"which the sum's noise is {recipe.sum_noise_multiplier:.6g} clip norms"
+        )
+    if job.plan is not None:
+        protection = job.plan.protection
+        sentence += (
+            f"; {counted(len(protection.ids), 'secret')}; {recipe.batch_size:g} expected records per step, "
+            f"{recipe.steps * recipe.sample_rate:.3g} epochs in all; each record is drawn with probability at most "
+            f"{protection.largest_probability:.3g}"
+        )
+    return sentence

@@ -1,0 +1,1 @@
+"""Several runs, of which the best is released."""

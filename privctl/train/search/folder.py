@@ -1,0 +1,193 @@
+"""The state of a private search on disk: what was drawn, which runs are done, and which of them is the best.
+
+``search.json`` is written before the first run. A number of runs is drawn once: drawing again because of what the runs
+showed would be a choice that nobody has accounted for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from privctl.accounting import runs_law
+from privctl.accounting.runs_law import NumberOfRuns
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.report import PrivacyReport
+from privctl.reports.files import commit_with_report, now, read_report, relative
+from privctl.storage.atomic import PendingFolder, write_bytes, writing
+from privctl.storage.digest import file_digest
+from privctl.storage.journal import recover
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_text
+from privctl.train.preparation.places import report_path
+from privctl.train.settings.method_settings import MethodSettings
+from privctl.train.state.fingerprint import difference
+
+_STATE = "search.json"
+
+
+class SearchFolder:
+    """The search in a folder of its owner's alone; open it with ``begin`` or ``resume``.
+
+    ``order`` is the number of the candidate of each run; ``done`` how many are over, ``best`` which of them is the best
+    so far. ``released`` are the digests of the files of the model that is about to be released, or is; None before.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        facts: Mapping[str, Any],
+        order: list[int],
+        scores: list[float | None],
+        released: list[str] | None = None,
+    ) -> None:
+        self.path = path
+        self.order = order
+        self.released = released
+        self._facts = dict(facts)
+        self._scores = scores
+
+    @classmethod
+    def begin(cls, path: Path, facts: Mapping[str, Any], runs: NumberOfRuns, candidates: int) -> Self:
+        """Draw the number of runs and the candidate of each, and write them. Raises CommandError for another search."""
+        if os.path.lexists(path):
+            raise CommandError(
+                f"{path} holds an unfinished search; continue it with --resume, or remove it: its runs then cost what "
+                "they cost beside the new ones"
+            )
+        count = runs_law.draw(runs.mean, runs.shape, secrets.randbits(runs_law.BITS))
+        with PendingFolder(path) as pending:
+            folder = cls(pending.temporary, facts, [secrets.randbelow(candidates) for _ in range(count)], [])
+            folder._write()
+            pending.commit()
+        folder.path = path
+        return folder
+
+    @classmethod
+    def resume(
+        cls, path: Path, facts: Mapping[str, Any], candidates: int, own: type[MethodSettings] = MethodSettings
+    ) -> Self:
+        """Read what was drawn; ``own`` are the method's settings.
+
+        Raises CommandError where nothing was, or for other settings, InputError for damage.
+        """
+        if not (path / _STATE).is_file():
+            raise CommandError(f"{path} does not exist, so there is no search to resume; remove --resume")
+        data = parse_json(read_text(path / _STATE), str(path / _STATE))
+        damaged = InputError(f"{path / _STATE} is not the state of a search; put it back as it was")
+        try:
+            order, scores = [int(each) for each in data["order"]], list(data["scores"])
+            kept, released = dict(data["facts"]), data.get("released")
+            if len(scores) > len(order) or not all(each is None or isinstance(each, float) for each in scores):
+                raise ValueError
+            if released is not None and not isinstance(released, list):
+                raise ValueError
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise damaged from None
+        if (changed := difference(kept, json.loads(json.dumps(dict(facts))), own)) is not None:
+            raise CommandError(f"{path} was begun {changed}; resume with the same settings")
+        if not all(0 <= each < candidates for each in order):
+            raise damaged
+        folder = cls(path, facts, order, scores, released)
+        folder._delete_losers()
+        return folder
+
+    @property
+    def done(self) -> int:
+        """How many runs are over."""
+        return len(self._scores)
+
+    @property
+    def best(self) -> int | None:
+        """The first of the runs with the least score; None where none is over."""
+        scored = [math.inf if score is None else score for score in self._scores]
+        return min(range(len(scored)), key=scored.__getitem__, default=None)
+
+    def run(self, number: int) -> Path:
+        """The folder of a run, which is made where it is missing."""
+        place = self.path / f"run-{number + 1}"
+        with writing(place):
+            place.mkdir(mode=0o700, exist_ok=True)
+        return place
+
+    def record(self, number: int, score: float) -> None:
+        """The run is over; what lost is deleted."""
+        assert number == self.done
+        self._scores.append(score if math.isfinite(score) else None)
+        self._write()
+        self._delete_losers()
+
+    def releases(self, report: PrivacyReport) -> None:
+        """The model of ``report`` is about to be released: a search killed from now on can tell that it was."""
+        self.released = sorted(file.digest for file in report.outputs)
+        self._write()
+
+    def remove(self) -> str | None:
+        """Delete the folder, its state last; return a warning where some of it is left."""
+        for number in range(len(self.order)):
+            shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+        if not self.path.exists():
+            return None
+        return f"{self.path} could not be removed, and tells of runs that were not chosen; delete it yourself"
+
+    def _delete_losers(self) -> None:
+        for number in range(self.done):
+            if number != self.best:
+                shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
+
+    def _write(self) -> None:
+        state: dict[str, Any] = {"facts": self._facts, "order": self.order, "scores": self._scores}
+        if self.released is not None:
+            state["released"] = self.released
+        write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
+
+
+def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:
+    """The report of ``output`` where its files have the digests ``released``; None for anything else."""
+    place = report_path(output)
+    recover(place.parent)  # a kill may have come between the names of model and report
+    if released is None or not place.is_file():
+        return None
+    report = read_report(place)
+    files = [place.parent / file.path for file in report.outputs]
+    if all(file.is_file() for file in files) and sorted(map(file_digest, files)) == released:
+        return report
+    return None
+
+
+def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:
+    """The folder ``model`` and its report, as ``output`` and beside it; the paths of inputs are adapted to the place.
+
+    Returns the report. What was there stays until ``output`` is complete. Report and files get the time of now: how
+    much earlier the best run ended would tell of the runs after it.
+    """
+    old, place = report_path(model), report_path(output)
+    report = read_report(old)
+    inputs = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.inputs)
+    report = replace(report, inputs=inputs, created=now())
+    with PendingFolder(output, public=True, replaces=force) as pending:
+        for file in sorted(model.iterdir()):
+            _linked(file, pending.temporary / file.name)
+        commit_with_report([pending], place, report, replace=force)
+    return report
+
+
+def _linked(file: Path, place: Path) -> None:
+    """A second name of a file, or a copy where the file system has none; it is as if written now."""
+    try:
+        os.link(file, place)
+    except OSError:
+        with writing(place):
+            shutil.copyfile(file, place)
+            shutil.copymode(file, place)
+            with open(place, "rb") as copy:
+                os.fsync(copy.fileno())
+    os.utime(place)

@@ -1,0 +1,83 @@
+"""The base of a method's own settings, whose fields are options of its command.
+
+Imports nothing heavy: the command line builds a method's options from its settings before any engine is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+from privctl.domain.ranges import Range
+
+#: Key of a field's metadata that marks it as an option.
+OPTION = "option"
+#: Group of options that several methods share -> their names.
+GROUPS = {
+    "clipping": ("clip_norm", "clipping"),
+    "clip-norm": ("clip_norm",),
+    "passes": ("clipping_passes",),
+    "schedule": ("schedule", "warmup_steps"),
+    "budget": ("epsilon", "noise_multiplier", "delta"),
+    "secrets": ("secrets",),
+    "convert": ("convert",),
+    "adapters": ("base", "save_adapter", "base_bits"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How the command line presents a field: ``flag`` defaults to the field's name, ``choices`` to all enum members.
+
+    ``within`` is where a number must lie. ``may_change``: a run may be resumed with another value.
+    """
+
+    help: str
+    flag: str | None = None
+    choices: tuple[str, ...] | None = None
+    required: bool = False
+    may_change: bool = False
+    within: Range | None = None
+
+
+def flag_of(setting: Field[Any]) -> str:
+    """The flag of a field that is an option."""
+    stated: Option = setting.metadata[OPTION]
+    return stated.flag or "--" + setting.name.replace("_", "-")
+
+
+def option(
+    default: Any,
+    help_text: str,
+    *,
+    flag: str | None = None,
+    choices: tuple[str, ...] | None = None,
+    may_change: bool = False,
+    within: Range | None = None,
+) -> Any:
+    """A field of a method's settings that is an option of its command."""
+    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within)
+    return field(default=default, metadata={OPTION: asked})
+
+
+def required(help_text: str, *, flag: str | None = None) -> Any:
+    """As ``option``, for a field without a default."""
+    return field(metadata={OPTION: Option(help=help_text, flag=flag, required=True)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSettings:
+    """The settings of one method in addition to the shared ones; subclasses are frozen dataclasses of plain values.
+
+    Raises ValueError naming the flag of a number out of its range.
+    """
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            stated: Option | None = setting.metadata.get(OPTION)
+            if stated is not None and stated.within is not None and value is not None:
+                stated.within.require(flag_of(setting), value)
+
+
+Settings = TypeVar("Settings", bound=MethodSettings)

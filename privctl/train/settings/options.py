@@ -1,0 +1,216 @@
+"""A training from the options of ``privctl retrain``, by their names; ``privctl.retrain`` calls it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from typing import Any
+
+from privctl.data.columns import Columns, columns_of
+from privctl.data.labels import labels_named
+from privctl.data.places import STDIN, found, holds_classes
+from privctl.data.several import DataPath, data_at, paths_of
+from privctl.data.texts import first_fields
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.mechanism import Optimizer
+from privctl.domain.progress import Notify
+from privctl.models.adapters import adapter_at, task_type_of
+from privctl.models.choices import LongTextPolicy, TaskName
+from privctl.models.purpose import class_named, task_meant
+from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, Schedule
+from privctl.train.settings.own_settings import own_settings
+from privctl.train.settings.request import (
+    BudgetRequest,
+    DataRequest,
+    Method,
+    ModelRequest,
+    RetrainRequest,
+    SecretsRequest,
+)
+
+#: What peft calls tasks that a base with another head may be adapted to.
+_OF_ADAPTERS = {
+    "SEQ_CLS": TaskName.TEXT_CLASSIFICATION,
+    "TOKEN_CLS": TaskName.TOKEN_CLASSIFICATION,
+    "QUESTION_ANS": TaskName.QUESTION_ANSWERING,
+    "SEQ_2_SEQ_LM": TaskName.SEQ2SEQ_LM,
+}
+
+
+def request_of(method: Method, options: Mapping[str, Any], given: Container[str], notify: Notify) -> RetrainRequest:
+    """The request that the options of ``privctl retrain METHOD`` describe, all by their names.
+
+    ``given`` are those that the user stated, whatever their values; ``notify`` is called with what the user should
+    know. Raises CommandError for values that do not fit or go together.
+    """
+    settings = own_settings(method.settings, options)
+    if options["data"] is None:
+        raise CommandError(
+            f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
+        )
+    value: Callable[[str], Any] = options.get
+    data = data_at(options["data"])
+    model = model_of(options, "" if "adapters" in method.takes else method.name)
+    try:
+        return RetrainRequest(
+            method=method,
+            settings=settings,
+            model=model,
+            data=data_of(options, data),
+            task=task_of(options, model, data, notify),
+            budget=BudgetRequest(
+                epsilon=value("epsilon"), noise_multiplier=value("noise_multiplier"), delta=value("delta")
+            ),
+            secrets=_secrets_of(options, given),
+            output=Path(options["output"]),
+            clipping=ClippingStyle(options.get("clipping", "flat")),
+            clip_norm=options.get("clip_norm", 1.0),
+            clipping_passes=_passes(options.get("clipping_passes", "1")),
+            show_unprotected=options.get("show_unprotected", False),
+            logs=tuple(map(LogName, options.get("log", ()))),
+            schedule=Schedule(options.get("schedule", "constant")),
+            warmup_steps=options.get("warmup_steps", 0),
+            optimizer=Optimizer(options["optimizer"]),
+            fsdp=options.get("fsdp", False),
+            **{name: options[name] for name in _SAME},
+        )
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def _passes(given: object) -> ClippingPasses:
+    if str(given) not in list(ClippingPasses):
+        raise CommandError(f"--clipping-passes is {given}; it must be one of {', '.join(ClippingPasses)}")
+    return ClippingPasses(str(given))
+
+
+def task_of(options: Mapping[str, Any], model: ModelRequest, data: DataPath, notify: Notify) -> TaskName:
+    """``--task``, or without it what the model's config.json says, which must fit the records at ``data``.
+
+    An adapter of a text classifier or of a sequence-to-sequence model says so itself.
+    """
+    if options["task"] is not None:
+        return TaskName(options["task"])
+    stated = None if model.adapter is None else _OF_ADAPTERS.get(task_type_of(model.adapter) or "")
+    if stated is not None:
+        return stated
+    return _inferred_task(model.path, data, notify, columns_of(options))
+
+
+def _secrets_of(options: Mapping[str, Any], given: Container[str]) -> SecretsRequest | None:
+    """The plan that ``--secrets`` names, with ``--batch-size`` if the user gave it."""
+    if options.get("secrets") is None:
+        return None
+    stated = options["batch_size"] if "batch_size" in given else None
+    return SecretsRequest(plan=Path(options["secrets"]), batch_size=stated)
+
+
+#: Options that go into the request under their own names.
+_SAME = (
+    "epochs", "steps", "batch_size", "learning_rate", "momentum", "beta1", "beta2", "weight_decay", "micro_examples",
+    "micro_tokens", "device", "bf16", "seed", "resume", "force",
+)  # fmt: skip
+
+
+def model_of(options: Mapping[str, Any], whole_for: str = "") -> ModelRequest:
+    """The model to train, from the options; ``whole_for`` names a method that trains no adapters, if that is the one.
+
+    Raises CommandError and InputError for an adapter that does not fit.
+    """
+    path, base = Path(options["model"]), options.get("base")
+    found = adapter_at(path, None if base is None else Path(base))
+    save_adapter, base_bits = bool(options.get("save_adapter", False)), _base_bits(options)
+    if found is not None:
+        _check_adapter(options, whole_for)
+    elif base is not None:
+        raise CommandError(f"--base is the base of an adapter, and {path} is a whole model; remove it")
+    elif base_bits is not None and not save_adapter:
+        raise CommandError(
+            "--base-bits holds the frozen base of an adapter in fewer bits, which merged weights cannot keep; add "
+            "--lora-rank and --save-adapter, or give an adapter as MODEL"
+        )
+    elif save_adapter and options["lora_rank"] is None:
+        raise CommandError("--save-adapter writes the adapters of --lora-rank; give both")
+    elif save_adapter and (options["from_scratch"] or options["vocabulary"] is not None or options["train"]):
+        raise CommandError("--save-adapter keeps the base as it is; remove --from-scratch, --vocabulary and --train")
+    elif save_adapter and options.get("convert") is not None:
+        raise CommandError("--save-adapter keeps the base as it is; give --norm frozen instead of --convert batch-norm")
+    return ModelRequest(
+        path=path if found is None else found.base,
+        adapter=None if found is None else found.adapter,
+        save_adapter=save_adapter,
+        base_bits=base_bits,
+        from_scratch=options["from_scratch"],
+        vocabulary=options["vocabulary"],
+        norm=options["norm"],
+        convert=options.get("convert"),
+        dropout=options["dropout"],
+        train=options["train"],
+        lora_rank=options["lora_rank"],
+        checkpointing=options.get("checkpointing", False),
+    )
+
+
+def _base_bits(options: Mapping[str, Any]) -> int | None:
+    stated = options.get("base_bits")
+    if stated not in (None, "4", 4):
+        raise CommandError(f"--base-bits is {stated}; it must be 4")
+    return None if stated is None else int(stated)
+
+
+def _check_adapter(options: Mapping[str, Any], whole_for: str) -> None:
+    """Raise CommandError for options that do not go with an adapter as the model."""
+    if whole_for:
+        raise CommandError(f"{options['model']} is an adapter, which {whole_for} does not train; give a whole model")
+    if options.get("convert") is not None:
+        raise CommandError(
+            f"--convert batch-norm changes the base, which the adapter {options['model']} keeps as it is; give --norm "
+            "frozen instead"
+        )
+    for name in ("from_scratch", "vocabulary", "train", "lora_rank", "save_adapter"):
+        if options.get(name):
+            flag = "--" + name.replace("_", "-")
+            raise CommandError(f"{flag} does not apply to {options['model']}, which is an adapter; remove it")
+
+
+def data_of(options: Mapping[str, Any], train: DataPath) -> DataRequest:
+    """The training data at ``train``, with the options that describe it."""
+    held_out = data_at(options["held_out"]) if options.get("held_out") else None
+    trained_on = {path.resolve() for path in paths_of(train)}
+    for path in () if held_out is None else paths_of(held_out):
+        if path != STDIN and path.resolve() in trained_on:
+            raise CommandError(
+                f"--held-out {path} is the training data; give examples that the model is not trained on"
+            )
+    return DataRequest(
+        train=train,
+        held_out=held_out,
+        unit=options.get("unit"),
+        labels=labels_named(options["labels"]) if options["labels"] else (),
+        columns=columns_of(options),
+        long=None if options["long"] is None else LongTextPolicy(options["long"]),
+        max_length=options["max_length"],
+        response_only=options["response_only"],
+        resize=options["resize"],
+    )
+
+
+def _inferred_task(model: Path, data: DataPath, notify: Notify, columns: Columns) -> TaskName:
+    """The task for the model at ``model``, whose head must fit the records at ``data``; says which, and what is unused.
+
+    Raises InputError where a classifier of texts gets records without labels, CommandError where the model may be
+    trained for several tasks, and as ``read_config`` does.
+    """
+    task, label = task_meant(model), columns.label_name
+    # Where there are no records, whoever reads the data says so.
+    fields = None if holds_classes(data) or not found(data) else first_fields(data)
+    told = f"task {task}, by the model's config.json"
+    if fields is not None and task is TaskName.TEXT_CLASSIFICATION and label not in fields:
+        raise InputError(
+            f"{data} has no {label!r} in its first record, and {model} is a text classifier ({class_named(model)}); "
+            "give every record a label, name its field with --label-column, or train a language model"
+        )
+    if fields is not None and task in (TaskName.CAUSAL_LM, TaskName.MASKED_LM) and label in fields:
+        told += f"; it does not use the records' labels, as --task {TaskName.TEXT_CLASSIFICATION} would with a new head"
+    notify(told)
+    return task

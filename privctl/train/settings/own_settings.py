@@ -1,0 +1,55 @@
+"""An instance of a method's settings class from options by their names; imports nothing heavy."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from privctl.domain.errors import CommandError
+from privctl.train.settings.method_settings import OPTION, MethodSettings, Option, Settings, flag_of
+
+
+def own_settings(settings: type[Settings], options: Mapping[str, Any]) -> Settings:
+    """The settings given by ``options``. Raises CommandError for values that do not fit."""
+    given: dict[str, Any] = {}
+    try:
+        for field, kind, _ in option_fields(settings):
+            value = options[field.name]
+            if value is None:
+                given[field.name] = None
+            elif kind is bytes:
+                given[field.name] = _bytes(flag_of(field), value)
+            else:
+                given[field.name] = kind(value) if issubclass(kind, Enum) else value
+        return settings(**given)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def option_fields(settings: type[MethodSettings]) -> Iterator[tuple[Field[Any], type, Option]]:
+    """Each field that is declared as an option, with the type of a given value."""
+    hints = get_type_hints(settings)
+    for field in fields(settings):
+        if OPTION in field.metadata:
+            yield field, _kind(hints[field.name]), field.metadata[OPTION]
+
+
+def _kind(hint: Any) -> type:
+    """The type of a given value: ``T`` for ``T | None``, and ``tuple`` for any tuple."""
+    if get_origin(hint) in (Union, types.UnionType):
+        (hint,) = (member for member in get_args(hint) if member is not type(None))
+    kind: type = get_origin(hint) or hint
+    return kind
+
+
+def _bytes(flag: str, value: str) -> bytes:
+    try:
+        content = bytes.fromhex(value)
+    except ValueError:
+        content = b""
+    if not content:
+        raise CommandError(f"{flag} is {value!r}; it must be hexadecimal, such as 00ff")
+    return content

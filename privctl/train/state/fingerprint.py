@@ -1,0 +1,183 @@
+"""What must stay the same when a run is resumed, and the words for what did not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from privctl.data.recorded import data_digest, recorded_files
+from privctl.domain.errors import CommandError
+from privctl.models.loading import without_weights
+from privctl.storage.digest import file_digest
+from privctl.storage.reader import open_checkpoint
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.settings.method_settings import OPTION, MethodSettings, flag_of
+from privctl.train.settings.request import Method, RetrainRequest
+
+#: Settings that may change when a run is resumed, as the help of --resume says: the device, how much it processes at
+#: once, what it shows, what it is evaluated on.
+_MAY_CHANGE = {
+    "output", "resume", "force", "show_unprotected", "device", "checkpointing", "held_out", "logs",
+    "micro_examples", "micro_tokens", "clipping_passes", "fsdp",
+}  # fmt: skip
+#: What follows from the options and the data, in words.
+_DERIVED = {
+    "sample_rate": "the sampling rate", "noise_multiplier": "the noise multiplier", "delta": "delta",
+    "coefficients": "the coefficients", "matrix": "the matrix of the noise",
+}  # fmt: skip
+#: What is looked at last, so that the cause is named: the steps may be asked for, or follow from epochs and batches.
+_LAST = ("steps", *_DERIVED)
+#: Digests of the weights that the run began with, which runs of earlier versions do not state.
+_WEIGHTS = "weights"
+#: What the digest of a file begins with.
+_DIGEST = "blake3:"
+#: Settings whose option has another name.
+_NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data",
+    "data.columns.text": "--text-column", "data.columns.label": "--label-column"}  # fmt: skip
+
+
+def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
+    """Everything that must stay the same when a run is resumed."""
+    request, train = job.request, job.request.data.train
+    asked = _settings_of(request)
+    facts = {
+        **asked,
+        **_settings_of(job.recipe),  # what follows stands before what was asked for, where both have a name
+        "examples": len(job.task),
+        "data": {
+            **_settings_of(request.data),
+            "train": data_digest(train),
+        },
+        "delta": job.delta,
+        "secrets": None if job.plan is None else job.plan.digest,
+        "labels": job.model.labels,
+        _WEIGHTS: list(_digests(request, random=job.model.initial_weights == "random")),
+    }
+    fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
+    return fingerprint
+
+
+def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
+    """Everything that must stay the same when a search is resumed: also the held-out examples, which choose.
+
+    Raises CommandError where these are the training data, whatever the file is called.
+    """
+    asked, data = _settings_of(request), request.data
+    if data.held_out is not None:
+        private = {file.digest for file in recorded_files(data.train)}
+        for file in recorded_files(data.held_out):
+            if file.digest in private:
+                raise CommandError(
+                    f"--held-out {file.path} is a copy of the training data, and private examples would choose the "
+                    "run; give public ones"
+                )
+    facts = {
+        **asked,
+        "data": {**_settings_of(data), "train": data_digest(data.train)},
+        "held_out": None if data.held_out is None else data_digest(data.held_out),
+        _WEIGHTS: list(_digests(request, random=request.model.from_scratch or without_weights(request.model.path))),
+    }
+    fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
+    return fingerprint
+
+
+def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:
+    """Of the files of weights that the run begins with, the same in every process, whichever reads them."""
+    model = request.model
+    places = (None if random else model.path, model.adapter)
+    for place in filter(None, places):
+        with open_checkpoint(place) as checkpoint:
+            yield from (file_digest(file.path) for file in checkpoint.files)
+
+
+def difference(
+    before: Mapping[str, Any], now: Mapping[str, Any], own: type[MethodSettings] = MethodSettings
+) -> str | None:
+    """How a run ``was begun`` whose fingerprint was ``before``, by the first option in which it differs from ``now``.
+
+    What only follows from options and data is looked at last. ``own`` are the settings of the method now, whose flags
+    are named. None where they agree.
+    Example: ``with --steps 4, not 5``.
+    """
+    old, new = dict(_leaves(before)), dict(_leaves(now))
+    for name in sorted(new, key=_LAST.__contains__):
+        if name == _WEIGHTS and name not in old:
+            continue
+        if old.get(name) != new[name]:  # an option that is newer than the saved run was not given then
+            return _told(name, old.get(name), new[name], own)
+    return None
+
+
+def _told(name: str, before: Any, now: Any, own: type[MethodSettings]) -> str:
+    if name == "method":
+        return f"as {before}, not {now}"
+    if name == _WEIGHTS:
+        return "from other weights than MODEL now holds"
+    if name == "examples":
+        return f"with {before} records in --data, which now holds {now}"
+    if name in _DERIVED:
+        return f"with {_DERIVED[name]} {_shown(before)}, which would now be {_shown(now)}"
+    flag = _flag(name, own)
+    if _absent(before) and not _absent(now):
+        return f"without {flag}, which is given now"
+    if _absent(now):
+        return f"with {flag}{'' if before is True else f' {_shown(before)}'}, which is not given now"
+    if str(now).startswith(_DIGEST):
+        return f"with another file as {flag}"
+    return f"with {flag} {_shown(before)}, not {_shown(now)}"
+
+
+def _absent(value: Any) -> bool:
+    """Whether the option of a setting was not given."""
+    return value is None or value is False or value == [] or value == ""
+
+
+def _flag(name: str, own: type[MethodSettings]) -> str:
+    first, _, last = name.rpartition(".")
+    if first == "settings":
+        return next((flag_of(each) for each in fields(own) if each.name == last and OPTION in each.metadata), last)
+    return _NAMES.get(name, "--" + last.replace("_", "-"))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if str(value).startswith(_DIGEST):
+        return "FILE"
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
+
+
+def _leaves(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{place}{name}.")
+        else:
+            yield f"{place}{name}", value
+
+
+def _may_change(settings: Any, setting: Field[Any]) -> bool:
+    """A method's own settings say so themselves: their names may be those of others'."""
+    if isinstance(settings, MethodSettings):
+        return OPTION in setting.metadata and setting.metadata[OPTION].may_change
+    return setting.name in _MAY_CHANGE
+
+
+def _settings_of(settings: Any) -> dict[str, Any]:
+    """The fields of a dataclass as JSON values, nested dataclasses included."""
+    values: dict[str, Any] = {}
+    for setting in fields(settings):
+        value = getattr(settings, setting.name)
+        if _may_change(settings, setting):
+            continue
+        if isinstance(value, Method):
+            values[setting.name] = value.name
+        elif is_dataclass(value):
+            values[setting.name] = _settings_of(value)
+        elif isinstance(value, bytes):
+            values[setting.name] = value.hex()
+        else:
+            values[setting.name] = str(value) if isinstance(value, Path) else value
+    return values

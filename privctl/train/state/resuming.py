@@ -1,0 +1,57 @@
+"""A run's folder, begun or continued by all processes of a training together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from privctl.data.recorded import data_digest
+from privctl.domain.errors import InputError
+from privctl.parallel import Workers
+from privctl.storage.atomic import write_bytes
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.places import run_folder
+from privctl.train.state.fingerprint import fingerprint_of
+from privctl.train.state.run_folder import RunFolder
+from privctl.train.steps.saved_state import SavedState
+
+
+def open_folder(
+    job: TrainingJob, workers: Workers, files: Mapping[str, bytes] = MappingProxyType({})
+) -> tuple[RunFolder | None, SavedState | None]:
+    """The run's folder, with ``files`` by name in it, and the state to continue from.
+
+    Only the main process writes; the others get no folder, but raise what it raises.
+    """
+    path = run_folder(job.request.output)
+    resumed = RunFolder.resume(path, fingerprint_of(job), job.request.method.settings) if job.request.resume else None
+    workers.barrier()  # no process may change the state before all have read it
+
+    def opened() -> RunFolder:
+        begun = fingerprint_of(job) if resumed is None else {}
+        for weights in job.model.files:  # those that were read are those of the fingerprint
+            weights.require_unchanged()
+        folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
+        for name, content in files.items():
+            write_bytes(folder.path / name, content)
+        return folder
+
+    return workers.in_main(opened), None if resumed is None else resumed[1]
+
+
+@contextmanager
+def mention_saved_state(folder: RunFolder | None, job: TrainingJob) -> Iterator[None]:
+    """If the trained model cannot be written, extend the error to say that the training is saved.
+
+    Raises InputError, before anything is done inside, where the data of ``job`` are not those that the run began with:
+    its report would name others than it was trained on.
+    """
+    try:
+        if folder is not None:
+            folder.require_data(data_digest(job.request.data.train))
+        yield
+    except InputError as fault:
+        if folder is None:
+            raise
+        raise InputError(f"{fault}; the training is saved in {folder.path}, so continue with --resume") from None

@@ -1,0 +1,170 @@
+"""A run's state on disk: enough to continue after a kill, and a count of everything that may have been released.
+
+The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps begun,
+written before each of them. ``measured`` is the same log for side releases. The state records the end of both logs, so
+that a log removed or truncated later is detected. Random states are not kept: a resumed run draws fresh numbers, except
+for batches that depend on earlier ones, whose secret key is kept in ``batches`` until the run is complete, and for
+correlated noise, which the state holds. And whatever was begun after the state was saved stays in the ledger as spent,
+because it may have been released.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from privctl.domain.errors import CommandError, InputError
+from privctl.randomness import NoiseSource
+from privctl.storage.atomic import PendingFolder, write_bytes
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_text
+from privctl.train.network.tensors import mapped_tensors, write_tensors
+from privctl.train.settings.method_settings import MethodSettings
+from privctl.train.state.fingerprint import difference
+from privctl.train.state.release_log import ReleaseLog
+from privctl.train.steps.saved_state import SavedState
+
+_STATE, _SETTINGS, _STEPS_BEGUN, _SIDE_RELEASES_BEGUN = "state.json", "settings.json", "begun", "measured"
+_BATCH_KEY, _KEY_BYTES = "batches", 32
+
+
+class RunFolder:
+    """The state of one run; open it with ``RunFolder.begin`` or ``RunFolder.resume``."""
+
+    def __init__(self, path: Path, fingerprint: Mapping[str, Any]) -> None:
+        self.path = path
+        self._fingerprint = dict(fingerprint)
+        settings = json.dumps(self._fingerprint, sort_keys=True).encode()
+        self._steps_begun, self._side_releases_begun = (
+            ReleaseLog(path / _STEPS_BEGUN, settings),
+            ReleaseLog(path / _SIDE_RELEASES_BEGUN, settings),
+        )
+
+    @classmethod
+    def begin(cls, path: Path, fingerprint: Mapping[str, Any]) -> Self:
+        """Make the folder; raises CommandError where it exists."""
+        if path.exists():
+            raise CommandError(f"{path} holds the state of an unfinished run; continue it with --resume, or remove it")
+        with PendingFolder(path) as pending:
+            write_bytes(pending.temporary / _SETTINGS, json.dumps(dict(fingerprint), indent=1).encode())
+            for name in (_STEPS_BEGUN, _SIDE_RELEASES_BEGUN):
+                write_bytes(pending.temporary / name, b"")
+            pending.commit()
+        return cls(path, fingerprint)
+
+    @classmethod
+    def resume(
+        cls, path: Path, fingerprint: Mapping[str, Any], own: type[MethodSettings] = MethodSettings
+    ) -> tuple[Self, SavedState | None]:
+        """Open the folder and read its state, None where none was saved yet; ``own`` are the method's settings.
+
+        Raises CommandError where there is no folder or the run had other settings, InputError for a damaged state.
+        """
+        if not path.is_dir():
+            raise CommandError(f"{path} does not exist, so there is no run to resume; remove --resume")
+        kept = parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS))
+        cls(path, fingerprint)._compare(kept, own)
+        folder = cls(path, kept)  # as they were written: 2 and 2.0 are the same setting, and other bytes in a chain
+        if not (path / _STATE).is_file():
+            steps, side = folder._steps_begun.read(), folder._side_releases_begun.read()
+            nothing = not steps and not side
+            return folder, None if nothing else SavedState(
+                updates=0, steps_begun=steps, tensors={}, side_releases_begun=side
+            )
+        data = parse_json(read_text(path / _STATE), str(path / _STATE))
+        try:
+            updates, steps_begun, name = int(data["step"]), int(data["spent"]), data["tensors"]
+            history, side_releases_begun = tuple(data["history"]), int(data["measured"])
+            heads = str(data["begun_log"]), str(data["measured_log"])
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
+        steps, side = folder._steps_begun.read(heads[0]), folder._side_releases_begun.read(heads[1])
+        tensors = mapped_tensors(path / name)
+        return folder, SavedState(
+            updates=updates,
+            steps_begun=max(steps_begun, steps),
+            tensors=tensors,
+            history=history,
+            side_releases_begun=max(side_releases_begun, side),
+        )
+
+    def _compare(self, kept: Any, own: type[MethodSettings]) -> None:
+        """Raises CommandError where the run was begun with other settings."""
+        changed = difference(kept if isinstance(kept, dict) else {}, json.loads(json.dumps(self._fingerprint)), own)
+        if changed is not None:
+            raise CommandError(f"{self.path} was begun {changed}; resume with the same settings")
+
+    def require_data(self, digest: str) -> None:
+        """Raise InputError unless ``digest`` is that of the data that the run began with."""
+        if self._fingerprint.get("data", {}).get("train", digest) != digest:
+            raise InputError(
+                "the data were changed since the run began, so that its report would name others than it was trained "
+                "on; put them back as they were"
+            )
+
+    def mark(self, begun: int) -> None:
+        """Record that ``begun`` steps have begun, before the last of them is computed."""
+        self._steps_begun.mark(begun)
+
+    def mark_side_releases(self, begun: int) -> None:
+        """The same for side releases."""
+        self._side_releases_begun.mark(begun)
+
+    def batch_key(self) -> bytes:
+        """The secret key under which the run draws batches that depend on earlier ones; made when first asked for.
+
+        Raises InputError where it is damaged, or missing after the first step: another key would draw again who takes
+        part when, and a record could take part more often than is accounted for.
+        """
+        place = self.path / _BATCH_KEY
+        if not place.exists():
+            if self._steps_begun.read():
+                raise InputError(
+                    f"{place}, the key of the run's batches, is missing; put it back, or remove {self.path} and start "
+                    "again"
+                )
+            write_bytes(place, NoiseSource().key)
+        key = place.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise InputError(f"{place} is not the key of a run's batches; remove {self.path} and start again")
+        return key
+
+    def save(self, saved: SavedState) -> None:
+        """Write the state; a kill at any moment leaves the old one or this one."""
+        name = f"state-{saved.steps_begun}.safetensors"
+        write_tensors(self.path / name, saved.tensors, {})
+        state = {
+            "step": saved.updates,
+            "spent": saved.steps_begun,
+            "tensors": name,
+            "history": list(saved.history),
+            "measured": saved.side_releases_begun,
+            "begun_log": self._steps_begun.head,
+            "measured_log": self._side_releases_begun.head,
+        }
+        write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
+        for old in self.path.glob("state-*.safetensors"):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+
+    def remove(self) -> str | None:
+        """Delete the folder: the run is finished and its result safe. Return a warning where some of it is left."""
+        self._close()
+        shutil.rmtree(self.path, ignore_errors=True)
+        if not self.path.exists():
+            return None
+        return f"{self.path} could not be removed, and may hold the run's secret noise and batches; delete it yourself"
+
+    def _close(self) -> None:
+        self._steps_begun.close()
+        self._side_releases_begun.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._close()

@@ -1,0 +1,1 @@
+"""One training step after another: batches, clipped gradients, noise, the optimizer."""

@@ -1,0 +1,164 @@
+"""The sum of one batch's gradients, clipped where they are: what a step releases before noise is added to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import InputError
+from privctl.models.synthetic import synthetic
+from privctl.models.tasks.base import Task
+from privctl.parallel import Workers, take_part
+from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
+from privctl.train.clipping.shards import begin_anew
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.clip_norm import AdaptiveClipNorm
+from privctl.train.steps.epoch_stats import EpochStats
+from privctl.train.steps.holding import Holding
+from privctl.train.steps.micro_batches import MicroBatches
+from privctl.train.steps.precision import Precision
+
+NOT_FINITE = "the loss is not finite; the training diverged: lower --learning-rate, or check the model"
+#: Tokens of a made-up record that a process computes where only others have examples left.
+_SHORT = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchGradients:
+    """Adds the gradients of batches to what ``held`` holds of ``network``, few examples at a time.
+
+    ``noisy``: noise is added afterwards, so an example that is not finite counts as zero, which reveals nothing.
+    Otherwise it ends the run. An ``adaptive`` clip norm is told the norms.
+    """
+
+    network: nn.Module
+    task: Task
+    recipe: TrainingSettings
+    noisy: bool
+    workers: Workers
+    device: torch.device
+    precision: Precision
+    held: Holding
+    micro: MicroBatches
+    adaptive: AdaptiveClipNorm | None
+    _looks: bool = field(init=False)  # whether each micro-batch is held to be finite by itself
+
+    def __post_init__(self) -> None:
+        self._looks = self.workers.lockstep
+
+    def add(self, engine: PerExample | None, chosen: Sequence[int], position: int, tally: EpochStats) -> list[int]:
+        """Add the gradients of all ``chosen`` examples, which are returned in order.
+
+        Whether all was finite is looked at once, in the end, for that waits for a GPU. Where something was not, the
+        same examples are gone through again, each micro-batch being looked at. In lockstep each is looked at at once,
+        before other processes add to it, and what ends the run in one process ends it in all. Raises InputError where a
+        loss is not finite and no noise is added.
+        """
+        mark = tally.mark()
+
+        def restart() -> None:
+            tally.rewind(mark)
+            begin_anew(self.network)
+            self.held.forget()
+
+        accumulate = partial(self._accumulate, engine, position, tally)
+        seen = self.micro.each(chosen, position, accumulate, restart=restart)
+        if not self.workers.any_in_lockstep(not tally.finite_since(mark)):
+            return seen
+        if engine is None or self.workers.lockstep:
+            raise InputError(NOT_FINITE)
+        restart()
+        self._looks = True
+        try:
+            return self.micro.each(chosen, position, accumulate, restart=restart)
+        finally:
+            self._looks = self.workers.lockstep
+
+    def _accumulate(
+        self, engine: PerExample | None, position: int, tally: EpochStats, examples: Sequence[int]
+    ) -> list[list[int]]:
+        """Add the examples' share of the step's gradient: their sum, divided by the expected batch size.
+
+        Returns groups of them that must be computed again by themselves, nothing of which was added. Without examples,
+        take part in what other processes compute.
+        """
+        if not examples:
+            self._accompany(engine, position)
+            return []
+        losses = partial(self._losses, self.task.batch(examples, self.device, position))
+        if engine is not None:
+            result = self._clipped(engine, losses, examples)
+            if isinstance(result, ClippedBatch):
+                tally.losses.append(result.losses)
+                tally.norms.append(result.norms)
+                if self.adaptive is not None:
+                    tally.counted.append(self.adaptive.counted(result.norms))
+                return []
+            if not self.noisy:  # in lockstep: the others are in this step too
+                tally.losses.append(torch.tensor([math.nan], device=self.device))
+                return []
+            if result and len(examples) == 1:
+                tally.zeroed += 1
+                return []
+            # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
+            # decides the fate of another, each suspect row is run again alone, and only then counted as zero. Without
+            # suspects, it was another process's rows that were not finite.
+            sound = [example for row, example in enumerate(examples) if row not in result]
+            return [group for group in (sound, *([examples[row]] for row in sorted(result))) if group]
+        with self.precision.on(examples):
+            batch_losses = losses()
+            torch.autograd.backward(batch_losses.sum() * self.held.share / self.recipe.batch_size)
+        tally.losses.append(batch_losses.detach())
+        return []
+
+    def _accompany(self, engine: PerExample | None, position: int) -> None:
+        """Make a pass with one made-up record, of which nothing is added."""
+        inputs = synthetic(self.task, [_SHORT], classes=1).batch([0], self.device, position)
+        if engine is None:
+            torch.autograd.backward(self._losses(inputs).sum() * 0.0)
+            return
+        losses = partial(self._losses, inputs)
+        with suppress(NotFiniteError):
+            if self._suspects(engine, losses, 1) is None:
+                engine.accumulate(losses, weight=0.0)
+
+    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
+            return self.task.losses(self.network, inputs)
+
+    def _clipped(
+        self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int]
+    ) -> ClippedBatch | frozenset[int]:
+        """Add a batch's clipped gradients. Return rows that are not finite, with nothing added; without noise raise."""
+        try:
+            suspects = self._suspects(engine, losses, len(examples))
+            if suspects is not None:
+                return suspects
+            with self.precision.on(examples):
+                return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks)
+        except NotFiniteError as fault:
+            if not self.noisy and not self.workers.lockstep:
+                raise
+            return frozenset(fault.rows)
+
+    def _suspects(self, engine: PerExample, losses: Callable[[], Tensor], rows: int) -> frozenset[int] | None:
+        """Verify what random rounding would hide, first; returns rows that are not finite in any process's batch.
+
+        None where there are none; outside of lockstep this raises NotFiniteError instead.
+        """
+        if not self.precision.rounds:
+            return None
+        found: frozenset[int] = frozenset()
+        try:
+            engine.verify(losses, rows)
+        except NotFiniteError as fault:
+            if not self.workers.lockstep:
+                raise
+            found = frozenset(fault.rows)
+        return found if self.workers.lockstep and take_part(bool(found)) else None

@@ -1,0 +1,88 @@
+"""Gaussian noise that is correlated over all steps by a few buffers (BLT), so that it cancels in part as steps add up.
+
+As in ``steps.correlated_noise``, with c_0 = first and c_t = sum_j weights_j decays_j^(t-1): what is subtracted before
+step t is sum_j weights_j B_j, where buffer B_j = sum_(i < t) decays_j^(t-1-i) w_i holds all earlier noise. After
+each step every buffer is multiplied by its decay, and the step's w is added.
+
+In a gap, whose steps began and whose noise is lost, buffers only decay: w counts as 0 there, which sets to 0 the
+entries of C below the diagonal in the columns of those steps. No entry is negative, so no record moves the rows by
+more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from privctl.accounting.buffered import BufferedMatrix
+from privctl.domain.errors import InputError
+from privctl.train.steps.correlated_noise import release_less
+from privctl.train.steps.gradient_noise import GradientNoise
+
+_PREFIX = "noise.buffer."
+_NEXT, _MATRIX = "noise.next", "noise.matrix"
+
+
+class BufferedNoise:
+    """The noise of ``fresh``, correlated by ``matrix``; see ``GradientNoise``.
+
+    It keeps as many buffers as the matrix has, of the size of the gradients, at eight bytes a number.
+    """
+
+    def __init__(self, fresh: GradientNoise, matrix: BufferedMatrix) -> None:
+        self._fresh, self._matrix = fresh, matrix
+        self._buffers: list[list[Tensor]] = [[] for _ in matrix.decays]
+        self._next = 0
+
+    @property
+    def description(self) -> str:
+        """See ``GradientNoise``."""
+        return self._fresh.description
+
+    @property
+    def cryptographic(self) -> bool:
+        """See ``GradientNoise``."""
+        return self._fresh.cryptographic
+
+    def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
+        """See ``GradientNoise``; ``stddev`` is that of z in one step, and the same tensors come in every step."""
+        gradients, matrix = list(tensors), self._matrix
+        for decay, buffer in zip(matrix.decays, self._buffers, strict=True):
+            for each in buffer:
+                each.mul_(decay ** max(0, step - self._next))
+        self._next = step + 1
+        held = zip(matrix.weights, self._buffers, strict=True)
+        noise = release_less(self._fresh, gradients, matrix.first, held, stddev, step)
+        for place, decay in enumerate(matrix.decays):
+            if not self._buffers[place]:
+                self._buffers[place] = [torch.zeros_like(each) for each in noise]
+            self._buffers[place] = [
+                buffer.to(each.device).mul_(decay).add_(each)
+                for buffer, each in zip(self._buffers[place], noise, strict=True)
+            ]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a run that goes on needs: secret, as it gives away the sums without noise."""
+        kept = {
+            f"{_PREFIX}{place}.{index}": each
+            for place, buffer in enumerate(self._buffers)
+            for index, each in enumerate(buffer)
+        }
+        return kept | {_NEXT: torch.tensor(self._next), _MATRIX: self._numbers()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from ``tensors``, if the run was saved. Raises InputError where they are of another run."""
+        if _NEXT not in tensors:
+            return
+        if _MATRIX not in tensors or tensors[_MATRIX].tolist() != self._numbers().tolist():
+            raise InputError("the saved noise was correlated in another way; resume with the settings of the run")
+        self._next = int(tensors[_NEXT])
+        for place in range(len(self._buffers)):
+            count = sum(name.startswith(f"{_PREFIX}{place}.") for name in tensors)
+            self._buffers[place] = [tensors[f"{_PREFIX}{place}.{index}"] for index in range(count)]
+
+    def _numbers(self) -> Tensor:
+        matrix = self._matrix
+        return torch.tensor((matrix.first, *matrix.weights, *matrix.decays), dtype=torch.float64)

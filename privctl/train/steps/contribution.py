@@ -1,0 +1,358 @@
+"""The contribution test of a training job: runs it, pads texts if that is needed to pass, and reports the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from privctl.domain.errors import InputError
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
+from privctl.domain.progress import Notify
+from privctl.models.choices import TaskName
+from privctl.models.encoding import TextOptions, length_limit
+from privctl.models.tasks.corpus import CorpusTask
+from privctl.parallel import ALONE, Workers, short_of_memory
+from privctl.train.clipping.factors import Clipping, rounding_margin
+from privctl.train.clipping.promotion import promotion_sentence
+from privctl.train.clipping.shards import begin_anew
+from privctl.train.contribution import (
+    BatchLimits,
+    ClippedGradients,
+    ComputationStage,
+    Dependence,
+    DependentRecordsError,
+    IndependenceTest,
+    LossOnly,
+    examine,
+)
+from privctl.train.contribution.findings import ROUNDING_QUANTIZED, ROUNDING_REDUCED
+from privctl.train.preparation.job import TrainingJob
+from privctl.train.settings.choices import ClippingPasses
+from privctl.train.steps.micro_batches import TooLargeError, halved
+from privctl.train.steps.precision import Precision
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+#: Relative rounding error of a record's term in a float32 sum: sums in blocks err by a few 2^-24.
+_OF_A_SUM = 2.0**-22
+
+NAME = "contribution"
+#: The key among a report's parameters.
+TEST_KEY = "contribution_test"
+
+
+def run_contribution_test(
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    stages: Sequence[ComputationStage],
+    notify: Notify,
+    workers: Workers = ALONE,
+) -> TrainingJob:
+    """The job with the test that it passed, and with all texts padded if it passes only then.
+
+    Where the largest micro-batch does not fit into memory, the job allows no more than what does; of ``workers`` in
+    lockstep, into that of each.
+
+    Raises DependentRecordsError where a record's contribution depends on other records, InputError for what cannot be
+    trained.
+    """
+    passes = job.request.clipping_passes
+    if passes is not ClippingPasses.ONE and not job.request.model.checkpointing:
+        notify(f"--clipping-passes {passes} saves memory only with --checkpointing, which is not given")
+
+    def test(smaller: TrainingJob) -> TrainingJob:
+        return _tested(smaller, network, device, stages, notify)
+
+    return _within_memory(job, network, device, notify, test, workers)
+
+
+def _within_memory(
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    notify: Notify,
+    test: Callable[[TrainingJob], TrainingJob],
+    workers: Workers,
+) -> TrainingJob:
+    """What ``test``, which fills the largest micro-batch with made-up records, makes of a job that memory holds.
+
+    With ``--clipping-passes auto`` and ``--checkpointing``, without which they save nothing, two passes are tried where
+    one record is too much for one, with as much at once as was asked for.
+    """
+    asked = job.recipe
+    while True:
+        try:
+            return workers.jointly(partial(test, job)) if workers.lockstep else test(job)
+        except (RuntimeError, MemoryError) as error:
+            if not short_of_memory(error):
+                raise
+        begin_anew(network)
+        try:
+            recipe = halved(job.recipe, limits_of(job).length, device, notify, may_pass_twice=job.may_pass_twice)
+        except TooLargeError:
+            two = job.request.clipping_passes is ClippingPasses.AUTO and job.request.model.checkpointing
+            if not (two and job.may_pass_twice):
+                raise
+            recipe = replace(asked, clipping_passes=2)
+            notify(f"the memory of {device} does not hold one record; from now on gradients are clipped in two passes")
+        job = replace(job, recipe=recipe)
+
+
+def _tested(
+    job: TrainingJob, network: nn.Module, device: torch.device, stages: Sequence[ComputationStage], notify: Notify
+) -> TrainingJob:
+    limits = limits_of(job)
+    for stage in stages:
+        if isinstance(stage.view, ClippedGradients):
+            stage.view.passes = job.recipe.clipping_passes
+    if isinstance(job.task, CorpusTask) and job.task.padding is None and _chooses_keys(network):
+        return _padded(job, network, device, stages, notify, "the length it is padded to, where keys tie")
+    try:
+        return _said(replace(job, contribution=examine(network, job.task, limits, stages, device)), notify)
+    except DependentRecordsError as fault:
+        alike = limits.length is not None and isinstance(job.task, CorpusTask)
+        if limits.length is None or not alike or fault.kind is Dependence.PARAMETERS:
+            raise
+        return _padded(job, network, device, stages, notify, str(fault.kind))
+
+
+def _chooses_keys(network: nn.Module) -> bool:
+    """Whether attention keeps a few keys by scores of an indexer, as DeepSeek's sparse attention does.
+
+    A score is often exactly 0, and which of equal keys are kept depends on how many there are, padding counted. Made-up
+    records rarely show it.
+    """
+    return any(type(module).__name__.endswith("Indexer") for module in network.modules())
+
+
+def _padded(
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    stages: Sequence[ComputationStage],
+    notify: Notify,
+    dependence: str,
+) -> TrainingJob:
+    """The job, tested, with every text padded to the most tokens. Raises InputError where no most is known."""
+    limits = limits_of(job)
+    if limits.length is None:
+        raise InputError(
+            f"this model makes a record's gradient depend on {dependence}, and its config.json states no limit of "
+            "tokens to pad every text to; give --max-length"
+        )
+    padded = replace(job, task=_pad(job.task, limits.length), held_out=_pad(job.held_out, limits.length))
+    test = examine(network, padded.task, limits, stages, device)
+    notify(
+        f"this model makes a record's gradient depend on {dependence}; every text is padded to {limits.length} "
+        "tokens, whatever it is batched with (--max-length lowers that)"
+    )
+    return _said(replace(padded, contribution=test), notify)
+
+
+def _said(job: TrainingJob, notify: Notify) -> TrainingJob:
+    """The job, after telling which modules are differentiated as a whole and what that costs."""
+    test = job.contribution
+    if test is not None and (sentence := promotion_sentence(test.promoted, test.promoted_share)):
+        notify(sentence)
+    return job
+
+
+def run_quantized_test(
+    job: TrainingJob,
+    network: nn.Module,
+    device: torch.device,
+    precision: Precision,
+    notify: Notify,
+    workers: Workers = ALONE,
+) -> TrainingJob:
+    """Add the test of quantized layers to the job's test; raises, and cuts, as ``run_contribution_test`` does."""
+    if not precision.rounds or job.contribution is None:
+        return job
+
+    def test(smaller: TrainingJob) -> TrainingJob:
+        return _tested_quantized(smaller, network, device, precision)
+
+    return _within_memory(job, network, device, notify, test, workers)
+
+
+def _tested_quantized(job: TrainingJob, network: nn.Module, device: torch.device, precision: Precision) -> TrainingJob:
+    assert job.contribution is not None
+    gradients = ClippedGradients(
+        network=network,
+        clipping=clipping_of(job),
+        around=precision.rehearsal,
+        rounds=precision.rounds,
+        promoted=job.contribution.promoted,
+    )
+    reduced = job.recipe.bf16
+    stages = [
+        ComputationStage(name="quantized layers", view=gradients, rounding=ROUNDING_QUANTIZED, reduced=reduced),
+        ComputationStage(
+            name="losses as measured",
+            view=LossOnly(network=network, around=precision.rehearsal),
+            rounding=ROUNDING_QUANTIZED,
+            reduced=reduced,
+        ),
+    ]
+    quantized_test = examine(network, job.task, limits_of(job), stages, device)
+    combined = replace(
+        job.contribution,
+        differences={**job.contribution.differences, **quantized_test.differences},
+        allowed={**job.contribution.allowed, **quantized_test.allowed},
+    )
+    return replace(job, contribution=combined)
+
+
+def gradient_stages(job: TrainingJob, network: nn.Module, device: torch.device) -> list[ComputationStage]:
+    """The stages that test how gradients are clipped; none if they are not."""
+    if not job.request.method.clips:
+        return []
+    view = ClippedGradients(network=network, clipping=clipping_of(job))
+    stages = [ComputationStage(name="float32", view=view)]
+    if job.recipe.bf16 or device.type != "cpu":
+        precision = "bfloat16" if job.recipe.bf16 else str(device.type)
+        stages.append(ComputationStage(name=precision, view=view, rounding=ROUNDING_REDUCED, reduced=job.recipe.bf16))
+    return stages
+
+
+def clipping_of(job: TrainingJob) -> Clipping:
+    """How the job's gradients are clipped: with noise, by a margin below the clip norm that its noise is for.
+
+    Without noise too, where gradients are measured and added by two passes of a computation that a GPU may order anew.
+    """
+    recipe = job.recipe
+    left = job.request.method.noised or (recipe.clipping_passes > 1 and recipe.bf16)
+    inside = 1 - rounding_margin(reduced=recipe.bf16) if left else 1.0
+    return Clipping(norm=job.recipe.clip_norm * inside, style=job.request.clipping)
+
+
+def limits_of(job: TrainingJob) -> BatchLimits:
+    """What the run may put through the network at once, from public settings and the number of examples."""
+    text, recipe = job.model.text, job.recipe
+    length = None if text is None else length_limit(text, TextOptions(max_length=job.request.data.max_length))
+    if length is not None and job.model.task is TaskName.SEQ2SEQ_LM:
+        length *= 2  # the limit is for each of the two texts
+    return BatchLimits(
+        rows=min(recipe.micro_examples, len(job.task), _most(job)),
+        tokens=recipe.micro_tokens,
+        length=length,
+        classes=len(job.model.labels or ()),
+    )
+
+
+def _most(job: TrainingJob) -> int:
+    """The most examples in a batch; a Poisson batch exceeds it with probability 1e-10 (Bernstein's bound)."""
+    size = job.recipe.batch_size
+    sampled = job.request.method.sampled(job.request)
+    return math.ceil(size + 6 * math.sqrt(size) + 20) if sampled else math.ceil(size)
+
+
+def _pad(task: Any, length: int) -> Any:
+    """The task with every text padded; other tasks unchanged."""
+    return replace(task, padding=length) if isinstance(task, CorpusTask) else task
+
+
+def with_contribution_test(guarantee: Guarantee, job: TrainingJob) -> Guarantee:
+    """The guarantee with the result of the contribution test; without a test, the assumption is only asserted."""
+    assumptions = tuple(
+        replace(
+            assumption,
+            statement=f"{assumption.statement}{_test_statement(job.contribution)}",
+            state=_state(job, assumption.state),
+        )
+        if assumption.name == NAME
+        else assumption
+        for assumption in guarantee.assumptions
+    )
+    if any(assumption.name == NAME and "clip norm" in assumption.statement for assumption in guarantee.assumptions):
+        assumptions = (*assumptions, _rounding(job))
+    old_status, new_status = status_of(guarantee.assumptions), status_of(assumptions)
+    return replace(
+        guarantee, assumptions=assumptions, status=new_status if guarantee.status is old_status else guarantee.status
+    )
+
+
+def _rounding(job: TrainingJob) -> Assumption:
+    """The assumption that float rounding of a batch's sum stays within the margin that clipping leaves."""
+    records, largest, margin = _differing(job)
+    # Sums of measured differences of losses have no margin of their own.
+    within = records * (largest + _OF_A_SUM) <= margin and not job.request.method.sums_losses
+    return Assumption(
+        name="rounding of sums",
+        statement=f"where a record is added, float rounding moves a batch's sum by no more than the {margin:g} of the "
+        "clip norm that clipping leaves for it"
+        + (f": {records} records at most, which differ by {largest:.2g} of their size" if largest < math.inf else ""),
+        state=AssumptionState.CHECKED if within else AssumptionState.ASSERTED,
+    )
+
+
+def _differing(job: TrainingJob) -> tuple[int, float, float]:
+    """The most records of a batch, by how much of its size one differs with others, and the margin for all of them."""
+    found = {} if job.contribution is None else job.contribution.differences
+    records = min(_most(job), len(job.task))
+    return records, max(found.values(), default=math.inf), rounding_margin(reduced=job.recipe.bf16)
+
+
+def too_rough(job: TrainingJob) -> Iterator[str]:
+    """A warning where rounding is likely to move a batch's sum by more than the margin that clipping leaves for it.
+
+    Differences in directions of their own add up to the square root of their number times one of them.
+    """
+    if not job.request.method.noised or job.contribution is None or not job.contribution.differences:
+        return
+    records, largest, margin = _differing(job)
+    if (moved := math.sqrt(records) * largest) > margin:
+        remedy = "give --float32" if job.recipe.bf16 else "lower --batch-size"
+        yield (
+            f"with up to {records} records in a batch, whose gradients differ by {largest:.2g} of their size when the "
+            f"batch changes, rounding may move a sum by about {moved:.2g} of the clip norm, more than the {margin:g} "
+            f"that clipping leaves for it; the guarantee rests on less, so {remedy}"
+        )
+
+
+def _state(job: TrainingJob, state: AssumptionState) -> AssumptionState:
+    untested = job.contribution is None and state is AssumptionState.ENFORCED
+    return AssumptionState.ASSERTED if untested else state
+
+
+def _test_statement(test: IndependenceTest | None) -> str:
+    if test is None:
+        return "; whether its gradient is its own was not tested"
+    if not test.allowed:
+        return "; tested on made-up records before the first step: no batch leaves anything behind for another"
+    padded = "" if test.padding is None else f", every text being padded to {test.padding} tokens"
+    allowed = ", ".join(f"{share:g} of its size in {name}" for name, share in test.allowed.items())
+    return (
+        "; tested on made-up records before the first step: loss and gradient were the same alone and in batches of up "
+        f"to {test.rows} records and {test.tokens} padded tokens, within rounding of {allowed}{padded}"
+    )
+
+
+def test_parameters(job: TrainingJob) -> dict[str, Any]:
+    """The test as parameters of a report."""
+    test = job.contribution
+    if test is None:
+        return {}
+    promoted = {
+        "promoted": [
+            {"module": each.module, "class": each.kind, "because": each.reason, "differentiated": each.mode}
+            for each in test.promoted
+        ],
+        "promoted_share": test.promoted_share,
+    }
+    return {
+        TEST_KEY: {
+            "records": test.rows,
+            "tokens": test.tokens,
+            "padded_to": test.padding,
+            "differences": dict(test.differences),
+            "allowed": dict(test.allowed),
+            **(promoted if test.promoted else {}),
+        }
+    }

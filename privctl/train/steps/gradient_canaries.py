@@ -1,0 +1,103 @@
+"""Canaries that are gradients, mixed into a private training by coins: an audit of the training from within.
+
+A canary is a gradient of the clip norm in one coordinate of its own (a Dirac gradient), the strongest that one record
+can send (Nasr et al. 2023; Steinke, Nasr and Jagielski 2023, section 6). Each is included by a fair coin, and an
+included one takes part in every step with the sampling rate, like a record. Two things are observed of each canary:
+the sum over all steps of the log-likelihood ratio of its coordinate of the released gradient, and how far its
+coordinate of the weights moved.
+
+A canary is a record more, so the mechanism's guarantee holds for it as for any record. It does not depend on the
+records, so theirs is what it is without canaries; but the weights have moved along the canaries' directions.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import CommandError
+from privctl.train.settings.recipe import TrainingSettings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PREFIX = "canaries."
+#: A canary stays below the clip norm by as much as clipping leaves for float rounding.
+_BELOW = 1 - 2.0**-10
+
+
+class GradientCanaries:
+    """The canaries of one run, in its main process."""
+
+    def __init__(self, count: int, parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> None:
+        """Draw coins and coordinates; raises CommandError for more canaries than coordinates."""
+        self._sizes = [parameter.numel() for parameter in parameters]
+        total = sum(self._sizes)
+        if count > total:
+            raise CommandError(f"--gradient-canaries is {count}, but the model trains {total} numbers only; give fewer")
+        self._recipe = recipe
+        self._source = np.random.default_rng(list(os.urandom(32)))
+        self.included: NDArray[np.bool_] = self._source.random(count) < 0.5
+        self._places = torch.from_numpy(np.sort(self._source.choice(total, count, replace=False)))
+        self.every_step: NDArray[np.float64] = np.zeros(count)
+        self._begun = self._read(parameters)
+
+    def unit(self, clip_norm: float) -> float:
+        """A canary's entry in a step's gradient, which is divided by the expected batch size like all gradients."""
+        return _BELOW * clip_norm / self._recipe.batch_size
+
+    def add(self, gradients: Sequence[Tensor], clip_norm: float) -> None:
+        """Add the canaries that take part in this step to the sums ``gradients``, before noise.
+
+        A gradient of exactly the clip norm changes nothing in the count that an adaptive clip norm follows.
+        """
+        taking_part = self.included & (self._source.random(len(self.included)) < self._recipe.sample_rate)
+        chosen = self._places[torch.from_numpy(taking_part)]
+        for gradient, places in self._within(gradients, chosen):
+            gradient.view(-1)[places.to(gradient.device)] += self.unit(clip_norm)
+
+    def observe(self, gradients: Sequence[Tensor], clip_norm: float) -> None:
+        """Take in the released ``gradients`` of one step, with their noise."""
+        values = self._read(gradients) / self.unit(clip_norm)
+        rate, noise = self._recipe.sample_rate, self._recipe.sum_noise_multiplier
+        absent = math.log1p(-rate) if rate < 1 else -math.inf
+        self.every_step += np.logaddexp(absent, math.log(rate) + (2 * values - 1) / (2 * noise * noise))
+
+    def end(self, parameters: Sequence[nn.Parameter]) -> NDArray[np.float64]:
+        """How far each canary's weight moved against its gradient, which is what a step does."""
+        return self._begun - self._read(parameters)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What an interrupted run needs to continue."""
+        arrays = {"included": self.included, "every_step": self.every_step, "begun": self._begun}
+        return {
+            _PREFIX + "places": self._places,
+            **{_PREFIX + name: torch.from_numpy(np.asarray(value, np.float64)) for name, value in arrays.items()},
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from ``tensors``, if the run was saved."""
+        if _PREFIX + "places" in tensors:
+            self._places = tensors[_PREFIX + "places"].cpu()
+            self.included = tensors[_PREFIX + "included"].numpy() > 0
+            self.every_step = tensors[_PREFIX + "every_step"].numpy().copy()
+            self._begun = tensors[_PREFIX + "begun"].numpy().copy()
+
+    def _within(self, tensors: Sequence[Tensor], places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each of ``tensors`` with those of ``places`` that lie in it, counted from its own beginning."""
+        begin = 0
+        for tensor, size in zip(tensors, self._sizes, strict=True):
+            inside = places[(places >= begin) & (places < begin + size)] - begin
+            if len(inside):
+                yield tensor, inside
+            begin += size
+
+    def _read(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
+        found = [t.detach().reshape(-1)[p.to(t.device)].double().cpu() for t, p in self._within(tensors, self._places)]
+        return np.asarray(torch.cat(found).numpy(), dtype=np.float64)

@@ -1,0 +1,291 @@
+"""The training loop: batches, clipped gradients, noise, updates, state.
+
+One step does what its ``TrainingSettings`` says and nothing else, so that the report's mechanism is what was done.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from privctl.domain.errors import RunInterruptedError
+from privctl.domain.progress import Advance, Notify
+from privctl.models.tasks.base import Task
+from privctl.parallel import Workers
+from privctl.train.clipping.engine import PerExample
+from privctl.train.clipping.factors import Clipping
+from privctl.train.clipping.products import full_precision
+from privctl.train.clipping.promotion import Promotion
+from privctl.train.network.kept_memory import kept_memory
+from privctl.train.network.tensors import gather_shards
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.batch_gradients import BatchGradients
+from privctl.train.steps.clip_norm import AdaptiveClipNorm, adaptive_norm
+from privctl.train.steps.epoch_stats import EpochStats
+from privctl.train.steps.gradient_canaries import GradientCanaries
+from privctl.train.steps.gradient_noise import GradientNoise
+from privctl.train.steps.holding import Holding, holding
+from privctl.train.steps.micro_batches import MicroBatches
+from privctl.train.steps.optimizers import optimizer_for
+from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.sampling import BatchSource
+from privctl.train.steps.saved_state import SavedState, StateKeeper
+from privctl.train.steps.step_noise import kept_noise, restore_noise
+from privctl.train.steps.watch import Unwatched, Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """A completed run: the number of ``updates`` and of ``steps_begun``, and one entry of ``history`` per epoch.
+
+    ``side_releases_begun`` counts side releases. ``released`` counts all numbers that were released, with noise if the
+    method adds any. ``before`` are the held-out measures of the starting weights. ``clip_norms`` are those of an
+    adaptive clip norm, one an update, and last what the next would have had.
+    """
+
+    updates: int
+    steps_begun: int
+    history: tuple[Mapping[str, float], ...]
+    side_releases_begun: int = 0
+    released: int = 0
+    before: Mapping[str, float] = field(default_factory=dict)
+    clip_norms: tuple[float, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """One run of ``recipe`` on ``network``, whose parameters that require a gradient are trained; call ``run`` once.
+
+    ``noise`` is None where the recipe has none. ``evaluate`` measures the network on held-out data after each epoch,
+    ``first_look`` its starting weights.
+    ``precision`` says how the network computes. ``folder`` None keeps no state. ``save_every`` is in seconds. Where
+    memory runs out, a step begins again with the same examples, fewer at a time, and ``notify`` is told.
+    ``promoted`` are the modules that are differentiated as a whole, no others being allowed; None finds them.
+    ``canaries`` join the sums of gradients, and observe what is released. ``may_pass_twice`` is for ``MicroBatches``.
+    """
+
+    network: nn.Module
+    task: Task
+    recipe: TrainingSettings
+    clipping: Clipping | None
+    batches: BatchSource
+    noise: GradientNoise | None
+    workers: Workers
+    device: torch.device
+    precision: Precision = field(default_factory=FullPrecision)
+    folder: StateKeeper | None = None
+    canaries: GradientCanaries | None = None
+    evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
+    first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
+    promoted: Sequence[Promotion] | None = None
+    advance: Advance = lambda _: None
+    watch: Watch = field(default_factory=Unwatched)
+    clock: Callable[[], float] = time.monotonic
+    save_every: float = 300.0
+    notify: Notify = lambda _: None
+    may_pass_twice: bool = False
+    _held: Holding = field(init=False)
+    _adaptive: AdaptiveClipNorm | None = field(init=False)
+    _batch: BatchGradients = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._held = holding(self.network, self.workers)
+        self._adaptive = adaptive_norm(self.recipe)
+        micro = MicroBatches(
+            task=self.task,
+            examples=self.recipe.micro_examples,
+            tokens=self.recipe.micro_tokens,
+            device=self.device,
+            notify=self.notify,
+            workers=self.workers,
+            may_pass_twice=self.may_pass_twice,
+        )
+        self._batch = BatchGradients(
+            network=self.network,
+            task=self.task,
+            recipe=self.recipe,
+            noisy=self.noise is not None,
+            workers=self.workers,
+            device=self.device,
+            precision=self.precision,
+            held=self._held,
+            micro=micro,
+            adaptive=self._adaptive,
+        )
+
+    def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
+        """Train to the end, or until the budget of begun steps is spent.
+
+        ``stop`` is called after each step; if it is true in any process, the state is saved and every process raises
+        RunInterruptedError. Raises InputError for a weight that is not finite after an epoch and, without noise, for a
+        loss or gradient that is not finite. With noise such an example counts as zero, so that stopping does not reveal
+        it.
+        """
+        updates, steps_begun, history = 0, 0, list(start.history) if start else []
+        before = finite_of(self.first_look(self.network))
+        optimizer = optimizer_for(self._held.optimized, self.recipe)
+        if start is not None:
+            updates, steps_begun = start.updates, start.steps_begun
+            self.precision.restore(start.tensors, start.side_releases_begun)
+            if self.canaries is not None:
+                self.canaries.restore(start.tensors)
+            restore_noise(self.noise if self.workers.is_main else None, start.tensors)
+            if self._adaptive is not None:
+                self._adaptive.restore(start.tensors)
+            if start.tensors:
+                self._held.restore(optimizer, start.tensors)
+        tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
+        last_save, jointly = self.clock(), self.workers.jointly
+        with full_precision(self.device), kept_memory(self.device), self._gradients() as engine:
+            while (position := self._position(updates, steps_begun)) < self.recipe.steps:
+                self.precision.begin(updates, position, lambda n: jointly(partial(self._mark, n, side=True)))
+                jointly(partial(self._mark, steps_begun + 1))
+                earlier = len(tally.losses)
+                examples = self._step(engine, optimizer, updates, steps_begun, tally)
+                self.watch.step(self._position(updates, steps_begun) + 1, examples, tally.losses[earlier:])
+                updates, steps_begun = updates + 1, steps_begun + 1
+                ended = self.recipe.ends_epoch(updates) or self._position(updates, steps_begun) == self.recipe.steps
+                if ended:
+                    history.append(self._epoch_measures(updates, tally))
+                    self.watch.epoch(self._position(updates, steps_begun), history[-1])
+                # The main process's clock decides for all; a signal counts even if only one process received it.
+                due = self.workers.is_main and self.clock() - last_save > self.save_every
+                stopping, due = self.workers.any_of(stop(), due)
+                if ended or stopping or due:
+                    self._save(optimizer, tally, self._state(updates, steps_begun, history))
+                    last_save = self.clock()
+                if stopping:
+                    raise RunInterruptedError(self._interruption(updates))
+                self.advance(1)
+        side_releases = self.precision.side_releases_begun
+        numbers = sum(p.numel() for p in self._held.trained) + (self._adaptive is not None)
+        released = steps_begun * numbers + side_releases * self.precision.numbers
+        return FinishedRun(
+            updates=updates,
+            steps_begun=steps_begun,
+            history=tuple(history),
+            side_releases_begun=side_releases,
+            released=released,
+            before=before,
+            clip_norms=() if self._adaptive is None else tuple(self._adaptive.norms),
+        )
+
+    def _state(self, updates: int, steps_begun: int, history: Sequence[Mapping[str, float]]) -> SavedState:
+        return SavedState(
+            updates=updates,
+            steps_begun=steps_begun,
+            tensors={},
+            history=tuple(history),
+            side_releases_begun=self.precision.side_releases_begun,
+        )
+
+    def _mark(self, begun: int, *, side: bool = False) -> None:
+        if self.folder is not None and self.workers.is_main:
+            (self.folder.mark_side_releases if side else self.folder.mark)(begun)
+
+    def _position(self, updates: int, steps_begun: int) -> int:
+        """Position in the schedule: with noise the steps begun, which the budget limits; otherwise the updates."""
+        return updates if self.noise is None else steps_begun
+
+    def _gradients(self) -> AbstractContextManager[PerExample | None]:
+        if self.clipping is None:
+            return nullcontext()
+        # A pass that one process repeated alone would be out of step with the others.
+        may_promote = self.promoted is None and not self.workers.lockstep
+        passes = self.recipe.clipping_passes
+        return PerExample(self.network, self.clipping, self.promoted or (), may_promote=may_promote, passes=passes)
+
+    def _step(
+        self,
+        engine: PerExample | None,
+        optimizer: torch.optim.Optimizer,
+        updates: int,
+        steps_begun: int,
+        tally: EpochStats,
+    ) -> list[int]:
+        """One update from one batch, whose examples in this process are returned.
+
+        ``steps_begun`` indexes the noise, which is never reused.
+        """
+        self._held.forget()
+        # Secret draws are never repeated; a public order continues where it stopped.
+        position = self._position(updates, steps_begun)
+        chosen = self.workers.share(self.batches.batch(position)).tolist()
+        if engine is not None and self._adaptive is not None:
+            engine.clipping = replace(engine.clipping, norm=self._adaptive.clipped_to)
+        accumulate = partial(self._batch.add, engine, chosen, position, tally)
+        # In lockstep they begin and end each pass jointly.
+        seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
+        self._release(steps_begun, tally.take_count())
+        for group in optimizer.param_groups:
+            group["lr"] = self.recipe.learning_rate_at(updates)
+        optimizer.step()
+        if engine is not None:
+            engine.bound_rows()
+        return seen
+
+    def _release(self, steps_begun: int, count: Tensor) -> None:
+        """Sum the gradients over all processes, with noise where there is any; so ``count``, for an adaptive norm."""
+        noise, adaptive = self.noise, self._adaptive
+        clip_norm = self.recipe.clip_norm if adaptive is None else adaptive.current
+        stddev = self.recipe.sum_noise_multiplier * clip_norm / self.recipe.batch_size
+        noisy = torch.zeros(1, dtype=torch.float64)
+
+        def release(noise: GradientNoise, gradients: Sequence[Tensor]) -> None:
+            # The main process has the count's sum, and alone adds noise to it.
+            beside = [adaptive.beside(gradients, count)] if adaptive is not None and self.workers.is_main else []
+            if self.canaries is not None:
+                self.canaries.add(gradients, clip_norm)
+            noise.release([*gradients, *beside], stddev, steps_begun)
+            if self.canaries is not None:
+                self.canaries.observe(gradients, clip_norm)
+            for each in beside:
+                noisy.copy_(each)
+
+        if adaptive is not None:
+            self.workers.reduce_to_main([count])
+        self._held.combine(None if noise is None else partial(release, noise))
+        if adaptive is not None:
+            adaptive.follow(float(self.workers.broadcast(noisy)))
+
+    def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
+        """One epoch's finite measures. Raises InputError for weights that are not finite."""
+        self._held.require_finite(step)
+        tally.gather(self.workers)
+        measured = self.evaluate(self.network)
+        clip_norm = self.recipe.clip_norm if self._adaptive is None else None
+        return finite_of({"step": float(step), **tally.summary(clip_norm), **measured})
+
+    def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
+        """Write ``state``, after collecting its tensors."""
+        tally.gather(self.workers)
+        tensors = self._held.state(optimizer)
+
+        def write() -> None:
+            if self.folder is not None:
+                more = {} if self.canaries is None else self.canaries.tensors()
+                own = tally.tensors() | dict(self.precision.tensors()) | kept_noise(self.noise)
+                own |= {} if self._adaptive is None else self._adaptive.tensors()
+                self.folder.save(replace(state, tensors=tensors | own | more))
+
+        # Shards are gathered while they are written.
+        main = not self.workers.lockstep or (self.folder is not None and self.workers.is_main)
+        self.workers.jointly(write if main else partial(gather_shards, tensors))
+
+    def _interruption(self, step: int) -> str:
+        sentence = f"interrupted after step {step} of {self.recipe.steps}"
+        if self.folder is None:
+            return sentence
+        return f"{sentence}; the state was saved in {self.folder.path}: continue with --resume and the same settings"
+
+
+def finite_of(measures: Mapping[str, float]) -> dict[str, float]:
+    """The finite ones of ``measures``."""
+    return {name: number for name, number in measures.items() if math.isfinite(number)}

@@ -1,0 +1,46 @@
+"""The state of a training that may go on later, and what keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState:
+    """The state to continue from: ``tensors`` after so many ``updates``, and the ``steps_begun`` in all.
+
+    ``side_releases_begun`` counts side releases.
+    """
+
+    updates: int
+    steps_begun: int
+    tensors: Mapping[str, Tensor]
+    history: tuple[Mapping[str, float], ...] = ()
+    side_releases_begun: int = 0
+
+
+class StateKeeper(Protocol):
+    """Keeps the state of one run in the folder ``path``."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is kept."""
+        ...
+
+    def mark(self, begun: int) -> None:
+        """Record that ``begun`` steps have begun, before the last of them is computed."""
+        ...
+
+    def mark_side_releases(self, begun: int) -> None:
+        """The same for side releases."""
+        ...
+
+    def save(self, saved: SavedState) -> None:
+        """Write the state, whole or not at all."""
+        ...

@@ -1,0 +1,34 @@
+"""The noise of a run's steps: each step's own, or correlated from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from privctl.accounting.buffered import BufferedMatrix
+from privctl.train.steps.buffered_noise import BufferedNoise
+from privctl.train.steps.correlated_noise import CorrelatedNoise
+from privctl.train.steps.gradient_noise import GradientNoise
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def correlated(
+    noise: GradientNoise, coefficients: Sequence[float] | None, matrix: BufferedMatrix | None = None
+) -> GradientNoise:
+    """``noise`` correlated by bands of ``coefficients`` or by the buffers of ``matrix``; itself without either."""
+    if matrix is not None:
+        return BufferedNoise(noise, matrix)
+    return noise if coefficients is None else CorrelatedNoise(noise, coefficients)
+
+
+def kept_noise(noise: GradientNoise | None) -> dict[str, Tensor]:
+    """What a run that goes on needs of its noise: nothing, unless that is correlated."""
+    return noise.tensors() if isinstance(noise, CorrelatedNoise | BufferedNoise) else {}
+
+
+def restore_noise(noise: GradientNoise | None, tensors: Mapping[str, Tensor]) -> None:
+    """Hand back what ``kept_noise`` gave; raises as ``CorrelatedNoise.restore``."""
+    if isinstance(noise, CorrelatedNoise | BufferedNoise):
+        noise.restore(tensors)

@@ -1,0 +1,121 @@
+"""``--fsdp``: processes that hold shards of a model end with the weights of one that holds all of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.reports.files import read_report
+from tests.forked import Forked
+from tests.models.tasks.small import architecture, same_records, words
+from tests.train.runs import sharded
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama without weights whose embedding is tied to its output layer; 90 rows are no multiple of 4."""
+    folder = architecture(tmp_path_factory.mktemp("sharded") / "llama", "llama", tie_word_embeddings=True)
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("processes", "checks"),
+    [
+        (
+            2,
+            [
+                "own_shares",
+                "own_rows",
+                "same_weights",
+                "all_end_together",
+                "all_refuse_together",
+                "one_record_is_too_much_for_one",
+            ],
+        ),
+        pytest.param(
+            2,
+            [
+                "same_weights_in_two_passes",
+                "same_clip_norms",
+                "another_number_of_processes",
+                "no_room_ends_all",
+                "memory_of_one_runs_out",
+            ],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(2, ["memory_runs_out_while_adding"], marks=pytest.mark.slow),
+        pytest.param(4, list(sharded.CHECKS), marks=pytest.mark.slow),
+    ],
+)
+def test_shards_make_what_one_process_makes(
+    processes: int, checks: list[str], model: Path, tmp_path: Path, forked: Forked
+) -> None:
+    arguments = [str(model), str(tmp_path), *checks]
+    for each in forked.together(processes, arguments, script=str(sharded.__file__)):
+        assert each.code == 0, each.errors[-3000:]
+
+
+@pytest.mark.slow
+def test_processes_that_hang_fail(tmp_path: Path, forked: Forked) -> None:
+    script = tmp_path / "hangs.py"
+    script.write_text("import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(1000)\n")
+    with pytest.raises(AssertionError, match="2 processes did not end in 2 s"):
+        forked.together(2, [], script=str(script), patience=2.0)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "train.jsonl"
+    lines = [json.dumps({"text": " ".join(["the cat sat on the mat"[: 5 + i % 17]] * (1 + i % 3))}) for i in range(24)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ferret", "--epsilon", "1"], "ferret needs the whole model in each process; remove --fsdp"),
+        (["dp-sgd", "--epsilon", "1"], "start them with torchrun"),
+        (["dp-sgd", "--epsilon", "1", "--gradient-canaries", "4"], "remove one"),
+        (["dp-sgd", "--epsilon", "1", "--clipping-passes", "auto"], "with --fsdp give 1 or 2"),
+        (["plain", "--dry-run"], "one process that holds the whole model"),
+    ],
+)
+def test_what_shards_do_not_go_with(
+    arguments: list[str], said: str, model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = ["--data", str(data), "--steps", "1", "--batch-size", "4", "-o", str(tmp_path / "out"), "--fsdp"]
+    assert run(["retrain", arguments[0], str(model), *arguments[1:], *output]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_command_in_shards_writes_a_report_that_verify_accepts(
+    model: Path, data: Path, tmp_path: Path, forked: Forked
+) -> None:
+    usual = [
+        "--data",
+        str(data),
+        "--held-out",
+        str(same_records(data)),
+        "--epochs",
+        "2",
+        "--batch-size",
+        "6",
+        "--seed",
+        "3",
+    ]
+    for method, own in (("dp-sgd", ["--noise-multiplier", "1"]), ("clipped", []), ("plain", [])):
+        output = tmp_path / method
+        arguments = ["retrain", method, str(model), *usual, *own, "--fsdp", "-o", str(output)]
+        for each in forked.together(2, arguments):
+            assert each.code == 0, each.errors[-3000:]
+        report = read_report(tmp_path / f"{method}.report.json")
+        assert report.parameters["fsdp"] is True
+        assert run(["verify", str(output)]) == 0
+        assert not (tmp_path / f"{method}.run").exists()
