@@ -79,7 +79,11 @@ def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
         return {}
     of_training = arrays["extraction.train"]
     lines, greedy = arrays["extraction.line"][of_training], arrays["extraction.greedy"][of_training]
-    return dict(zip(lines.tolist(), greedy.tolist(), strict=True))
+    found = dict(zip(lines.tolist(), greedy.tolist(), strict=True))
+    for name, values in arrays.items():  # after prompts from outside
+        if name.startswith("extraction.") and name.endswith(".line") and name != "extraction.line":
+            found |= dict.fromkeys(values.tolist(), True)
+    return found
 
 
 def _scored(arrays: Mapping[str, NDArray[Any]]) -> dict[int, tuple[dict[str, float], dict[str, float]]]:

@@ -13,6 +13,7 @@ from audits.extraction.adversarial import Adversary
 from audits.extraction.audit import ExtractionRequest
 from audits.extraction.law import SamplingLaw
 from audits.extraction.summary import QueryBudget
+from audits.extraction.untargeted import UntargetedRequest
 from audits.log_entry import log_path
 from audits.membership.audit import MembershipRequest
 from audits.scores.cache import default_root
@@ -46,6 +47,11 @@ OF_A_MODEL = (
         "adversarial",
         "adversarial_budget",
         "adversarial_tokens",
+        "prompts",
+        "divergence",
+        "continuations",
+        "continuation_tokens",
+        "sampling_seed",
         "records",
         "secrets",
         "data",
@@ -63,7 +69,7 @@ _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
     **dict.fromkeys(("attacks", "thorough", "group_by", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
-    "adversarial": "train",
+    **dict.fromkeys(("adversarial", "prompts", "divergence"), "train"),
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
     **dict.fromkeys(("data", "plan", "candidates", "most_secrets", "beam"), "secrets"),
 }
@@ -90,6 +96,16 @@ def _check(options: Mapping[str, Any]) -> None:
         raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
 
 
+def _check_untargeted(options: Mapping[str, Any]) -> None:
+    """Raise CommandError for refinements of prompts from outside where there are none."""
+    if options["prompts"] is None and not options["divergence"]:
+        for name in ("continuations", "continuation_tokens", "sampling_seed"):
+            if options[name] is not None:
+                raise CommandError(f"{flag_of(name)} needs --prompts or --divergence; give one of them")
+    if options["greedy_only"] and options["continuations"] is not None:
+        raise CommandError("--greedy-only continues each prompt once; remove --continuations")
+
+
 def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> AuditRequest:
     """What the options of ``privctl audit``, all by their names, ask to do with ``model``.
 
@@ -98,6 +114,7 @@ def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> 
     """
     options = _with_split(options)
     _check(options)
+    _check_untargeted(options)
     if options["base"] is not None and options["secrets"] is None and not holds_adapter(model):
         raise CommandError("--base needs --secrets, or an adapter as MODEL; give both, or remove it")
     if options["base_bits"] is not None and not holds_adapter(model):
@@ -204,6 +221,7 @@ def _extraction(options: Mapping[str, Any]) -> ExtractionRequest | None:
         greedy_only=options["greedy_only"],
         exact_only=options["exact_only"],
         adversary=_adversary(options),
+        untargeted=_untargeted(options),
         records=options["records"],
         seed=options["seed"],
     )
@@ -214,6 +232,19 @@ def _adversary(options: Mapping[str, Any]) -> Adversary | None:
         return None
     budget = {} if options["adversarial_budget"] is None else {"budget": options["adversarial_budget"]}
     return Adversary(texts=options["adversarial"], tokens=options["adversarial_tokens"], **budget)
+
+
+def _untargeted(options: Mapping[str, Any]) -> UntargetedRequest | None:
+    if options["prompts"] is None and not options["divergence"]:
+        return None
+    count = {} if options["continuations"] is None else {"continuations": options["continuations"]}
+    return UntargetedRequest(
+        prompts=options["prompts"],
+        divergence=bool(options["divergence"]),
+        tokens=options["continuation_tokens"],
+        seed=options["sampling_seed"],
+        **count,
+    )
 
 
 def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:

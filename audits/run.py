@@ -169,6 +169,7 @@ def _asked(
         greedy_only=extraction is not None and extraction.greedy_only,
         exact_only=extraction is not None and extraction.exact_only,
         adversarial=extraction is not None and extraction.adversary is not None,
+        divergence=extraction is not None and extraction.untargeted is not None and extraction.untargeted.divergence,
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         logged=request.log is not None,
@@ -263,8 +264,11 @@ def _parts(
             _require_causal(subject, "--canaries")
             parts.append(CanaryAudit(subject.model, canaries, workers))
     if request.extraction is not None:
-        _require_causal(subject, "--train")
-        parts.append(ExtractionAudit(subject.model, request.extraction, progress, request.columns, workers))
+        pairs = subject.task == SEQ2SEQ_LM
+        if not pairs:
+            _require_causal(subject, "--train")
+        extraction = request.extraction
+        parts.append(ExtractionAudit(subject.model, extraction, progress, request.columns, workers, pairs=pairs))
     if request.secrets is not None:
         secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
         parts.append(SecretsAudit(subject, secrets, base, progress, request.columns, workers))
@@ -296,7 +300,7 @@ def _require_causal(subject: AuditedModel, flag: str) -> None:
     if subject.task == SEQ2SEQ_LM:
         raise CommandError(
             f"{flag} asks how a text goes on, and {subject.model.path} writes a target from a source; audit its pairs "
-            "of both with --members and --nonmembers"
+            "with --members and --nonmembers, or with --train and --heldout"
         )
     if subject.task != CAUSAL_LM:
         raise CommandError(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")

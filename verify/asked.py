@@ -19,6 +19,7 @@ from privctl.reports.parameters import AskedAudit, AuditParameters, parameters_a
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
+from verify import extraction_tests
 from verify.canary_bounds import BOUND, METHODS
 
 #: What runs where no attack is named, and what besides where all are asked for.
@@ -174,14 +175,27 @@ def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAu
     names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
     wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
     wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
-    if asked.adversarial and all(omission.what != _ADVERSARIAL for omission in report.omissions):
-        wanted += [(_ADVERSARIAL, f"rate {of} text") for of in ("on training", "on held-out", "beyond held-out")]
+    wanted += _searches(asked, report)
     if parameters.canary_commitment is not None:
         wanted += _OF_CANARIES
     yield from _secrets(report, asked)
     for method, quantity in wanted:
         if not any(each == method and other.startswith(quantity) for each, other in found):
             yield f"{method}: it states no {quantity.strip()!r}, as every such audit does"
+
+
+def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, str]]:
+    """What is stated of each attack with other prompts than the records' beginnings, unless it says why it is not."""
+    omitted = {omission.what for omission in report.omissions}
+    rates = [f"rate {of} text" for of in ("on training", "on held-out", "beyond held-out")]
+    if asked.adversarial and _ADVERSARIAL not in omitted:
+        yield from ((_ADVERSARIAL, rate) for rate in rates)
+    outside = [extraction_tests.FROM_FILE] if "prompts" in asked.files else []
+    outside += [extraction_tests.DIVERGENCE, extraction_tests.CONTROL] if asked.divergence else []
+    for method in outside:
+        if method not in omitted:
+            also = [extraction_tests.OVER_CONTROL] if method == extraction_tests.DIVERGENCE else []
+            yield from ((method, each) for each in (*rates, f"near-verbatim {rates[2]}", extraction_tests.COST, *also))
 
 
 def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:

@@ -144,6 +144,7 @@ class TrainingParameters:
     data: str | None = None
     unit: str | None = None
     max_records_per_user: int | None = None
+    shared_records: str | None = None
     initial_weights: str | None = None
     initial_seed: int | None = None
     trained: tuple[str, ...] | None = None
@@ -342,6 +343,7 @@ class AskedAudit:
     greedy_only: bool = False
     exact_only: bool = False
     adversarial: bool = False
+    divergence: bool = False
     beam: int | None = None
     secret_figures: tuple[str, ...] = ()
     logged: bool = False

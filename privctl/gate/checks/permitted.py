@@ -76,7 +76,9 @@ def _protects(source: LoadedReport, field: str | None) -> bool:
     if field is None:
         return True
     try:
-        return source.report.step == "retrain" and parameters_as(TrainingParameters, source.report).unit == field
+        stated = parameters_as(TrainingParameters, source.report)
+        # Where records have several users, no group of them is all that one user has.
+        return source.report.step == "retrain" and stated.unit == field and stated.shared_records is None
     except ParametersError:
         return False
 
