@@ -131,6 +131,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "p.txt").write_text("call anna about\nwrite to\n")
         chats = [{"text": f"call {name} about {i}", "user": name} for i in range(6) for name in NAMES]
         (folder / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+        mails = [{"text": f"write to {NAMES[i % 10]}", "people": [str(i % 60), str((i + 1) % 60)]} for i in range(120)]
+        (folder / "mails.jsonl").write_text("".join(json.dumps(mail) + "\n" for mail in mails))
         (folder / "notes").mkdir()
         bodies = [f"write to {name}@x.org" for name in NAMES]
         parquet.write_table(pa.table({"body": bodies}), folder / "notes" / "0.parquet")
