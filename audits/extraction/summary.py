@@ -34,8 +34,8 @@ class Texts:
     """One side's verdicts, all of shape [texts].
 
     ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies``, ``shared`` and ``compared``
-    as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling law, or
-    None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
+    as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling
+    law, or None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
     """
 
     line: NDArray[np.int64]
@@ -54,7 +54,7 @@ class Texts:
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Which [texts] are compared with those of the other file, and whose suffix cannot be copied from the prefix."""
+        """Which [texts] are compared with the other file's: not those whose suffix may be copied from the prefix."""
         return self.compared & (self.cue <= CUED)
 
 
@@ -218,9 +218,7 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     if not repeated.any():
         return found
     come_out = int((train.extracted & repeated).sum())
-    return replace(
-        found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out}
-    )
+    return replace(found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out})
 
 
 def _difference(

@@ -277,9 +277,7 @@ def sides(
     for windows_of_file, count in zip(samples, copies, strict=True):
         in_both = np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_)
         alone = ~windows_of_file.repeated if shared else np.ones(len(in_both), dtype=np.bool_)
-        found.append(
-            LabelledWindows(sample=windows_of_file, copies=count, shared=in_both, compared=alone & ~in_both)
-        )
+        found.append(LabelledWindows(sample=windows_of_file, copies=count, shared=in_both, compared=alone & ~in_both))
     return found
 
 

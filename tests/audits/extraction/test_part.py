@@ -316,5 +316,5 @@ def test_texts_of_both_files_are_no_training_text_by_sampling_either(
     held = write_jsonl(tmp_path / "held.jsonl", [*known, *noise(30, 2)])
     found = judged(model, train, held, exact_only=True, law=SamplingLaw(temperature=0.05))
     rates = {item.quantity: item for item in found.evidence if " text found in " in item.quantity}
-    assert [item.estimate for item in rates.values()] == [pytest.approx(40 / 70), 0.0], "known to the model, all of them"
+    assert [item.estimate for item in rates.values()] == [pytest.approx(40 / 70), 0.0], "all that it knows"
     assert found.verdicts[0].outcome is not Outcome.REFUTED
