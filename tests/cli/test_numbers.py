@@ -54,7 +54,7 @@ OPTIONS = {
 #: Options that are 0 where nothing of the kind is wanted, and seeds.
 MAY_BE_ZERO = {
     "--seed", "--momentum", "--beta1", "--beta2", "--weight-decay", "--warmup-steps", "--beta", "--smoothing",
-    "audit --delta", "audit canaries --delta", "audit scores --delta", "canary plant --delta",
+    "--prefix-tokens", "audit --delta", "audit canaries --delta", "audit scores --delta", "canary plant --delta",
     "account --delta", "audit split --delta",
 }  # fmt: skip
 
