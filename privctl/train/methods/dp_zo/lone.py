@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 #: How the report calls the test.
-REPEATED = "losses of lone records, computed again"
+REPEATED = "losses of lone records computed again, float32"
 
 
 def one_at_a_time(job: TrainingJob) -> TrainingJob:

@@ -19,6 +19,7 @@ from privctl.train.methods.dp_zo.settings import DpZoSettings
 from privctl.train.methods.dp_zo.trainer import ZerothOrderTrainer
 from privctl.train.network.adapters import adapted
 from privctl.train.network.memory import peak_memory
+from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
 from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
 from privctl.train.runs.dry_run import FixedBatches, Stopwatch, made_up, outline, private_part
 from privctl.train.runs.gradient_training import MethodHooks, announced, save_trained
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.steps.loop import FinishedRun
 
-#: Steps of a plan: on the longest records, on usual ones, and on none.
+#: Steps of a plan on the longest records, and in all: two on usual ones and two on none come after.
 _WARM, _STEPS = 1, 5
 
 
@@ -94,7 +95,7 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
     """As ``dry_run.plan_gradients``, for a run that takes no gradient."""
-    job = one_at_a_time(job)
+    records, job = made_up(job), one_at_a_time(job)  # several records are timed, though they pass one by one
     request, recipe = job.request, job.recipe
     device = own_device(choose_device(request.device))
     network = adapted(job.model.network, request.model, request.seed, device).to(device)
@@ -102,9 +103,14 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
     job = _tested(job, network, device, said.append)
     ratio = _signal(job)
     said += [*too_little(ratio), *too_rough(job)]
-    records, watch = made_up(job), Stopwatch(device)
-    rehearsed = replace(job, task=records.task)
-    differences = _differences(rehearsed, network, device, b"plan", said.append)
+    differences = _differences(replace(job, task=records.task), network, device, b"plan", said.append)
+    watch, tensors = Stopwatch(device), TensorBytes()
+
+    def ended(_: float) -> None:
+        watch()
+        if len(watch.seconds) == _WARM:
+            tensors.stop()
+
     trainer = ZerothOrderTrainer(
         network=network,
         # So slow that the weights stay as they are, whatever the noise.
@@ -113,9 +119,14 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
         batches=FixedBatches(records, _WARM),
         noise=KeyedNoise(NoiseSource()),
         workers=Workers(),
-        advance=watch,
+        advance=ended,
     )
-    trainer.run()
+    if device.type == "cpu":
+        tensors.start()
+    try:
+        trainer.run()
+    finally:
+        tensors.stop()
     on_records, on_none = min(watch.seconds[_WARM : _WARM + 2]), min(watch.seconds[_WARM + 2 :])
     per_record = max(0.0, on_records - on_none) / records.usual
     plan = outline(
@@ -126,7 +137,8 @@ def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
         trained=differences.weights.numbers,
         warnings=said,
     )
-    return replace(plan, **{**private_part(job, ratio), "per_number": None})
+    on_gpu = bytes_of(network) + tensors.most if device.type == "cpu" else None
+    return replace(plan, gpu_memory=on_gpu, **{**private_part(job, ratio), "per_number": None})
 
 
 def _announced(job: TrainingJob, settings: DpZoSettings) -> str:
