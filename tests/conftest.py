@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import signal
 import struct
@@ -132,7 +133,11 @@ def pytest_collection() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One process forks for all workers; it imports the engines when the first of them asks."""
+    """One process forks for all workers; it imports the engines when the first of them asks.
+
+    pytest's own handling of logs is off: it hangs a handler on each of PyTorch's forty loggers three times a test.
+    """
+    logging.getLogger().addHandler(logging.NullHandler())
     if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
         server = Server(ROOT)
         os.environ[_SERVER] = server.place

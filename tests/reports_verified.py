@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -46,12 +45,10 @@ class Watch:
         self.verified = self.skipped = 0
         self.depth = 0
 
-    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Python's audit hook: notes every file that gets a report's name."""
-        if event in ("os.rename", "os.link") and self.depth:
-            place = os.fsdecode(arguments[1])
-            if place.endswith(_SUFFIX):
-                self.placed.append(Path(place).absolute())
+    def note(self, place: str | bytes | os.PathLike[str]) -> None:
+        """Something is put in ``place``; noted where that is a report's name."""
+        if self.depth and (name := os.fsdecode(place)).endswith(_SUFFIX):
+            self.placed.append(Path(name).absolute())
 
     def check(self) -> None:
         """Verify what was placed; AssertionError where a genuine report does not pass."""
@@ -104,6 +101,17 @@ def _watched(run: Callable[..., int]) -> Callable[..., int]:
     return call
 
 
+def _noted(put: Callable[..., None]) -> Callable[..., None]:
+    """One of the functions of ``os`` that put a file in a place. An audit hook would be called for much else."""
+
+    @functools.wraps(put)
+    def call(src: Any, dst: Any, **named: Any) -> None:
+        WATCH.note(dst)
+        put(src, dst, **named)
+
+    return call
+
+
 def _noticed(replace: Callable[..., None]) -> Callable[..., None]:
     """A method of ``MonkeyPatch`` after which nothing is answered from memory until the test ends."""
 
@@ -122,7 +130,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     WATCH.every = bool(config.getoption("--every-report"))
     if not hasattr(privctl.cli.run, "__wrapped__"):
-        sys.addaudithook(WATCH.audit)
+        for name in ("rename", "replace", "link"):
+            setattr(os, name, _noted(getattr(os, name)))
         privctl.cli.run = _watched(privctl.cli.run)
         for name in ("setattr", "delattr", "setitem", "delitem"):
             setattr(pytest.MonkeyPatch, name, _noticed(getattr(pytest.MonkeyPatch, name)))

@@ -31,6 +31,17 @@ def test_replacing_is_noticed_and_the_environment_is_not(monkeypatch: pytest.Mon
     assert WATCH.patched
 
 
+def test_reports_are_noted_whichever_way_they_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("depth", "placed"):
+        monkeypatch.setattr(WATCH, name, {"depth": 1, "placed": []}[name])
+    ways = {"a": os.rename, "b": os.replace, "c": os.link, "d": Path.rename, "e": Path.replace}
+    for name, put in ways.items():
+        for place in (tmp_path / f"{name}.report.json", tmp_path / f"{name}.json"):
+            (draft := tmp_path / f"{place.name}.draft").write_text("{}")
+            put(draft, place)
+    assert WATCH.placed == [tmp_path / f"{name}.report.json" for name in ways]
+
+
 def test_what_is_remembered_does_not_use_the_modules_that_may_be_replaced(root: Path) -> None:
     waiting = [
         *("privctl.train.contribution.examine", "privctl.train.contribution.views", "verify.recompute.ledger"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from privctl.domain.events import Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shared_records import SharedRecords
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import TrainingParameters
@@ -21,12 +22,14 @@ _SUBJECT = "data"
 class DataAtHand:
     """What was counted: ``examples`` records, or units of privacy.
 
-    ``digests`` are those of its files; a folder of class folders has one.
+    ``digests`` are those of its files; a folder of class folders has one. ``possible`` are the least and the most that
+    the same choice of records may give elsewhere, None where it gives the same everywhere.
     """
 
     name: str
     examples: int
     digests: tuple[str, ...]
+    possible: tuple[int, int] | None = None
 
 
 def stated(report: PrivacyReport) -> int | None:
@@ -51,11 +54,24 @@ def most_of(report: PrivacyReport) -> int | None:
     return None if parameters is None else parameters.max_records_per_user
 
 
+def shared_of(report: PrivacyReport) -> SharedRecords | None:
+    """How records of several users were chosen, where the report states it in a way that is known."""
+    parameters = readable(TrainingParameters, report)
+    stated = None if parameters is None else parameters.shared_records
+    return SharedRecords(stated) if stated in list(SharedRecords) else None
+
+
 def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
     """The number of examples, the rate that follows from it, and the digest of the file, as far as they are stated."""
     count = stated(report)
     if count is None:
         yield _verdict(Outcome.INCONCLUSIVE, "the report does not say how many examples there were")
+    elif count != data.examples and data.possible is not None and data.possible[0] <= count <= data.possible[1]:
+        yield _verdict(
+            Outcome.INCONCLUSIVE,
+            f"of the records of {data.name} {data.examples} are chosen here, and the report says {count}, as another "
+            f"version of the solver may have chosen; no more than {data.possible[1]} are possible",
+        )
     elif count != data.examples:
         yield _verdict(
             Outcome.REFUTED,

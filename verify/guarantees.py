@@ -27,6 +27,7 @@ from verify.recompute.bound_pair import BoundPair
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.signs import sign_bits
 from verify.stated import method_of
+from verify.users import only_contents
 
 #: Two sound bounds on an attacker's chances may differ by this much, relatively, without contradiction.
 _GRIDS = 1e-4
@@ -150,7 +151,7 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         if report.step != "account" and stated != noise:
             return Outcome.REFUTED, f"its noise_multiplier is {stated:.9g}, but the ledger's is {noise:.9g}"
         whole = Ledger(events=(row.with_noise(only, stated),))
-    wanted = _adjacency(whole)
+    wanted = Adjacency.ZERO_OUT if only_contents(report) else _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
     if _of_several_notions(whole):
@@ -277,9 +278,13 @@ def _of_secret(whole: Ledger) -> bool:
 
 
 def _of_several_notions(whole: Ledger) -> bool:
-    """A secret or a group beside one record, or replacement beside removal: no pair of neighbours fits all events."""
+    """A secret or a group beside one record, or replacement beside removal: no pair of neighbours fits all events.
+
+    Nor does any where records are zeroed, of which one event's bound does not speak.
+    """
     rows = [(row_of(event), event) for event in whole.events]
-    return len({(r.unit, r.alike(e), r.neighbours(e) is Adjacency.REPLACE_ONE) for r, e in rows}) > 1
+    by_zeros = _adjacency(whole) is Adjacency.ZERO_OUT and not all(row.zeroed(event) for row, event in rows)
+    return by_zeros or len({(r.unit, r.alike(e), r.neighbours(e) is Adjacency.REPLACE_ONE) for r, e in rows}) > 1
 
 
 #: What a plan calls the bound that takes the whole trade-off curve, not the nats alone.

@@ -24,6 +24,7 @@ from privctl.reports.parameters import (
 from verify import external_training
 from verify.events import row_of
 from verify.stated import EXTERNAL, check_readable, method_of, noise_source_of, training_of
+from verify.users import unit_of_privacy
 
 _TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
 #: Conditions that no program can enforce.
@@ -122,13 +123,9 @@ def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator
     if report.step != "retrain":
         return
     parameters = training_of(report)
-    unit, most = parameters.unit, parameters.max_records_per_user
-    own = "each record is one example"
-    if unit is not None:
-        used = "" if most is None else f", of which {most} at most are used,"
-        own = f"all records with one value of {unit!r}{used} are one example"
+    own, goes_on = unit_of_privacy(parameters)
     said = statements.get("unit of privacy", own)
-    if not (said == own or (unit is None and said.startswith(f"{own};"))):
+    if not (said == own or (goes_on and said.startswith(f"{own};"))):
         yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
     public = f"that there are {parameters.examples} examples is public"
     if not (said := statements.get("number of examples", public)).startswith(public):

@@ -55,6 +55,9 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "every example enters each batch independently, with the stated probability; of a batch above the stated size "
         "so many examples are kept, drawn uniformly",
     ),
+    "with-replacement batches": (
+        "each place of a batch is drawn afresh, uniformly among all examples, always of as many places",
+    ),
     "fixed-size batches": ("each batch is drawn afresh, uniformly, without replacement, always of the same size",),
     "whole passes": ("every example is in one batch of each pass, in an order that does not depend on the data",),
     "public masks": (
@@ -73,6 +76,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     "unit of privacy": (
         "each record is one example; who is in several records is protected in each, not in all together",
         r"all records with one value of .+?(, of which \d+ at most are used,)? are one example",
+        r"all records that name one user in .+? are one example; of neighbours neither has a user in more than \d+, or "
+        "it is refused",
+        r"all records that name one user in .+?, of which \d+ at most are used, are one example; neighbours differ in "
+        "whether these contribute, and which users each record names is public and the same in both",
     ),
     "number of examples": (
         r"that there are \d+ examples is public: neighbours are compared at the same sampling rate, number of steps "

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from audits.scores.classes import class_scores, label_numbers, number_of
-from audits.scores.forward import Batching, batches, enough_memory, network_errors
+from audits.scores.forward import Batching, batches, enough_memory
 from audits.scores.rows import (
     DEFAULT_LENGTH,
     QUESTION_ANSWERING,
@@ -27,6 +27,7 @@ from privctl.domain.progress import Advance, silent
 from privctl.models.annotated import NO_LABEL, AnnotatedRow, question_rows, require_offsets, word_rows
 from privctl.models.context import context_of
 from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.running import network_errors
 from privctl.models.tasks.answers import reads_types, span_logits
 from privctl.models.tasks.classification import text_logits
 
@@ -56,7 +57,7 @@ class WordScorer:
         begins = np.cumsum(counts) - counts
         values = np.empty((len(FIELDS), int(counts.sum())), dtype=np.float32)
         for batch, inputs in _inputs(self.model, self.pad, [row[0] for row in rows], batching):
-            with network_errors(self.model):
+            with network_errors(self.model.path, self.model.network):
                 logits = text_logits(self.model.network, inputs)
             for place, i in enumerate(batch):
                 words = torch.from_numpy(np.flatnonzero(rows[i][1] != NO_LABEL)).to(logits.device)
@@ -92,7 +93,7 @@ class AnswerScorer:
             if self.typed:
                 padded, _ = pad_rows([types[i] for i in batch], 0)
                 inputs["token_type_ids"] = torch.from_numpy(padded).to(self.model.device)
-            with network_errors(self.model):
+            with network_errors(self.model.path, self.model.network):
                 logits = span_logits(self.model.network, {**inputs, "padded": inputs["attention_mask"] == 0})
             for place, i in enumerate(batch):
                 ends = torch.from_numpy(rows[i][:2]).to(logits.device)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audits.scores.forward import Batching, batches, enough_memory, network_errors, token_scores
+from audits.scores.forward import Batching, batches, enough_memory, token_scores
 from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, Rows, frame_of, framed_limit, pad_rows
 from audits.scores.table import FIELDS
 from privctl.data.columns import HeadKind
@@ -21,6 +21,7 @@ from privctl.models.choices import TaskName
 from privctl.models.images import check_reads_pixels, class_names, image_logits
 from privctl.models.language import LanguageModel, pad_of, quiet_transformers
 from privctl.models.purpose import checked_problem
+from privctl.models.running import network_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +109,7 @@ class TextClassScorer:
                 arrays = pad_rows([rows[i][:-behind] for i in batch], self.pad)
                 ids, real = (torch.from_numpy(array).to(model.device) for array in arrays)
                 labels = torch.from_numpy(np.stack([rows[i][-behind:] for i in batch])).to(model.device)
-                with network_errors(model):
+                with network_errors(model.path, model.network):
                     logits = model.network(input_ids=ids, attention_mask=real).logits
                 if self.problem is HeadKind.NUMBER:
                     labels = labels.view(torch.float64)
@@ -216,7 +217,7 @@ class ImageScorer:
                 heads, images, targets = zip(*(unpack(rows[i], self.behind) for i in batch), strict=True)
                 scaled = self.facts.scale(torch.from_numpy(np.stack(images)).to(model.device))
                 labels = torch.tensor(heads) if self.problem is HeadKind.ONE else torch.from_numpy(np.stack(targets))
-                with network_errors(model):
+                with network_errors(model.path, model.network):
                     logits = image_logits(model.network, scaled.to(model.network.dtype))
                 values[:, batch] = problem_scores(self.problem, logits, labels.to(model.device)).cpu().numpy()
                 advance(len(batch))

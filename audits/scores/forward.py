@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from audits.scores.table import FIELDS
-from privctl.domain.errors import FileSystemError, InputError, PrivctlError
+from privctl.domain.errors import FileSystemError, InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.running import network_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -173,24 +174,6 @@ def enough_memory(model: LanguageModel) -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def network_errors(model: LanguageModel) -> Iterator[None]:
-    """Turn whatever the network raises when it is run into an error of one sentence.
-
-    Settings that contradict each other, or inputs that it lacks, show only then.
-    """
-    try:
-        yield
-    except (torch.OutOfMemoryError, PrivctlError):
-        raise
-    except Exception as error:
-        detail = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{model.path} ({model.network.config.model_type}) cannot be run on what it is given: "
-            f"{type(error).__name__} {detail}; check that its config.json belongs to its weights"
-        ) from None
-
-
 def _pad(rows: Sequence[NDArray[np.int64]], counts: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids [rows, longest], zeros on the right, and which positions [rows, longest - 1] predict a row's last tokens.
 
@@ -228,7 +211,7 @@ def trunk_and_head(model: LanguageModel) -> tuple[Any, Any] | None:
     ids = torch.arange(4, device=model.device)[None, :] % model.vocabulary
     changed = ids.clone()
     changed[0, -1] = (changed[0, -1] + 1) % model.vocabulary
-    with network_errors(model):
+    with network_errors(model.path, model.network):
         logits = network(input_ids=ids, use_cache=False).logits
         ahead = network(input_ids=changed, use_cache=False).logits[:, :-1] - logits[:, :-1]
     if ahead.abs().max() > 1e-3 * (1e-6 + logits.abs().max()):

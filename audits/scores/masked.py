@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audits.scores.forward import Batching, batches, enough_memory, network_errors, token_scores
+from audits.scores.forward import Batching, batches, enough_memory, token_scores
 from audits.scores.rows import MASKED_LM, Rows, SpecialTokens, frame_of, framed_limit, pad_rows
 from audits.scores.table import FIELDS
 from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.running import network_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -136,7 +137,7 @@ def _projection(model: LanguageModel, mask: int, pad: int) -> _Projection:
     ids = torch.tensor([[mask, mask, mask], [mask, mask, pad]], device=model.device)
     real = torch.tensor([[1, 1, 1], [1, 1, 0]], device=model.device)
     masked = torch.tensor([[False, True, True], [True, False, False]], device=model.device)
-    with network_errors(model):
+    with network_errors(model.path, model.network):
         expected = project_all(ids, real, masked)
     if network.get_output_embeddings() is None:
         return project_all

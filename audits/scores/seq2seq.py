@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from audits.scores.forward import Batching, batches, enough_memory, network_errors, token_scores
+from audits.scores.forward import Batching, batches, enough_memory, token_scores
 from audits.scores.rows import DEFAULT_LENGTH, SEQ2SEQ_LM, Rows, pad_rows
 from audits.scores.table import FIELDS
 from privctl.data.records import Record
@@ -20,6 +20,7 @@ from privctl.domain.progress import Advance, silent
 from privctl.models.context import context_of
 from privctl.models.language import LanguageModel, pad_of, quiet_transformers
 from privctl.models.pairs import cut_pair, decoder_inputs, decoder_start, tokenise_pairs
+from privctl.models.running import network_errors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ class PairScorer:
                 shifted = decoder_inputs(goals, counts[batch].tolist(), self.start)
                 given = {"input_ids": ids, "attention_mask": real, "decoder_input_ids": shifted}
                 tensors = {name: torch.from_numpy(array).to(model.device) for name, array in given.items()}
-                with network_errors(model):
+                with network_errors(model.path, model.network):
                     logits = model.network(**tensors, use_cache=False).logits
                 flags = torch.from_numpy(scored.astype(np.bool_)).to(model.device)
                 targets = torch.from_numpy(goals).to(model.device)[flags]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from audits.scores.classes import described, flags_of, label_numbers, number_of, pack, problem_scores, unpack
-from audits.scores.forward import enough_memory, network_errors
+from audits.scores.forward import enough_memory
 from audits.scores.rows import AUDIO_CLASSIFICATION, Rows
 from audits.scores.table import FIELDS
 from privctl.data.columns import HeadKind
@@ -18,6 +18,7 @@ from privctl.domain.progress import Advance, silent
 from privctl.models.choices import TaskName
 from privctl.models.language import LanguageModel, quiet_transformers
 from privctl.models.purpose import checked_problem
+from privctl.models.running import network_errors
 from privctl.models.sounds import SoundFacts, sound_facts, sound_logits
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class SoundScorer:
                 name = self.facts.input_name
                 inputs[name] = inputs[name].to(model.network.dtype)
                 labels = torch.tensor(heads) if self.problem is HeadKind.ONE else torch.from_numpy(np.stack(targets))
-                with network_errors(model):
+                with network_errors(model.path, model.network):
                     logits = sound_logits(model.network, {n: each.to(model.device) for n, each in inputs.items()})
                 values[:, batch] = problem_scores(self.problem, logits, labels.to(model.device)).cpu().numpy()
                 advance(len(batch))

@@ -46,10 +46,8 @@ def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
     """
     divergences = curve(1 + _FIRST_ORDERS)
     some = epsilons[:: max(1, len(epsilons) // 256)]
-    coarse, least = np.ones_like(some), np.zeros_like(some)
-    for above, divergence in zip(_FIRST_ORDERS, divergences, strict=True):
-        found = _log_delta(above, divergence, some)
-        coarse, least = np.where(found < least, above, coarse), np.minimum(found, least)
+    each = _log_delta(_FIRST_ORDERS[:, None], divergences[:, None], some)
+    coarse = np.where(each.min(axis=0) < 0, _FIRST_ORDERS[each.argmin(axis=0)], 1.0)
     best = np.exp(np.interp(epsilons, some, np.log(coarse)))
     least = np.minimum(0.0, _log_delta(best, curve(1 + best), epsilons))
     for move in _MOVES:

@@ -84,9 +84,9 @@ def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
 
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
     from privctl.data.columns import Columns
-    from privctl.data.count import count_examples
+    from privctl.data.count import count_examples, possible_counts
     from privctl.data.recorded import recorded_files
-    from verify.data import DataAtHand, most_of, stated, unit_of
+    from verify.data import DataAtHand, most_of, shared_of, stated, unit_of
     from verify.run import read
 
     if stated(report) is None:
@@ -95,9 +95,12 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     known = [report, *(read(parent) for parent in parents if parent.is_file())]
     unit = next(filter(None, map(unit_of, known)), None)
     most = next(filter(None, map(most_of, known)), None)
-    examples = count_examples(data, unit, Columns(text=text_column), most)
+    shared = next(filter(None, map(shared_of, known)), None)
+    columns = Columns(text=text_column)
+    examples = count_examples(data, unit, columns, most, shared)
+    possible = None if most is None or shared is None else possible_counts(data, unit, columns, most, shared)
     digests = tuple(file.digest for file in recorded_files(data))
-    return DataAtHand(name=data.name, examples=examples, digests=digests)
+    return DataAtHand(name=data.name, examples=examples, digests=digests, possible=possible)
 
 
 def _simulated(verification: Verification, seed: int, seconds: float, notify: Notify) -> Verification:

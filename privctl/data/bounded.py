@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from privctl.data.selection import select
 from privctl.data.texts import TextRecord
+from privctl.data.users import Sharing
+from privctl.domain.errors import InputError
+from privctl.domain.shared_records import SharedRecords
+
+if TYPE_CHECKING:
+    from privctl.data.users import Flags
 
 
 def bounded(records: Iterable[TextRecord], most: int) -> Iterator[TextRecord]:
@@ -20,3 +28,33 @@ def bounded(records: Iterable[TextRecord], most: int) -> Iterator[TextRecord]:
         seen[record.unit] += 1
         if seen[record.unit] <= most:
             yield replace(record, unit=None)
+
+
+class BoundedRecords:
+    """Reads the records of several ``users`` each, of which ``rule`` chooses, and every user is in ``most`` at most.
+
+    ``read`` reads them all; what is chosen is found in the first reading, and kept. Data are called ``name``.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[TextRecord]], most: int, rule: SharedRecords, name: str) -> None:
+        self._read, self._most, self._rule, self._name = read, most, rule, name
+        self._kept: Flags | None = None
+
+    def __call__(self) -> Iterator[TextRecord]:
+        """The chosen records, without their users. Raises as ``select`` does, InputError where the data changed."""
+        kept, place = self.kept, -1
+        for place, record in enumerate(self._read()):
+            if place == len(kept):
+                break
+            if kept[place]:
+                yield replace(record, users=())
+        if place != len(kept) - 1:
+            raise InputError(f"{self._name} changed while it was read; leave it as it is, and start again")
+
+    @property
+    def kept(self) -> Flags:
+        """Which records are used."""
+        if self._kept is None:
+            sharing = Sharing.of(record.users for record in self._read())
+            self._kept = select(sharing, self._most, self._rule, self._name)
+        return self._kept

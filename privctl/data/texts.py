@@ -10,6 +10,7 @@ from privctl.data.columns import ANNOTATED, USUAL, Columns, label_of, name_of, s
 from privctl.data.rows import Row, Stretch, column_names, rows_of, rows_of_share
 from privctl.data.several import DataPath
 from privctl.data.shares import FileShare
+from privctl.data.users import require_one_user, users_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +18,9 @@ class TextRecord:
     """One record, on line ``line`` (from 1, counted on from file to file) of the file of ``stretch``.
 
     The response begins at character ``start`` of ``text``, 0 for plain text. ``label`` and ``unit`` are None unless
-    requested; records of one ``unit`` belong together (to one person, say). Of words with labels and of questions both
-    are as ``annotated`` says.
+    requested; records of one ``unit`` belong together (to one person, say). Where a record may belong to several,
+    ``users`` are these, and ``unit`` is None. Of words with labels and of questions text and label are as ``annotated``
+    says.
     """
 
     stretch: Stretch
@@ -27,6 +29,7 @@ class TextRecord:
     label: str | None = None
     unit: str | None = None
     line: int = 1
+    users: tuple[str, ...] = ()
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -47,12 +50,18 @@ def read_texts(
 
 
 def iter_texts(
-    path: DataPath, *, labelled: bool = False, unit: str | None = None, columns: Columns | None = None
+    path: DataPath,
+    *,
+    labelled: bool = False,
+    unit: str | None = None,
+    columns: Columns | None = None,
+    shared: bool = False,
 ) -> Iterator[TextRecord]:
     """The records at ``path``, one at a time; see ``rows_of`` for what files may hold them.
 
     A record has ``text``, or a prompt and its response, or messages; with ``labelled`` also ``label``, a string or an
-    integer; and the field that ``unit`` names, likewise. ``columns`` names other fields. Tables name these in their
+    integer; and the field that ``unit`` names, likewise, or with ``shared`` a list of such (``users_of``). ``columns``
+    names other fields. Tables name these in their
     first row. A ``.csv`` may quote cells; in a ``.tsv`` quotes are ordinary characters, and no cell holds a tab or a
     line end.
 
@@ -61,7 +70,7 @@ def iter_texts(
     """
     columns = columns or USUAL
     for row in rows_of(path, columns, labelled=labelled, unit=unit):
-        yield _record(row, columns, labelled, unit)
+        yield _record(row, columns, labelled, unit, shared)
 
 
 def iter_share(
@@ -83,18 +92,26 @@ def count_texts(path: DataPath, columns: Columns | None = None) -> int:
     return sum(1 for _ in iter_texts(path, columns=columns))
 
 
-def _record(row: Row, columns: Columns, labelled: bool, unit: str | None) -> TextRecord:
+def _record(row: Row, columns: Columns, labelled: bool, unit: str | None, shared: bool = False) -> TextRecord:
     label: str | None
     if columns.problem in ANNOTATED:
         passage, label = annotated(row.fields, row.where, columns)
     else:
         passage = text_of(row.fields, row.where, columns)
         label = label_of(row.fields, row.where, columns) if labelled else None
+    owner: str | None = None
+    users: tuple[str, ...] = ()
+    if unit is not None and shared:
+        users = users_of(row.fields, unit, row.where)
+    elif unit is not None:
+        require_one_user(row.fields, unit, row.where)
+        owner = name_of(row.fields, unit, row.where)
     return TextRecord(
         stretch=row.stretch,
         text=passage.text,
         start=passage.start,
         label=label,
-        unit=name_of(row.fields, unit, row.where) if unit is not None else None,
+        unit=owner,
         line=row.number,
+        users=users,
     )

@@ -45,6 +45,7 @@ from privctl.models.guard.loading import as_folder, check_alone, check_size, che
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
 from privctl.models.misfits import TensorMismatch, of_body, refuse, without_heads
+from privctl.models.running import check_text_alone
 from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint
 
 #: transformers types some of what is used here loosely.
@@ -171,11 +172,8 @@ def load_model(
         folder = folder or checkpoint.folder
         config = read_config(folder, whole)
         check_kind(whole, config, kind)
-        tokenizer = (
-            None
-            if kind in (IMAGE_CLASSIFIER, AUDIO_CLASSIFIER)
-            else read_tokenizer(tokenizer_folder(path) or folder, path)
-        )
+        reads = kind not in (IMAGE_CLASSIFIER, AUDIO_CLASSIFIER)
+        tokenizer = read_tokenizer(tokenizer_folder(path) or folder, path) if reads else None
         dtype: torch.dtype | str = torch.float32 if target.type == "cpu" or base_bits is not None else "auto"
         if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER, AUDIO_CLASSIFIER):
             _fit_head(config, adapter.adapter)
@@ -371,6 +369,7 @@ def check_kind(path: Path, config: Any, kind: ModelClass) -> None:
         raise encoder_decoder(path, config)
     if type(config) not in kind.mapping:
         raise wrong_kind(path, config, kind)
+    check_text_alone(path, config, kind.noun)
     languages = getattr(config, "languages", None)
     if languages and getattr(config, "default_language", "") is None:
         raise InputError(

@@ -144,6 +144,7 @@ class TrainingParameters:
     data: str | None = None
     unit: str | None = None
     max_records_per_user: int | None = None
+    shared_records: str | None = None
     initial_weights: str | None = None
     initial_seed: int | None = None
     trained: tuple[str, ...] | None = None
@@ -342,6 +343,7 @@ class AskedAudit:
     greedy_only: bool = False
     exact_only: bool = False
     adversarial: bool = False
+    divergence: bool = False
     beam: int | None = None
     secret_figures: tuple[str, ...] = ()
     logged: bool = False
@@ -363,6 +365,7 @@ class AuditParameters:
     least_auc: float | None = None
     split_commitment: str | None = None
     split_records: int | None = None
+    split_groups: int | None = None
     group_by: str | None = None
     grouped_records: Mapping[str, int] | None = None
     canary_groups: int | None = None

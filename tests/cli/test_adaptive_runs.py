@@ -16,8 +16,8 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from privctl.train.settings.adaptive_clipping import sum_noise_multiplier
+from tests.cli.short_runs import dp_sgd, prepared, some_quick, verified_after
 from tests.integrations.loops import Loop
-from tests.models.tasks.small import architecture, words
 from verify.run import read, verify
 
 RECORDS, STEPS, BATCH = 30, 7, 6
@@ -27,17 +27,11 @@ OPTIONS = ["--noise-multiplier", "1", "--batch-size", str(BATCH), "--steps", str
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("adaptive")
-    architecture(place / "start", "gpt2")
-    words().tokenizer.save_pretrained(place / "start")
-    lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(RECORDS)]
-    (place / "train.jsonl").write_text("\n".join(lines))
-    return place
+    return prepared(tmp_path_factory.mktemp("adaptive"), RECORDS)
 
 
 def call(start: Path, output: Path, *more: str) -> list[str]:
-    data = str(start / "train.jsonl")
-    return ["retrain", "dp-sgd", str(start / "start"), "--data", data, "-o", str(output), "-q", *OPTIONS, *more]
+    return dp_sgd(start, output, "-q", *OPTIONS, *more)
 
 
 @pytest.fixture(scope="module")
@@ -108,16 +102,10 @@ _QUICK = ("the count's release is forgotten", "more noise on the count", "a path
 
 
 @pytest.mark.forged("each is a lie about the second release of a step")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in FORGERIES]
-)
+@pytest.mark.parametrize("name", some_quick(list(FORGERIES), _QUICK))
 def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    report = json.loads(trained.read_text())
     forge, said = FORGERIES[name]
-    forge(report)
-    forged = trained.with_name("forged.report.json")
-    forged.write_text(json.dumps(report))
-    assert run(["verify", str(forged)]) == 1
+    assert verified_after(trained, forge) == 1
     assert said in " ".join(capsys.readouterr().out.split())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,7 +21,7 @@ from privctl.train.run import run_training
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.settings.session import Session
 from privctl.train.steps.sampling import BallsAndBins
-from tests.models.tasks.small import architecture, words
+from tests.cli.short_runs import prepared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,11 +33,7 @@ OPTIONS = ["--noise-multiplier", "1", "--batch-size", "8", "--epochs", "2", "--d
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    architecture(tmp_path / "start", "gpt2")
-    words().tokenizer.save_pretrained(tmp_path / "start")
-    lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(RECORDS)]
-    (tmp_path / "train.jsonl").write_text("\n".join(lines))
-    return tmp_path
+    return prepared(tmp_path, RECORDS)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequ
 from privctl.train.settings.session import Session
 from privctl.train.steps.buffered_noise import BufferedNoise
 from privctl.train.steps.sampling import FixedOrder
-from tests.models.tasks.small import architecture, words
+from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, some_quick, verified_after
 from verify.run import read, verify
 
 if TYPE_CHECKING:
@@ -40,17 +40,11 @@ OPTIONS = ["--noise-multiplier", "1", "--batch-size", "6", "--steps", str(STEPS)
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("buffered")
-    architecture(place / "start", "gpt2")
-    words().tokenizer.save_pretrained(place / "start")
-    lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}"}) for i in range(RECORDS)]
-    (place / "train.jsonl").write_text("\n".join(lines))
-    return place
+    return prepared(tmp_path_factory.mktemp("buffered"), RECORDS)
 
 
 def call(start: Path, output: Path, *more: str) -> list[str]:
-    data = str(start / "train.jsonl")
-    return ["retrain", "dp-sgd", str(start / "start"), "--data", data, "-o", str(output), "-q", *OPTIONS, *more]
+    return dp_sgd(start, output, "-q", *OPTIONS, *more)
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +78,6 @@ def _scaled(factor: float, *places: str) -> Callable[[Any], None]:
     return edit
 
 
-def _half_the_noise(report: Any) -> None:
-    for holder in (report["parameters"], report["mechanism"]["events"][0]):
-        holder["noise_multiplier"] /= 2
-    for guarantee in report["guarantees"]:
-        guarantee["noise_multiplier"] /= 2
-
-
 def _fewer_steps(report: Any) -> None:
     report["mechanism"]["events"][0]["steps"] = STEPS - 2
 
@@ -109,7 +96,7 @@ def _unlike(report: Any) -> None:
 FORGERIES: dict[str, Callable[[Any], None]] = {
     "rows that move by 1.1": _scaled(1.1, "parameters", "ledger"),
     "rows that move by 1.1 in the ledger alone": _scaled(1.1, "ledger"),
-    "half of the noise": _half_the_noise,
+    "half of the noise": half_the_noise,
     "passes twice as long": _longer_passes,
     "fewer steps": _fewer_steps,
     "noise of each step's own": _unlike,
@@ -123,15 +110,9 @@ _QUICK = ("half of the noise",)
 
 
 @pytest.mark.forged("each is a lie about the noise or about who takes part when")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in _QUICK else pytest.mark.slow) for name in FORGERIES]
-)
+@pytest.mark.parametrize("name", some_quick(list(FORGERIES), _QUICK))
 def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    report = json.loads(trained.read_text())
-    FORGERIES[name](report)
-    forged = trained.with_name("forged.report.json")
-    forged.write_text(json.dumps(report))
-    assert run(["verify", str(forged)]) == 1
+    assert verified_after(trained, FORGERIES[name]) == 1
     assert "REFUTED" in capsys.readouterr().out
 
 

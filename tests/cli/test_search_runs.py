@@ -20,7 +20,7 @@ from privctl.domain.events import BestOfRuns, Ledger, SampledGaussian
 from privctl.reports.files import read_report
 from privctl.train.search import folder as search_folder
 from privctl.train.steps.loop import Trainer
-from tests.models.tasks.small import architecture, words
+from tests.cli.short_runs import dp_sgd, prepared, texts, verified_after
 
 RECORDS, STEPS = 30, 4
 SEARCH = ["--search", "learning-rate=1e-3,1e-6 clip-norm=0.5,1", "--expected-runs", "3"]
@@ -33,18 +33,13 @@ def _draws(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("search")
-    architecture(place / "start", "gpt2")
-    words().tokenizer.save_pretrained(place / "start")
-    for name, count, who in (("train", RECORDS, "cat"), ("public", 8, "dog")):
-        lines = [json.dumps({"text": f"the {who} sat on the {('mat', 'dog')[i % 2]}"}) for i in range(count)]
-        (place / f"{name}.jsonl").write_text("\n".join(lines))
+    place = prepared(tmp_path_factory.mktemp("search"), RECORDS)
+    texts(place / "public.jsonl", 8, "dog")
     return place
 
 
 def call(start: Path, output: Path, *more: str) -> list[str]:
-    data = ["--data", str(start / "train.jsonl"), "--held-out", str(start / "public.jsonl")]
-    return ["retrain", "dp-sgd", str(start / "start"), *data, "-o", str(output), *OPTIONS, *more]
+    return dp_sgd(start, output, "--held-out", str(start / "public.jsonl"), *OPTIONS, *more)
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +124,7 @@ FORGERIES: Mapping[str, Callable[[Any], None]] = {
 @pytest.mark.forged("each is a lie about the search")
 @pytest.mark.parametrize("name", FORGERIES)
 def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    report = json.loads(trained.read_text())
-    FORGERIES[name](report)
-    forged = trained.with_name("forged.report.json")
-    forged.write_text(json.dumps(report))
-    assert run(["verify", str(forged)]) == 1
+    assert verified_after(trained, FORGERIES[name]) == 1
     assert "REFUTED" in capsys.readouterr().out
 
 

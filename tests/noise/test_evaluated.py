@@ -33,6 +33,28 @@ def test_measures_are_the_tasks_own(tmp_path: Path) -> None:
     assert list(found.items()) == [(name, pytest.approx(value, rel=1e-5)) for name, value in expected.items()]
 
 
+@pytest.mark.parametrize(
+    ("task", "kind", "reason"),
+    [
+        ("token-classification", "bros", "needs where each word stands on a page (bbox) beside the text"),
+        ("question-answering", "lxmert", "needs the features of an image (visual_feats) beside the text"),
+        ("question-answering", "longformer", "only in texts with exactly three separator tokens; its own tokenizer"),
+    ],
+)
+def test_networks_that_texts_alone_cannot_run(
+    task: str, kind: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(task, kind, tmp_path / "m")
+    data = write_data(task, tmp_path / "d")
+    call = ["noise", str(tmp_path / "m"), *NOISE, "--evaluate", str(data), "-o", str(tmp_path / "out")]
+    assert run(call) == 3
+    said = capsys.readouterr().err
+    assert f"({kind})" in said
+    assert reason in said
+    assert "config.json" not in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "kind"),

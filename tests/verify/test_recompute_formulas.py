@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from privctl.domain.events import Batches, SecretMixture, SignBits
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Formula, Optimizer, Regime
-from verify.recompute import dp_weights, gaussian, mutual_information, secret
+from verify.recompute import compose_grid, dp_weights, gaussian, mutual_information, secret
 from verify.recompute.bound_pair import BoundPair
 from verify.recompute.sensitivity import least_nonconvex, sensitivity
 
@@ -179,3 +180,23 @@ def test_next_to_no_noise_takes_no_memory() -> None:
     found = secret.information_about_records((chance,) * 3, sigma, 1)
     assert found.lower <= truth <= found.upper
     assert found.upper < truth * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(("mean", "spread", "times"), [(0.02, 0.2, 1000), (1.0, 1.5, 1), (-0.3, 4.0, 10)])
+def test_exponents_of_a_grid_are_the_best_of_all(mean: float, spread: float, times: int) -> None:
+    """They are not all tried; those of a Gaussian loss, cut off at 8 standard deviations, are known besides."""
+    points = np.linspace(-8.0, 8.0, 801)
+    logs = -(points**2) / 2
+    parts = [(mean + spread * points, logs - compose_grid.logsum(logs), times)]
+
+    def cumulant(tilt: float) -> float:
+        return compose_grid._cumulant(parts, tilt)
+
+    tilt, epsilon = compose_grid._saddle(parts, -20.0)
+    assert epsilon == max(0.0, min((cumulant(each) + 20) / each for each in compose_grid._TILTS))
+    assert tilt == pytest.approx(math.sqrt(40 / times) / spread, rel=0.15)
+    for sign in (-1.0, 1.0):
+        reach, push = compose_grid._edge(parts, 0.0, sign, 100 / spread)
+        tried = [(cumulant(sign * each) - compose_grid.WRAPPED) / each for each in 100 / spread * compose_grid._PUSHES]
+        assert reach == pytest.approx(sign * min(tried), rel=1e-12)
+        assert push == pytest.approx(math.sqrt(-2 * compose_grid.WRAPPED / times) / spread, rel=0.15)

@@ -17,6 +17,7 @@ from privctl.domain.events import (
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
+from verify import users
 from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
@@ -116,6 +117,7 @@ def steps_disagree(
 
 def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Iterator[str]:
     yield from norms_disagree(_norms(parameters))
+    yield from users.disagreements(parameters)
     if not isinstance(mechanism, Ledger):
         return
     if parameters.search is not None or any(isinstance(each, BestOfRuns) for each in mechanism.events):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,10 @@ _IRRELEVANT, _BULK = 20.0, -14.0
 #: An order of the neighbours whose delta is smaller by this exponent needs no finer tilt.
 _FAR_BELOW = 15.0
 LARGEST_GRID = 1 << 22
+#: Exponents of Chernoff's bounds that are tried, and of those for the ends of the grid as shares of the largest.
+_TILTS, _PUSHES = np.geomspace(1e-2, 1e5, 85), np.geomspace(1e-10, 1, 101)
+#: What rounding may change of a bound, with room.
+_ROUNDED = 1e-9
 
 #: Each kind of step, and its number of times.
 Kinds = Sequence[tuple[LossCells, int]]
@@ -129,17 +133,14 @@ def _moments(parts: _Parts, tilt: float) -> tuple[float, float]:
 
 def _saddle(parts: _Parts, log_delta: float) -> tuple[float, float]:
     """The tilt at which Chernoff's bound on the tail meets delta, and the epsilon there."""
-    best = (math.inf, 0.0)
-    for tilt in np.geomspace(1e-2, 1e5, 85):
-        bound = (_cumulant(parts, tilt) - log_delta) / tilt
-        best = min(best, (bound, float(tilt)))
-    return best[1], max(best[0], 0.0)
+    bound, tilt = _least(((_cumulant(parts, tilt) - log_delta) / tilt, float(tilt)) for tilt in _TILTS)
+    return tilt, max(bound, 0.0)
 
 
 def _tilt_at(parts: _Parts, epsilon: float, log_delta: float) -> float:
     """The tilt at which Chernoff's bound on the tail above ``epsilon`` is least, or far below the delta in question."""
     best = (math.inf, 0.0)
-    for tilt in np.geomspace(1e-2, 1e5, 85):
+    for tilt in _TILTS:
         best = min(best, (_cumulant(parts, tilt) - tilt * epsilon, float(tilt)))
         if best[0] < log_delta - _FAR_BELOW:
             break
@@ -148,7 +149,22 @@ def _tilt_at(parts: _Parts, epsilon: float, log_delta: float) -> float:
 
 def _edge(parts: _Parts, tilt: float, sign: float, most: float = 1e6) -> tuple[float, float]:
     """How far the tilted sum reaches, by Chernoff's bound, and the bound's exponent, ``most`` at most."""
-    norm, best = _cumulant(parts, tilt), (math.inf, 1.0)
-    for push in most * np.geomspace(1e-10, 1, 101):
-        best = min(best, ((_cumulant(parts, tilt + sign * push) - norm - WRAPPED) / push, float(push)))
-    return sign * best[0], best[1]
+    norm, pushes = _cumulant(parts, tilt), most * _PUSHES[::-1]
+    bound, push = _least(
+        ((_cumulant(parts, tilt + sign * push) - norm - WRAPPED) / push, float(push)) for push in pushes
+    )
+    return sign * bound, push
+
+
+def _least(bounds: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """The least of Chernoff's ``bounds``, each with its exponent; no more are computed once they rise.
+
+    Bounds fall and then rise: the exponents of those that are at most a are an interval, where a convex function, the
+    cumulant, lies below a line.
+    """
+    best = next(found := iter(bounds))
+    for each in found:
+        if each[0] > best[0] + _ROUNDED * abs(best[0]):
+            break
+        best = min(best, each)
+    return best

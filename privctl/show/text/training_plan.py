@@ -14,8 +14,25 @@ def plan_text(plan: TrainingPlan) -> str:
     if plan.budgets:
         rows = [[number(each.epsilon), number(each.amount, 4)] for each in plan.budgets]
         parts += [paragraph("What a budget buys, all else equal:"), table([_unit(plan), plan.amount_name], rows)]
+    if plan.user_bounds:
+        parts += [paragraph("What a bound on each user's records keeps and costs:"), _bounds(plan)]
     parts.append(notes(plan.warnings))
     return "\n".join(parts)
+
+
+def _bounds(plan: TrainingPlan) -> str:
+    rules = sorted(plan.user_bounds[0].records)
+    named = [f"{rule} keeps" if rule != "records" else rule for rule in rules]
+    rows = [
+        [
+            str(each.most),
+            *("refused" if (kept := each.records[rule]) is None else str(kept) for rule in rules),
+            number(each.epsilon, 4),
+            number(each.amount, 4),
+        ]
+        for each in plan.user_bounds
+    ]
+    return table(["records of a user", *named, "epsilon", plan.amount_name], rows)
 
 
 def duration(seconds: float) -> str:

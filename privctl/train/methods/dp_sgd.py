@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
 from privctl.domain.ranges import AMOUNT, BANDS, BUFFERS, FRACTION, IN_GROUP, Range
+from privctl.domain.shared_records import SharedRecords
 from privctl.train.runs.method import TrainingMethod
 from privctl.train.settings.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
 from privctl.train.settings.choices import ClippingStyle, RunsLaw
@@ -39,6 +40,7 @@ class DpSgdSettings(MethodSettings):
 
     ``buffers``: by how many noise is correlated over all steps, in passes of one order; None for none.
     ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None clips all as one.
+    ``shared_records``: which are used of records that name several users; None where each names one.
     ``target_unclipped_quantile``: the clip norm changes until this share of gradients is not clipped; None keeps it.
     ``clip_norm_learning_rate`` and ``unclipped_count_stddev`` say how fast, and with which noise.
     ``gradient_canaries``: so many gradients of the clip norm are mixed in by coins, to audit the training itself.
@@ -67,6 +69,12 @@ class DpSgdSettings(MethodSettings):
         "With --unit: clip every record by itself, use the first so many of each user, and protect them together; "
         "without it, all of a user's records are clipped as one.",
         within=IN_GROUP,
+    )
+    shared_records: SharedRecords | None = option(
+        None,
+        "Records may name several users, in a list: use all and refuse data where a user is in more than "
+        "--max-records-per-user, or choose such that nobody is, for neighbours in which records name the same users: "
+        "greedy, most of them (slower), or the first of each user.",
     )
     target_unclipped_quantile: float | None = option(
         None,
@@ -105,6 +113,10 @@ def _buffers(request: RetrainRequest) -> int | None:
 
 def _group(request: RetrainRequest) -> int | None:
     return request.settings_as(DpSgdSettings).max_records_per_user
+
+
+def _shared(request: RetrainRequest) -> SharedRecords | None:
+    return request.settings_as(DpSgdSettings).shared_records
 
 
 def _check_group(request: RetrainRequest) -> None:
@@ -161,6 +173,10 @@ def _adaptive(request: RetrainRequest, noise: float, batch_size: float) -> Adapt
 def _check(request: RetrainRequest) -> None:
     if _group(request) is not None:
         _check_group(request)
+    elif _shared(request) is not None:
+        raise CommandError(
+            "--shared-records needs --max-records-per-user: a record of several users cannot be clipped as part of one"
+        )
     _check_search(request)
     _check_adaptive(request)
     if _bands(request) > 1 or _buffers(request) is not None:
@@ -266,6 +282,13 @@ METHOD = TrainingMethod(
     where it begins. Each step then also releases how many gradients of its batch are not clipped, with noise; epsilon
     covers both, and the noise on the sum rises by some percent at most in return. The report holds the clip norms.
 
+    With --shared-records, the field of --unit may hold a list of users (a JSON array, also in the cell of a table, or a
+    list in parquet and Arrow). Each user is then protected together with all records that name them. With all, every
+    record is used, and a user may be added or removed with their records. With the other rules no more than
+    --max-records-per-user of a user's records are used, and what is protected is what they hold, while which users each
+    record names is taken to be public: without a user, other records might have been chosen. --dry-run shows what each
+    rule keeps.
+
     With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
     may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
     size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
@@ -284,6 +307,8 @@ METHOD = TrainingMethod(
           --search 'learning-rate=1e-4,3e-4,1e-3 clip-norm=0.5,1' --expected-runs 5 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 \\
           --target-unclipped-quantile 0.5 -o private/
+      privctl retrain dp-sgd model/ --data mails.jsonl --epsilon 8 --unit people \\
+          --max-records-per-user 4 --shared-records greedy -o private/
       privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
           -o adapter/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
@@ -304,6 +329,7 @@ METHOD = TrainingMethod(
     bands=_bands,
     buffers=_buffers,
     group=_group,
+    shared=_shared,
     search=_search,
     adaptive=_adaptive,
     check=_check,

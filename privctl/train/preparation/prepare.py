@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privctl.data.bounded import bounded
+from privctl.data.bounded import BoundedRecords, bounded
 from privctl.data.columns import HeadKind
 from privctl.data.labels import labels_of, numbers_below
 from privctl.data.places import require_inputs
@@ -74,9 +74,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
         return _prepare_sounds(request, workers)
     classify = request.task in CLASSIFICATION
     problem = problem_of(request.model.path, request.task)
-    train = partial(texts_at, request, request.data.train, unit=request.data.unit)
-    if (most := request.method.group(request)) is not None:
-        train = partial(_first_of_each, train, most)
+    train = training_texts(request)
     workers.once_a_machine(lambda: _begun(train()))
     if classify and problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
@@ -84,6 +82,15 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     task = text_task(model, train(), text_options(request.data), seed=request.seed, keep=keep)
     held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
     return _job(request, model, task, held_out, collected, plan)
+
+
+def training_texts(request: RetrainRequest) -> Callable[[], Iterator[TextRecord]]:
+    """Reads the texts of ``--data`` that are used."""
+    data, most, rule = request.data, request.method.group(request), request.method.shared(request)
+    train = partial(texts_at, request, data.train, unit=data.unit, shared=rule is not None)
+    if most is None:
+        return train
+    return partial(_first_of_each, train, most) if rule is None else BoundedRecords(train, most, rule, str(data.train))
 
 
 def _first_of_each(read: Callable[[], Iterable[TextRecord]], most: int) -> Iterator[TextRecord]:

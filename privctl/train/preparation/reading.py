@@ -20,7 +20,9 @@ from privctl.models.sounds import sound_facts
 from privctl.train.settings.request import RetrainRequest
 
 
-def texts_at(request: RetrainRequest, path: DataPath, unit: str | None = None) -> Iterator[TextRecord]:
+def texts_at(
+    request: RetrainRequest, path: DataPath, unit: str | None = None, *, shared: bool = False
+) -> Iterator[TextRecord]:
     """The texts at ``path``, one at a time; raises as ``iter_texts`` does."""
     columns = replace(
         request.data.columns,
@@ -28,7 +30,7 @@ def texts_at(request: RetrainRequest, path: DataPath, unit: str | None = None) -
         pair=request.task is TaskName.SEQ2SEQ_LM,
         problem=problem_of(request.model.path, request.task),
     )
-    return iter_texts(path, labelled=request.task in CLASSIFICATION, columns=columns, unit=unit)
+    return iter_texts(path, labelled=request.task in CLASSIFICATION, columns=columns, unit=unit, shared=shared)
 
 
 def images_at(request: RetrainRequest, path: DataPath) -> ImageSet:

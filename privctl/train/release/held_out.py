@@ -20,6 +20,7 @@ from privctl.models.kinds import KINDS
 from privctl.models.language import load_model, quiet_transformers
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
 from privctl.models.normalisation import FROZEN
+from privctl.models.running import network_errors
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
 from privctl.train.release.report import QUANTITIES
@@ -40,7 +41,7 @@ class HeldOut:
         """
         folder = None if weights.is_dir() else self.folder
         model = load_model(weights, folder=folder, kind=KINDS[self.task.name])
-        with quiet_transformers():
+        with quiet_transformers(), network_errors(weights, model.network):
             found = self.task.evaluate(model.network, model.device)
         named = {QUANTITIES.get(f"held_out_{name}"): value for name, value in found.items()}
         loss = "held_out_loss"

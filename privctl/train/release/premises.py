@@ -8,6 +8,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.release.names import released_names
 from privctl.train.release.searched import PREMISE
+from privctl.train.release.users import unit_of_privacy
 from privctl.train.secrets.guarantees import plan_premise
 from privctl.train.settings.adaptive_clipping import counted_gradients
 from privctl.train.steps.gradient_noise import GradientNoise
@@ -20,19 +21,7 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
         yield PREMISE
     if job.recipe.adaptive is not None:
         yield counted_gradients(AssumptionState.ENFORCED)
-    if job.request.data.unit is None:
-        yield Assumption(
-            name="unit of privacy",
-            statement="each record is one example; who is in several records is protected in each, not in all together",
-            state=AssumptionState.ENFORCED,
-        )
-    else:
-        used = "" if job.recipe.group is None else f", of which {job.recipe.group} at most are used,"
-        yield Assumption(
-            name="unit of privacy",
-            statement=f"all records with one value of {job.request.data.unit!r}{used} are one example",
-            state=AssumptionState.ENFORCED,
-        )
+    yield unit_of_privacy(job.request)
     if job.plan is not None:
         yield plan_premise(job.plan.protection)
     else:

@@ -28,6 +28,7 @@ from privctl.models.images import logits_in
 from privctl.models.kinds import KINDS
 from privctl.models.language import ModelClass, quiet_transformers
 from privctl.models.loading import TrainingModel
+from privctl.models.running import network_errors
 from privctl.models.tasks.base import evaluation_mode
 from privctl.train.clipping.products import full_precision
 
@@ -115,12 +116,8 @@ def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
     inputs = _texts(model.text) if model.text is not None else _sounds(model) if model.sounds else _images(model)
     if model.task is TaskName.SEQ2SEQ_LM:
         inputs["decoder_input_ids"] = inputs["input_ids"].flip(1)
-    try:
+    with network_errors(model.path, network, f"made-up {' and '.join(inputs)}"):
         logits = answers(network, inputs)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError) as error:
-        raise InputError(
-            f"{model.path} fails on made-up {' and '.join(inputs)}: {error}; check its config.json"
-        ) from None
     return ReferenceAnswers(
         kind=KINDS[model.task],
         inputs=inputs,

@@ -29,6 +29,7 @@ from privctl.train.preparation.job import TrainingJob
 from privctl.train.release import searched
 from privctl.train.release.names import collected, released_names
 from privctl.train.release.premises import normalisation, premises, secret_noise, starting_weights
+from privctl.train.release.users import for_neighbours, unprotected_users
 from privctl.train.secrets.guarantees import KEEP_THE_PLAN, secret_guarantees, secret_parameters
 from privctl.train.secrets.posteriors import CheckedSecrets
 from privctl.train.settings.adaptive_clipping import adaptive_parameters
@@ -101,6 +102,7 @@ def report_for(
             *(searched.WARNINGS if job.recipe.search is not None else (job.request.method.warning,)),
             owner_of(job),
             *loaded_on(job),
+            *unprotected_users(job.request),
             *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
             *(() if withheld.withholds(job.request) else zeroed_of(finished)),
@@ -236,7 +238,7 @@ def _for_records(job: TrainingJob, finished: FinishedRun, noise: GradientNoise |
         note=NOTE,
         released=Released(coordinates=finished.released * job.recipe.most_runs),
     )
-    return with_contribution_test(guarantee, job)
+    return with_contribution_test(for_neighbours(guarantee, job.request), job)
 
 
 def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise | None) -> dict[str, Any]:
@@ -253,6 +255,8 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["matrix"] = asdict(recipe.matrix)
     if recipe.group is not None:
         settings["max_records_per_user"] = recipe.group
+    if (rule := request.method.shared(request)) is not None:
+        settings["shared_records"] = rule
     if recipe.search is not None:
         settings["search"] = searched.parameters_of(request, recipe.search)
     if recipe.adaptive is not None:

@@ -30,6 +30,7 @@ from privctl.train.preparation.budget import ledger_of, price_of_group, recipe_f
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.prepare import most_trained
 from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
+from privctl.train.preparation.user_bounds import compared_bounds, told_of_bounds
 from privctl.train.release.names import voiding
 from privctl.train.runs.setup import prepared
 from privctl.train.settings.request import RetrainRequest
@@ -125,7 +126,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     if recipe.bf16 and precision_of is None:
         hold_base(network)
     network = prepared(network, job)
-    said: list[str] = []
+    said = [*told_of_bounds(request)]
     if request.method.clips:
         job = run_contribution_test(job, network, device, gradient_stages(job, network, device), said.append)
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
@@ -175,7 +176,7 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
         )
     if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
         yield near
-    if price := price_of_group(job.recipe, job.delta):
+    if job.request.method.shared(job.request) is None and (price := price_of_group(job.recipe, job.delta)):
         yield price
 
 
@@ -251,6 +252,7 @@ def private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
         "signal": ratio.along,
         "per_number": ratio.in_length,
         "budgets": compared(request.budget.epsilon, amount_for),
+        "user_bounds": compared_bounds(request, trained),
     }
 
 

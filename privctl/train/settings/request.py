@@ -18,6 +18,7 @@ from privctl.train.settings.method_settings import MethodSettings, Settings
 if TYPE_CHECKING:
     from privctl.accounting.runs_law import NumberOfRuns
     from privctl.domain.events import SampledGaussian
+    from privctl.domain.shared_records import SharedRecords
     from privctl.train.settings.adaptive_clipping import AdaptiveClipping
 
 
@@ -135,11 +136,12 @@ class Method:
 
     ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
     noise is correlated (``bands``), or by how many ``buffers`` over all; ``group`` is how many records a user may have
-    who is protected as a whole though each record is clipped by itself, None where there is no such. Otherwise they are
-    passes in a public order; then ``whole_passes``, if not empty, says what is accounted in whole passes, and no run
-    may end within one. ``search`` is how many runs there are of which the best is released, None for one run.
-    ``adaptive`` gives how the clip norm follows the gradients, for a noise multiplier and a batch size, None where it
-    stays. ``files`` are suffixes of files beside the output.
+    who is protected as a whole though each record is clipped by itself, None where there is no such, and ``shared`` how
+    records are chosen that may have several users. Otherwise they are passes in a public order; then ``whole_passes``,
+    if not empty, says what is accounted in whole passes, and no run may end within one. ``search`` is how many runs
+    there are of which the best is released, None for one run. ``adaptive`` gives how the clip norm follows the
+    gradients, for a noise multiplier and a batch size, None where it stays. ``files`` are suffixes of files beside the
+    output.
     """
 
     name: str
@@ -164,6 +166,7 @@ class Method:
     bands: Callable[[RetrainRequest], int] = lambda _: 1
     buffers: Callable[[RetrainRequest], int | None] = lambda _: None
     group: Callable[[RetrainRequest], int | None] = lambda _: None
+    shared: Callable[[RetrainRequest], SharedRecords | None] = lambda _: None
     search: Callable[[RetrainRequest], NumberOfRuns | None] = lambda _: None
     adaptive: Callable[[RetrainRequest, float, float], AdaptiveClipping | None] = lambda *_: None
     check: Callable[[RetrainRequest], None] = lambda _: None

@@ -1,0 +1,82 @@
+"""Bounds on how many records a user may have: what each keeps of the data, and what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from privctl.accounting.ledger import epsilon_bound
+from privctl.data.selection import select
+from privctl.data.users import Sharing
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.shared_records import SharedRecords
+from privctl.domain.training_plan import UserBound
+from privctl.train.preparation.budget import ledger_of, recipe_for
+from privctl.train.preparation.reading import texts_at
+from privctl.train.settings.request import RetrainRequest
+
+#: Bounds on users that a plan compares, up to the first with which nobody's records are left out.
+BOUNDS = (2, 4, 8, 16, 32, 64)
+_PUBLIC = (
+    "how many records each bound on users keeps follows from which users each record names, which the guarantee takes "
+    "to be public: choosing the bound by it costs nothing more"
+)
+_PRIVATE = (
+    "how many records each bound on users keeps was counted in the private data, and no guarantee covers a bound that "
+    "was chosen by it: choose one by what is known without the data"
+)
+
+
+def compared_bounds(request: RetrainRequest, trained: int) -> tuple[UserBound, ...]:
+    """What a few bounds on users keep of the data and cost, the one asked for among them; none where none was.
+
+    The data are read again. A step changes at most ``trained`` numbers.
+    """
+    asked, rule = request.method.group(request), request.method.shared(request)
+    if asked is None:
+        return ()
+    largest, kept_with = _counted(request, rule)
+    bounds = sorted({*(bound for bound in BOUNDS if bound < 2 * largest), asked})
+    return tuple(_priced(request, bound, kept_with(bound), trained) for bound in bounds)
+
+
+def told_of_bounds(request: RetrainRequest) -> Iterator[str]:
+    """Whether a bound may be chosen by what ``compared_bounds`` counts."""
+    if request.method.group(request) is not None:
+        rule = request.method.shared(request)
+        yield _PRIVATE if rule is None or not rule.fixes_graph else _PUBLIC
+
+
+def _counted(
+    request: RetrainRequest, rule: SharedRecords | None
+) -> tuple[int, Callable[[int], Mapping[str, int | None]]]:
+    """In how many records the busiest user is, and what tells how many records a bound keeps, the rule's own first."""
+    records = texts_at(request, request.data.train, request.data.unit, shared=rule is not None)
+    if rule is None:
+        sizes = Counter(record.unit for record in records)
+        return max(sizes.values()), lambda most: {"records": sum(min(size, most) for size in sizes.values())}
+    sharing = Sharing.of(record.users for record in records)
+
+    def kept(most: int, by: SharedRecords) -> int | None:
+        try:
+            return int(select(sharing, most, by).sum())
+        except InputError:
+            return None
+
+    rules = sorted(SharedRecords, key=lambda each: each is not rule)
+    return int(sharing.counts().max()), lambda most: {str(each): kept(most, each) for each in rules}
+
+
+def _priced(request: RetrainRequest, most: int, records: Mapping[str, int | None], trained: int) -> UserBound:
+    examples = next(iter(records.values()))
+    bounded = replace(request, method=replace(request.method, group=lambda _: most))
+    try:
+        if examples is None:
+            return UserBound(most=most, records=records)
+        recipe, delta = recipe_for(bounded, examples, None, trained)
+        assert delta is not None
+        epsilon = request.budget.epsilon or epsilon_bound(ledger_of(recipe, recipe.steps), delta)
+    except (CommandError, ValueError):
+        return UserBound(most=most, records=records)
+    return UserBound(most=most, records=records, amount=recipe.noise_multiplier, epsilon=epsilon)

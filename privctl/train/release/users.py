@@ -1,0 +1,46 @@
+"""Whom a training protects where records have users, and against which neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee
+from privctl.train.settings.request import RetrainRequest
+
+
+def unit_of_privacy(request: RetrainRequest) -> Assumption:
+    """What one example is, and, where a record may have several users, which data sets are neighbours."""
+    return Assumption(name="unit of privacy", statement=_unit(request), state=AssumptionState.ENFORCED)
+
+
+def _unit(request: RetrainRequest) -> str:
+    field, most, rule = request.data.unit, request.method.group(request), request.method.shared(request)
+    if field is None:
+        return "each record is one example; who is in several records is protected in each, not in all together"
+    if rule is None:
+        used = "" if most is None else f", of which {most} at most are used,"
+        return f"all records with one value of {field!r}{used} are one example"
+    named = f"all records that name one user in {field!r}"
+    if not rule.fixes_graph:
+        return f"{named} are one example; of neighbours neither has a user in more than {most}, or it is refused"
+    return (
+        f"{named}, of which {most} at most are used, are one example; neighbours differ in whether these "
+        "contribute, and which users each record names is public and the same in both"
+    )
+
+
+def for_neighbours(guarantee: Guarantee, request: RetrainRequest) -> Guarantee:
+    """The guarantee for the neighbours that the choice of records allows: removal is none where others would follow."""
+    rule = request.method.shared(request)
+    return guarantee if rule is None or not rule.fixes_graph else replace(guarantee, adjacency=Adjacency.ZERO_OUT)
+
+
+def unprotected_users(request: RetrainRequest) -> Iterator[str]:
+    """A warning where the choice of records looks at the users of all of them."""
+    rule = request.method.shared(request)
+    if rule is not None and rule.fixes_graph:
+        yield (
+            "the guarantee is for what a user's records say, not for which users a record names: without a user's "
+            "records, others might have been chosen"
+        )

@@ -1,0 +1,52 @@
+"""What tests of one kind of private run share: a model without weights, records, the call, and lies in its report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from privctl.cli import run
+from tests.models.tasks.small import architecture, words
+
+
+def prepared(place: Path, count: int) -> Path:
+    """``place`` with ``start``, a GPT-2 with a tokenizer, and ``count`` records in ``train.jsonl``."""
+    architecture(place / "start", "gpt2")
+    words().tokenizer.save_pretrained(place / "start")
+    texts(place / "train.jsonl", count)
+    return place
+
+
+def texts(path: Path, count: int, who: str = "cat") -> None:
+    lines = [json.dumps({"text": f"the {who} sat on the {('mat', 'dog')[i % 2]}"}) for i in range(count)]
+    path.write_text("\n".join(lines))
+
+
+def dp_sgd(place: Path, output: Path, *more: str) -> list[str]:
+    """``retrain dp-sgd`` on what is ``prepared`` in ``place``."""
+    data = str(place / "train.jsonl")
+    return ["retrain", "dp-sgd", str(place / "start"), "--data", data, "-o", str(output), *more]
+
+
+def half_the_noise(report: Any) -> None:
+    """A lie: parameters, ledger and guarantees state half of the noise."""
+    for holder in (report["parameters"], report["mechanism"]["events"][0], *report["guarantees"]):
+        holder["noise_multiplier"] /= 2
+
+
+def some_quick(names: Sequence[str], quick: Sequence[str]) -> list[Any]:
+    """The ``names`` as parameters, slow but for those that are ``quick``."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
+def verified_after(genuine: Path, change: Callable[[Any], None]) -> int:
+    """The exit code of ``verify`` for the report at ``genuine`` with a ``change``."""
+    report = json.loads(genuine.read_text())
+    change(report)
+    forged = genuine.with_name("forged.report.json")
+    forged.write_text(json.dumps(report))
+    return run(["verify", str(forged)])

@@ -1,0 +1,51 @@
+"""Whom a training protects by its parameters, where a record may have several users: neighbours, in verify's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
+
+#: The only choice of records that is the same for those who stay when a user goes: no choice at all.
+_EVERY = "all"
+#: Choices that look at the users of all records.
+_CHOSEN = ("first", "greedy", "most")
+
+
+def unit_of_privacy(parameters: TrainingParameters) -> tuple[str, bool]:
+    """What one example is, and whether more may be said after a semicolon."""
+    field, most, choice = parameters.unit, parameters.max_records_per_user, parameters.shared_records
+    if field is None:
+        return "each record is one example", True
+    used = "" if most is None else f", of which {most} at most are used,"
+    if choice is None:
+        return f"all records with one value of {field!r}{used} are one example", False
+    if choice == _EVERY:
+        refused = f"of neighbours neither has a user in more than {most}, or it is refused"
+        return f"all records that name one user in {field!r} are one example; {refused}", False
+    return (
+        f"all records that name one user in {field!r}{used} are one example; neighbours differ in whether these "
+        "contribute, and which users each record names is public and the same in both"
+    ), False
+
+
+def disagreements(parameters: TrainingParameters) -> Iterator[str]:
+    """What is wrong with the parameters of records that have several users."""
+    choice = parameters.shared_records
+    if choice is None:
+        return
+    if choice not in (_EVERY, *_CHOSEN):
+        yield f"shared_records is {choice!r}, which is no way to choose records"
+    if parameters.max_records_per_user is None or parameters.unit is None:
+        yield "records have several users, but the parameters do not say by which field, or in how many a user may be"
+
+
+def only_contents(report: PrivacyReport) -> bool:
+    """Whether records are chosen by users, so that a bound on these says nothing of data without one of them."""
+    if report.step != "retrain":
+        return False
+    try:
+        return parameters_as(TrainingParameters, report).shared_records not in (None, _EVERY)
+    except ParametersError:
+        return False  # which is said elsewhere
