@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
 
 #: Layers and width of a GPT-2 with tied embeddings of 2048 tokens.
-SHAPES = {"GPT-2 4x192": (4, 192), "GPT-2 6x512": (6, 512)}
+SHAPES = {"GPT-2 4x192": (4, 192)}
 _TOKENS, _BATCH, _STEPS = 48, 32, 3
 HEADINGS = (
     "model", "step", "processor time / forward pass", "time / DP-SGD with SGD", "bytes of tensors / weights'",
@@ -58,6 +58,7 @@ def _measured(folder: Path, layers: int, width: int, rounds: int) -> dict[str, d
         "forward pass": _forward(_job(folder, layers, width, "dp-sgd", **sgd)),
         "dp-sgd, sgd": _dp_sgd(_job(folder, layers, width, "dp-sgd", **sgd)),
         "dp-sgd, adamw": _dp_sgd(_job(folder, layers, width, "dp-sgd", optimizer="adamw")),
+        "dp-sgd, sgd, one record at a time": _dp_sgd(_job(folder, layers, width, "dp-sgd", alone=True, **sgd)),
         "dp-zo": _dp_zo(_job(folder, layers, width, "dp-zo", **sgd)),
     }
     seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -106,6 +107,7 @@ def _job(folder: Path, layers: int, width: int, method: str, **options: Any) -> 
         method=method_named(method), model=ModelRequest(path=start, from_scratch=True), data=DataRequest(train=data),
         output=folder / "out", steps=_STEPS, batch_size=_BATCH, learning_rate=1e-9, device="cpu",
         budget=BudgetRequest(noise_multiplier=1.0), optimizer=Optimizer(options["optimizer"]),
+        micro_examples=1 if options.get("alone") else _BATCH,
     )  # fmt: skip
     return prepare(request)
 

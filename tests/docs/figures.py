@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.bench import finetune, zeroth_order
+from tests.bench import finetune
 from tests.docs.pages import ROOT, as_table
 
 _FAILS = "fails"
@@ -28,7 +28,6 @@ def parts() -> dict[str, str]:
         "figures layers": _layers(),
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
-        "figures zeroth-order": _zeroth_order(),
         "figures finetune": as_table(list(finetune.HEADINGS), finetune.rows(results("finetune"))),
         "figures device": _device(),
         "figures directions": _directions(),
@@ -166,15 +165,6 @@ def _ferret() -> str:
             rows.append([shape["shape"], epsilon, f"{run['fire_probability']:.3g}", silent, *others])
     names = ["model", "nats", "fire probability", "silent steps", "time / non-private run", "time / DP-SGD run"]
     return as_table(names, rows)
-
-
-def _zeroth_order() -> str:
-    rows = [
-        [model, way, *(_number(found[key]) for key in ("forward", "dp_sgd", "held"))]
-        for model, ways in results("zeroth-order")["shapes"].items()
-        for way, found in ways.items()
-    ]
-    return as_table(list(zeroth_order.HEADINGS), rows)
 
 
 def _device() -> str:
@@ -348,7 +338,6 @@ def _conditions() -> str:
         "layers",
         "dpquant",
         "ferret",
-        "zeroth-order",
         "finetune",
         "noise",
         "gradient-noise",

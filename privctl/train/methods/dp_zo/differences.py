@@ -76,5 +76,5 @@ class LossDifferences:
 
 def lone_loss(network: nn.Module, task: Task, example: int, step: int, device: torch.device) -> Tensor:
     """The loss (1,) float32 of an ``example`` that goes through the network by itself."""
-    with torch.inference_mode(), full_precision(device):
+    with torch.no_grad(), full_precision(device):
         return check_losses(task.losses(network, task.batch([example], device, step)))

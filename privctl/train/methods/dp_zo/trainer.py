@@ -86,7 +86,7 @@ class ZerothOrderTrainer:
 
     def _step(self, begun: int, updates: int, tally: EpochStats) -> list[int]:
         """One step, made of the sums over all processes' examples; returns those of this process."""
-        chosen = self.workers.share(self.batches.batch(begun)).tolist()
+        chosen: list[int] = self.workers.share(self.batches.batch(begun)).tolist()
         self.differences.weights.onto_grid()
         sums = self.differences.sums(chosen, begun, tally)
         self.workers.all_reduce([sums])
