@@ -13,8 +13,7 @@ from privctl.train.logs.live import steps_ledger
 from privctl.train.logs.observed import observed
 from privctl.train.methods.dp_zo.differences import LossDifferences
 from privctl.train.methods.dp_zo.grid import MovableWeights
-from privctl.train.methods.dp_zo.lone import one_at_a_time, with_lone_test
-from privctl.train.methods.dp_zo.report import with_directions
+from privctl.train.methods.dp_zo.premises import one_at_a_time, with_directions, with_lone_test
 from privctl.train.methods.dp_zo.settings import DpZoSettings
 from privctl.train.methods.dp_zo.trainer import ZerothOrderTrainer
 from privctl.train.network.adapters import adapted

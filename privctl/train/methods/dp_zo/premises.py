@@ -1,11 +1,17 @@
-"""Whether a record's loss is the same to the last bit, whatever went through the network before it."""
+"""What a DP-ZO run rests on beside any private training: directions of a public seed, and records that pass alone.
+
+Whether a record's loss is the same to the last bit, whatever went through the network before it, is tested.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from privctl.domain.errors import InputError
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
+from privctl.domain.report import PrivacyReport
 from privctl.train.contribution.examine import PLACE
 from privctl.train.contribution.findings import ROUNDING
 from privctl.train.contribution.probes import probes
@@ -51,3 +57,39 @@ def with_lone_test(job: TrainingJob, network: nn.Module, device: torch.device) -
         )
     found = replace(job.contribution, differences={REPEATED: moved}, allowed={REPEATED: ROUNDING})
     return replace(job, contribution=found)
+
+
+def with_directions(report: PrivacyReport, settings: DpZoSettings, seed: bytes) -> PrivacyReport:
+    """The ``report`` with the directions that the public ``seed`` made, and what its guarantee rests on for them."""
+    return replace(
+        report,
+        parameters={
+            **report.parameters,
+            "clipping": "differences",
+            "directions": settings.directions,
+            "perturbation": settings.perturbation,
+            "public_seed": seed.hex(),
+        },
+        guarantees=tuple(_resting(guarantee, settings) for guarantee in report.guarantees),
+    )
+
+
+def _resting(guarantee: Guarantee, settings: DpZoSettings) -> Guarantee:
+    assumptions = (*guarantee.assumptions, *_premises(settings))
+    return replace(guarantee, assumptions=assumptions, status=status_of(assumptions))
+
+
+def _premises(settings: DpZoSettings) -> Iterator[Assumption]:
+    given = settings.public_seed is not None
+    yield Assumption(
+        name="public directions",
+        statement="the random directions do not depend on the data: a public seed makes them, which "
+        + ("was given" if given else "the operating system drew before the first step"),
+        state=AssumptionState.ASSERTED if given else AssumptionState.ENFORCED,
+    )
+    yield Assumption(
+        name="lone records",
+        statement="each record goes through the network by itself, so that the losses that are compared, and their "
+        "rounding, are of that record and of weights that are released anyway",
+        state=AssumptionState.ENFORCED,
+    )
