@@ -24,8 +24,8 @@ from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.logs import withheld
-from privctl.train.preparation.budget import ledger_of
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.release import searched
 from privctl.train.release.names import collected, released_names
 from privctl.train.release.premises import normalisation, premises, secret_noise, starting_weights
@@ -47,7 +47,7 @@ PRIVATE_OWNER = (
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
 #: Settings that a report states only where they say something.
-_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "matrix", "adaptive", "search", "group")
+_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "matrix", "adaptive", "search", "group", "largest_batch")
 #: Quantities of the history, as evidence names them.
 QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -255,6 +255,8 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["matrix"] = asdict(recipe.matrix)
     if recipe.group is not None:
         settings["max_records_per_user"] = recipe.group
+    if recipe.largest_batch is not None:
+        settings["largest_batch"] = recipe.largest_batch
     if (rule := request.method.shared(request)) is not None:
         settings["shared_records"] = rule
     if recipe.search is not None:
