@@ -179,6 +179,11 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
         yield near
     if job.request.method.shared(job.request) is None and (price := price_of_group(job.recipe, job.delta)):
         yield price
+    if (several := job.request.method.per_draw(job.request)) > 1:
+        yield (
+            f"time and memory are those of one record a user; with {several} each step takes up to {several} times as "
+            "long, and the records of one user are in memory at once"
+        )
     if price := price_of_largest_batch(job.recipe, job.delta):
         yield price
 

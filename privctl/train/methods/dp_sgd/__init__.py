@@ -13,6 +13,7 @@ from privctl.train.methods.dp_sgd.settings import (
     buffers_of,
     group_of,
     largest_batch_of,
+    per_draw_of,
     search_of,
     shared_of,
 )
@@ -78,6 +79,9 @@ METHOD = TrainingMethod(
     Five standard deviations above the expected size it costs next to nothing, and at three far more; --dry-run shows
     the price.
 
+    With --records-per-draw, a user that a step draws (--unit) takes part with several records, and the mean of their
+    gradients is clipped as one: users are protected at the same epsilon, and their gradients vary less.
+
     With --search, settings are chosen by results and the guarantee is that of the choice. The number of runs and the
     settings of each are drawn first; the runs are made in OUTPUT.search, the best by held-out loss is released, and the
     others are deleted. The held-out examples choose, so they are taken to be public, and no guarantee covers them. Keep
@@ -114,6 +118,8 @@ METHOD = TrainingMethod(
           --search 'learning-rate=1e-4,3e-4,1e-3 clip-norm=0.5,1' --expected-runs 5 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 \\
           --target-unclipped-quantile 0.5 -o private/
+      privctl retrain dp-sgd model/ --data posts.jsonl --epsilon 8 --unit user \\
+          --records-per-draw 4 -o private/
       privctl retrain dp-sgd model/ --data mails.jsonl --epsilon 8 --unit people \\
           --max-records-per-user 4 --shared-records greedy -o private/
       privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
@@ -138,6 +144,7 @@ METHOD = TrainingMethod(
     group=group_of,
     shared=shared_of,
     largest_batch=largest_batch_of,
+    per_draw=per_draw_of,
     search=search_of,
     adaptive=adaptive_of,
     check=check,

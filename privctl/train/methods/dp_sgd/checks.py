@@ -14,6 +14,7 @@ from privctl.train.methods.dp_sgd.settings import (
     buffers_of,
     group_of,
     largest_batch_of,
+    per_draw_of,
     search_of,
     shared_of,
 )
@@ -32,6 +33,8 @@ def check(request: RetrainRequest) -> None:
         raise CommandError(
             "--shared-records needs --max-records-per-user: a record of several users cannot be clipped as part of one"
         )
+    if per_draw_of(request) > 1:
+        _check_per_draw(request)
     if largest_batch_of(request) is not None:
         _check_largest_batch(request)
     _check_search(request)
@@ -45,6 +48,11 @@ def check(request: RetrainRequest) -> None:
         ):
             if given:
                 raise CommandError(f"{flag} needs Poisson batches; remove it, or --batches {batches_of(request)}")
+    _check_canaries(request)
+
+
+def _check_canaries(request: RetrainRequest) -> None:
+    """Raises CommandError for what canary gradients do not go together with."""
     if request.fsdp and request.settings_as(DpSgdSettings).gradient_canaries is not None:
         raise CommandError("--gradient-canaries are added to whole gradients, and --fsdp shards them; remove one")
     if request.secrets is not None and request.settings_as(DpSgdSettings).gradient_canaries is not None:
@@ -86,6 +94,19 @@ def _check_correlated(request: RetrainRequest) -> None:
     ):
         if given:
             raise CommandError(f"{flag} correlates the noise of steps, and {what}; remove one")
+
+
+def _check_per_draw(request: RetrainRequest) -> None:
+    """Raises CommandError where a user is not one example, or its records are not clipped together."""
+    if request.data.unit is None:
+        raise CommandError("--records-per-draw needs --unit, the field that names a record's user")
+    for given, what in (
+        (group_of(request) is not None, "--max-records-per-user clips every record by itself"),
+        (request.secrets is not None, "--secrets draws every record by itself"),
+        (request.fsdp, "--fsdp clips one record of each"),
+    ):
+        if given:
+            raise CommandError(f"--records-per-draw clips several records of a user as one, and {what}; remove one")
 
 
 def _check_largest_batch(request: RetrainRequest) -> None:

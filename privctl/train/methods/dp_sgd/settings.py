@@ -26,6 +26,7 @@ class DpSgdSettings(MethodSettings):
     ``bands``: over how many steps noise is correlated; None for 1.
 
     ``buffers``: by how many noise is correlated over all steps, in passes of one order; None for none.
+    ``records_per_draw``: up to so many records of a user that a step draws are used, and their mean gradient clipped.
     ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None clips all as one.
     ``shared_records``: which are used of records that name several users; None where each names one.
     ``target_unclipped_quantile``: the clip norm changes until this share of gradients is not clipped; None keeps it.
@@ -56,6 +57,12 @@ class DpSgdSettings(MethodSettings):
         "Correlate the noise of all steps by so many buffers (BLT), for long runs; every record is used once an epoch, "
         "always in the same place, and nothing is amplified. `privctl account --mechanism blt` shows what it is worth.",
         within=BUFFERS,
+    )
+    records_per_draw: int | None = option(
+        None,
+        "With --unit: a user that a step draws takes part with up to so many records, whose mean gradient is clipped "
+        "as one. It costs no privacy, and as many times the work.  [default: 1]",
+        within=Range(low=1, high=1024),
     )
     max_records_per_user: int | None = option(
         None,
@@ -164,3 +171,8 @@ def adaptive_of(request: RetrainRequest, noise: float, batch_size: float) -> Ada
         learning_rate=settings.clip_norm_learning_rate or LEARNING_RATE,
         count_stddev=settings.unclipped_count_stddev or default_count_stddev(noise, batch_size),
     )
+
+
+def per_draw_of(request: RetrainRequest) -> int:
+    """How many records of a user that is drawn take part, at most."""
+    return request.settings_as(DpSgdSettings).records_per_draw or 1
