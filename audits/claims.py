@@ -29,11 +29,15 @@ _WITH_OR_WITHOUT = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonClaim:
-    """The (``epsilon``, ``delta``)-DP for one record more or less that ``source`` claims."""
+    """The (``epsilon``, ``delta``)-DP for one example more or less that ``source`` claims.
+
+    An example is a record, or all records with one value of the field ``unit``.
+    """
 
     epsilon: float
     delta: float
     source: str = "as claimed"
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +107,11 @@ def any_claim_refuted(verdicts: Iterable[Verdict]) -> bool:
     return any(verdict.outcome is Outcome.REFUTED and verdict.subject.startswith("(") for verdict in verdicts)
 
 
-def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[EpsilonClaim, ...]:
-    """The distinct claims that a report's guarantees make about this model, for one record more or less."""
+def claims_of(guarantees: Iterable[Guarantee], source: str, unit: str | None = None) -> tuple[EpsilonClaim, ...]:
+    """The distinct claims that a report's guarantees make about this model, for one example more or less.
+
+    ``unit`` is the field whose values make the examples of its training, None where each record is one.
+    """
     claims: dict[tuple[float, float], EpsilonClaim] = {}
     for guarantee in guarantees:
         applies = (
@@ -120,6 +127,7 @@ def claims_of(guarantees: Iterable[Guarantee], source: str) -> tuple[EpsilonClai
                 epsilon=guarantee.epsilon,
                 delta=guarantee.delta,
                 source=f"{guarantee.status} in {source} ({guarantee.name}, {guarantee.adjacency})",
+                unit=unit,
             )
             claims.setdefault((guarantee.epsilon, guarantee.delta), claim)
     return tuple(claims.values())

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Findings:
     """The results of one part. ``arrays`` go into the scores file, ``parameters`` into the report, by name.
 
-    ``reasons`` say of members, by their lines, why they may stand out; they go into no report.
+    ``reasons`` say of members, by their lines, why they may stand out, and ``sizes`` how many records they have where
+    they are groups; these go into no report.
     """
 
     evidence: tuple[Evidence, ...] = ()
@@ -30,6 +31,7 @@ class Findings:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     reasons: Mapping[int, tuple[Reason, ...]] = field(default_factory=dict)
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
 
 class AuditPart(Protocol):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,12 +31,13 @@ def leaking_records(
     members: DataPath | None,
     train: DataPath | None,
     reasons: Mapping[int, tuple[Reason, ...]] | None = None,
+    sizes: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[LeakingRecord, ...]:
     """The records of ``members`` and ``train``, those that leak most first; ``arrays`` are the findings' by name.
 
     What comes out word for word is first, then what the attack that tells most scores highest among the non-members.
     Scores are rounded to 8 significant bits, as those of a short record in full precision help to search for its text.
-    ``reasons`` are those of the members, by their lines.
+    ``reasons`` are those of the members, by their lines, and ``sizes`` the numbers of records where they are groups.
     """
     extracted = _extracted(arrays)
     scored = _scored(arrays)
@@ -45,7 +47,7 @@ def leaking_records(
         assert members is not None  # only they are scored
         tried = extracted.pop(line, None) if same else None
         why = () if reasons is None else reasons.get(line, ())
-        records.append(replace(_record(members, line, tried, scores, as_high), reasons=why))
+        records.append(replace(_record(members, line, tried, scores, as_high), reasons=why, records=sizes.get(line)))
     records += [_record(train, line, tried, {}, {}) for line, tried in extracted.items() if train is not None]
     return tuple(sorted(records, key=_order))
 
@@ -57,9 +59,15 @@ def staged_leaks(path: Path | None, records: Sequence[LeakingRecord]) -> Iterato
         yield []
         return
     with PendingFile(path) as pending:
-        lines = (json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
+        lines = (json.dumps(_fields(record), ensure_ascii=False) + "\n" for record in records)
         pending.write_at(0, "".join(lines).encode())
         yield [pending]
+
+
+def _fields(record: LeakingRecord) -> dict[str, Any]:
+    """Those of a group count its records; others have no such field."""
+    fields = asdict(record)
+    return fields if record.records is not None else {name: fields[name] for name in fields if name != "records"}
 
 
 def _record(
@@ -79,7 +87,11 @@ def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
         return {}
     of_training = arrays["extraction.train"]
     lines, greedy = arrays["extraction.line"][of_training], arrays["extraction.greedy"][of_training]
-    return dict(zip(lines.tolist(), greedy.tolist(), strict=True))
+    found = dict(zip(lines.tolist(), greedy.tolist(), strict=True))
+    for name, values in arrays.items():  # after prompts from outside
+        if name.startswith("extraction.") and name.endswith(".line") and name != "extraction.line":
+            found |= dict.fromkeys(values.tolist(), True)
+    return found
 
 
 def _scored(arrays: Mapping[str, NDArray[Any]]) -> dict[int, tuple[dict[str, float], dict[str, float]]]:

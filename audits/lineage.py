@@ -29,6 +29,7 @@ class Lineage:
     followed, if any; None if no report says. ``mechanism`` is the one that the report ``source`` states and promises,
     ``gradient_canaries`` the digest of the file that the training wrote of them, empty if it wrote none. A later step's
     model has none: what was observed while the model before it was trained says nothing about its guarantees.
+    ``unit`` is the field whose values made the examples of the last training, None where each record was one.
     ``base_bits`` are those that the base of an adapter was held in.
     """
 
@@ -38,6 +39,7 @@ class Lineage:
     trained_on: tuple[str, ...] | None = None
     planned_by: tuple[str, ...] | None = None
     mechanism: Ledger | None = None
+    unit: str | None = None
     source: str = ""
     gradient_canaries: str | None = None
     base_bits: int | None = None
@@ -58,13 +60,16 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     if not weights <= {item.digest for item in model_report.report.outputs}:
         doubt = f"the model names {model_report.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
-    training, own = _training(model_report), _own_training(model_report.report)
+    training, own = _training(model_report), _parameters(model_report.report)
+    last = None if training is None else _parameters(training)
+    unit = None if last is None else last.unit
     return Lineage(
         parents=parents,
-        claims=claims_of(model_report.report.guarantees, model_report.path.name),
+        claims=claims_of(model_report.report.guarantees, model_report.path.name, unit),
         trained_on=_read(training, "data"),
         planned_by=_read(training, "plan"),
         mechanism=mechanism_of(model_report.report.mechanism, model_report.report.guarantees),
+        unit=unit,
         source=model_report.path.name,
         gradient_canaries="" if own is None else own.gradient_canaries_file or "",
         base_bits=None if own is None else own.base_bits,
@@ -75,7 +80,7 @@ def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
     return None if training is None else tuple(item.digest for item in training.inputs if item.role == role)
 
 
-def _own_training(report: PrivacyReport) -> TrainingParameters | None:
+def _parameters(report: PrivacyReport) -> TrainingParameters | None:
     """What ``report`` says of the training that it is of; None where it is another step's, or not readable as one."""
     if report.step != _TRAINING:
         return None

@@ -27,8 +27,8 @@ from audits.run import ALPHA, PRIVATE
 from audits.score_parts import attacks_in, read_parts
 from audits.scores.table import Skip
 from audits.split.bounds import DrawnScores
+from audits.split.drawn import DrawnSplit
 from audits.split.findings import guesses_not_made
-from audits.split.manifest import DrawnSplit
 from audits.split.premises import premises, split_parameters
 from audits.statistics.max_t import rank_statistics
 from audits.statistics.relabel import data_seed
@@ -105,6 +105,11 @@ def run_record_scores(
     is for lower bounds on epsilon, at ``delta`` (1e-5 by default), and mu. Raises InputError for a file that does not
     hold a finite score for each record, and records of both sides, and for records that are not of the split.
     """
+    if split is not None and split.group_by is not None:
+        raise CommandError(
+            f"{split.path} threw a coin for each value of {split.group_by!r}, and these scores are of records; judge "
+            "such a split with privctl audit membership --split"
+        )
     read = read_record_scores(paths, columns)
     alpha = ALPHA if split is None else (1 - BOUNDS_SHARE) * ALPHA
     bounds: tuple[Evidence, ...] = ()

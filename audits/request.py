@@ -13,6 +13,7 @@ from audits.extraction.adversarial import Adversary
 from audits.extraction.audit import ExtractionRequest
 from audits.extraction.law import SamplingLaw
 from audits.extraction.summary import QueryBudget
+from audits.extraction.untargeted import UntargetedRequest
 from audits.log_entry import log_path
 from audits.membership.audit import MembershipRequest
 from audits.scores.cache import default_root
@@ -46,6 +47,11 @@ OF_A_MODEL = (
         "adversarial",
         "adversarial_budget",
         "adversarial_tokens",
+        "prompts",
+        "divergence",
+        "continuations",
+        "continuation_tokens",
+        "sampling_seed",
         "records",
         "secrets",
         "data",
@@ -63,7 +69,7 @@ _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
     **dict.fromkeys(("attacks", "thorough", "group_by", "reference", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
-    "adversarial": "train",
+    **dict.fromkeys(("adversarial", "prompts", "divergence"), "train"),
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
     **dict.fromkeys(("data", "plan", "candidates", "most_secrets", "beam"), "secrets"),
 }
@@ -77,10 +83,10 @@ def _check(options: Mapping[str, Any]) -> None:
     for name in ("claim", "delta"):
         if options[name] is not None and options["canaries"] is None and options["split"] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of('canaries')} or {flag_of('split')}; give one of them")
-    if options["group_by"] is not None and options["split"] is not None:
+    if options["group_by"] is not None and options["split"] is not None and options["canaries"] is not None:
         raise CommandError(
-            "--split threw a coin for each record, so a group has records on both sides; remove --group-by, or give "
-            "--members and --nonmembers of whole groups"
+            "a claim about a canary is one about a record, and --split threw coins for groups; audit --canaries by "
+            "itself"
         )
     if options["leaks"] is not None and options["members"] is None and options["train"] is None:
         raise CommandError("--leaks lists the records of --members and --train; give one of them")
@@ -88,6 +94,16 @@ def _check(options: Mapping[str, Any]) -> None:
         raise CommandError("--no-cache contradicts --keep-scores and --cache; remove one")
     if options["greedy_only"] and (options["top_k"] is not None or options["top_p"] is not None):
         raise CommandError("--greedy-only does not sample; remove --top-k and --top-p")
+
+
+def _check_untargeted(options: Mapping[str, Any]) -> None:
+    """Raise CommandError for refinements of prompts from outside where there are none."""
+    if options["prompts"] is None and not options["divergence"]:
+        for name in ("continuations", "continuation_tokens", "sampling_seed"):
+            if options[name] is not None:
+                raise CommandError(f"{flag_of(name)} needs --prompts or --divergence; give one of them")
+    if options["greedy_only"] and options["continuations"] is not None:
+        raise CommandError("--greedy-only continues each prompt once; remove --continuations")
 
 
 def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> AuditRequest:
@@ -98,6 +114,7 @@ def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> 
     """
     options = _with_split(options)
     _check(options)
+    _check_untargeted(options)
     if options["base"] is not None and options["secrets"] is None and not holds_adapter(model):
         raise CommandError("--base needs --secrets, or an adapter as MODEL; give both, or remove it")
     if options["base_bits"] is not None and not holds_adapter(model):
@@ -150,7 +167,17 @@ def _with_split(options: Mapping[str, Any]) -> dict[str, Any]:
     path = manifest_at(Path(split))
     manifest = read_manifest(path)
     sides = {name: path.with_name(file.name) for name, file in manifest.sides.items()}
-    return {**options, **sides, "split": path}
+    groups = options["group_by"]
+    if groups is not None and manifest.group_by is None:
+        raise CommandError(
+            "--split threw a coin for each record, so a group has records on both sides; remove --group-by, or draw a "
+            f"split with --group-by {groups}"
+        )
+    if groups is not None and groups != manifest.group_by:
+        raise CommandError(
+            f"--split threw a coin for each value of {manifest.group_by!r}, and --group-by names {groups!r}; remove it"
+        )
+    return {**options, **sides, "split": path, "group_by": manifest.group_by}
 
 
 def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
@@ -204,6 +231,7 @@ def _extraction(options: Mapping[str, Any]) -> ExtractionRequest | None:
         greedy_only=options["greedy_only"],
         exact_only=options["exact_only"],
         adversary=_adversary(options),
+        untargeted=_untargeted(options),
         records=options["records"],
         seed=options["seed"],
     )
@@ -214,6 +242,19 @@ def _adversary(options: Mapping[str, Any]) -> Adversary | None:
         return None
     budget = {} if options["adversarial_budget"] is None else {"budget": options["adversarial_budget"]}
     return Adversary(texts=options["adversarial"], tokens=options["adversarial_tokens"], **budget)
+
+
+def _untargeted(options: Mapping[str, Any]) -> UntargetedRequest | None:
+    if options["prompts"] is None and not options["divergence"]:
+        return None
+    count = {} if options["continuations"] is None else {"continuations": options["continuations"]}
+    return UntargetedRequest(
+        prompts=options["prompts"],
+        divergence=bool(options["divergence"]),
+        tokens=options["continuation_tokens"],
+        seed=options["sampling_seed"],
+        **count,
+    )
 
 
 def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:

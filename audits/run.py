@@ -27,6 +27,7 @@ from audits.secrets.evidence import of_secrets
 from privctl.data.recorded import recorded_files
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
+from privctl.domain.groups import of_group
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
@@ -139,7 +140,8 @@ def _judge_and_write(
     inputs, asked = (*opened.inputs, *other_inputs, *data), _asked(request, lineage, findings, data)
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
     reasons = {line: why for part_findings in findings for line, why in part_findings.reasons.items()}
-    records = leaking_records(arrays, request.files.get("members"), request.files.get("train"), reasons)
+    sizes = {line: size for part_findings in findings for line, size in part_findings.sizes.items()}
+    records = leaking_records(arrays, request.files.get("members"), request.files.get("train"), reasons, sizes)
     with (
         staged_scores(request.scores, arrays, {POINTER: request.report.name, ASKED: as_text(asked)}) as scores,
         staged_leaks(request.leaks, records) as leaks,
@@ -169,6 +171,7 @@ def _asked(
         greedy_only=extraction is not None and extraction.greedy_only,
         exact_only=extraction is not None and extraction.exact_only,
         adversarial=extraction is not None and extraction.adversary is not None,
+        divergence=extraction is not None and extraction.untargeted is not None and extraction.untargeted.divergence,
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         logged=request.log is not None,
@@ -176,7 +179,11 @@ def _asked(
 
 
 def _claims(request: AuditRequest, lineage: Lineage) -> tuple[EpsilonClaim, ...]:
-    return lineage.claims if request.claim is None else (request.claim, *lineage.claims)
+    """The claims to be judged; one that was given is about what the audit counts, records or groups."""
+    if request.claim is None:
+        return lineage.claims
+    groups = request.membership.group_by if request.membership is not None and _draws(request) else None
+    return (replace(request.claim, unit=groups), *lineage.claims)
 
 
 def _report(
@@ -239,11 +246,12 @@ def _parts(
     parts: list[AuditPart] = []
     subject = opened.subject
     claims = _claims(request, lineage)
-    curve = _curve(lineage, profile) if request.canaries is not None or _draws(request) else None
     if request.membership is not None:
         membership = request.membership
-        if _draws(request):  # of several parts one tests the curve
-            membership = replace(membership, claims=claims, curve=None if request.canaries is not None else curve)
+        if _draws(request):
+            membership = replace(membership, claims=claims)
+        if _draws(request) and request.canaries is None:  # of several parts one tests the curve
+            membership = replace(membership, curve=partial(_curve, lineage, profile), unit=lineage.unit)
         weights = tuple(tensor for item in opened.inputs for tensor in item.tensors)
         parts.append(
             MembershipAudit(
@@ -256,6 +264,7 @@ def _parts(
             )
         )
     if request.canaries is not None:
+        curve = _curve(lineage, profile)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims, curve=curve)
         if is_gradient_evidence(canaries.manifest):
             parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries))
@@ -263,8 +272,11 @@ def _parts(
             _require_causal(subject, "--canaries")
             parts.append(CanaryAudit(subject.model, canaries, workers))
     if request.extraction is not None:
-        _require_causal(subject, "--train")
-        parts.append(ExtractionAudit(subject.model, request.extraction, progress, request.columns, workers))
+        pairs = subject.task == SEQ2SEQ_LM
+        if not pairs:
+            _require_causal(subject, "--train")
+        extraction = request.extraction
+        parts.append(ExtractionAudit(subject.model, extraction, progress, request.columns, workers, pairs=pairs))
     if request.secrets is not None:
         secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
         parts.append(SecretsAudit(subject, secrets, base, progress, request.columns, workers))
@@ -280,23 +292,24 @@ def _draws(request: AuditRequest) -> bool:
     return request.membership is not None and request.membership.split is not None
 
 
-def _curve(lineage: Lineage, profile: Profile | None) -> CurveClaim | None:
-    """The stated mechanism with points of its curve; None where there is none, or none can be computed."""
+def _curve(lineage: Lineage, profile: Profile | None, examples: int = 1) -> CurveClaim | None:
+    """The stated mechanism, of ``examples`` together, with points of its curve; None if none can be computed."""
     if lineage.mechanism is None or profile is None:
         return None
     try:
-        points = profile(lineage.mechanism)
-        half = profile(with_half_noise(lineage.mechanism))
-    except (ArithmeticError, ValueError):  # valid numbers that no real run has
+        mechanism = lineage.mechanism if examples == 1 else of_group(lineage.mechanism, examples)
+        points = profile(mechanism)
+        half = profile(with_half_noise(mechanism))
+    except (ArithmeticError, ValueError):  # valid numbers that no real run has, or no bound for groups
         return None
-    return CurveClaim(mechanism=lineage.mechanism, points=points, source=lineage.source, half=half)
+    return CurveClaim(mechanism=mechanism, points=points, source=lineage.source, half=half)
 
 
 def _require_causal(subject: AuditedModel, flag: str) -> None:
     if subject.task == SEQ2SEQ_LM:
         raise CommandError(
             f"{flag} asks how a text goes on, and {subject.model.path} writes a target from a source; audit its pairs "
-            "of both with --members and --nonmembers"
+            "with --members and --nonmembers, or with --train and --heldout"
         )
     if subject.task != CAUSAL_LM:
         raise CommandError(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")

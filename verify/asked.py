@@ -15,10 +15,18 @@ from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, 
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import decode_value
-from privctl.reports.parameters import AskedAudit, AuditParameters, parameters_as
+from privctl.reports.parameters import (
+    AskedAudit,
+    AuditParameters,
+    Parameters,
+    ParametersError,
+    TrainingParameters,
+    parameters_as,
+)
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
+from verify import extraction_tests, split_groups
 from verify.canary_bounds import BOUND, METHODS
 
 #: What runs where no attack is named, and what besides where all are asked for.
@@ -85,6 +93,7 @@ def unanswered(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepor
         return
     weights = {item.digest for item in report.inputs if item.role == "model"}
     own = [each for each in parents if weights and weights <= {item.digest for item in each.outputs}]
+    yield from _judged_for_others(report, own)
     claims = {(g.epsilon, g.delta) for each in own for g in each.guarantees if _is_claim(g)}
     for epsilon, delta in sorted(claims, key=str):
         if not _judged(report, epsilon, delta):
@@ -94,6 +103,41 @@ def unanswered(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepor
                 reason=f"it bounds epsilon, and has no verdict on ({epsilon:g}, {delta:g})-DP, a claim of the model's "
                 "report",
             )
+
+
+def _judged_for_others(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Claims about examples of a training that coins of a split judge as if they were about others."""
+    stated = _readable(AuditParameters, report)
+    if stated is None or stated.split_commitment is None or "canaries" in {item.role for item in report.inputs}:
+        return
+    for training in own:
+        if stated.canary_mechanism not in split_groups.mechanisms(training.mechanism, report):
+            yield Verdict(
+                subject="audit",
+                outcome=Outcome.REFUTED,
+                reason="the mechanism that it tested is not the one that the model's report states, of one example or "
+                "of its groups",
+            )
+        trained = _readable(TrainingParameters, training) if training.step == "retrain" else None
+        claims = {(g.epsilon, g.delta) for g in training.guarantees if _is_claim(g)}
+        if trained is None:
+            continue
+        for verdict in report.verdicts:
+            spoken = any(split_groups.speaks_of(verdict.subject, *claim) for claim in claims)
+            if spoken and split_groups.wrong_form(verdict.subject, report, stated, trained.unit):
+                yield Verdict(
+                    subject="audit",
+                    outcome=Outcome.REFUTED,
+                    reason=f"its verdict on {verdict.subject!r} is not about the examples of the training, which are "
+                    + ("single records" if trained.unit is None else f"all records with one value of {trained.unit!r}"),
+                )
+
+
+def _readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None:
+    try:
+        return parameters_as(kind, report)
+    except ParametersError:
+        return None  # another check says so
 
 
 def _is_claim(guarantee: Guarantee) -> bool:
@@ -174,14 +218,27 @@ def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAu
     names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
     wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
     wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
-    if asked.adversarial and all(omission.what != _ADVERSARIAL for omission in report.omissions):
-        wanted += [(_ADVERSARIAL, f"rate {of} text") for of in ("on training", "on held-out", "beyond held-out")]
+    wanted += _searches(asked, report)
     if parameters.canary_commitment is not None:
         wanted += _OF_CANARIES
     yield from _secrets(report, asked)
     for method, quantity in wanted:
         if not any(each == method and other.startswith(quantity) for each, other in found):
             yield f"{method}: it states no {quantity.strip()!r}, as every such audit does"
+
+
+def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, str]]:
+    """What is stated of each attack with other prompts than the records' beginnings, unless it says why it is not."""
+    omitted = {omission.what for omission in report.omissions}
+    rates = [f"rate {of} text" for of in ("on training", "on held-out", "beyond held-out")]
+    if asked.adversarial and _ADVERSARIAL not in omitted:
+        yield from ((_ADVERSARIAL, rate) for rate in rates)
+    outside = [extraction_tests.FROM_FILE] if "prompts" in asked.files else []
+    outside += [extraction_tests.DIVERGENCE, extraction_tests.CONTROL] if asked.divergence else []
+    for method in outside:
+        if method not in omitted:
+            also = [extraction_tests.OVER_CONTROL] if method == extraction_tests.DIVERGENCE else []
+            yield from ((method, each) for each in (*rates, f"near-verbatim {rates[2]}", extraction_tests.COST, *also))
 
 
 def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
@@ -221,7 +278,7 @@ def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
 
 
 def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
-    return any(verdict.subject.startswith(f"({epsilon:g}, {delta:g})-DP, ") for verdict in report.verdicts)
+    return any(split_groups.speaks_of(verdict.subject, epsilon, delta) for verdict in report.verdicts)
 
 
 def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:

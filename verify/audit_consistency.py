@@ -16,7 +16,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from verify import asked, extraction_tests, joint_test, rank_bound, threshold_bound
+from verify import asked, extraction_tests, joint_test, rank_bound, split_groups, threshold_bound
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
@@ -31,7 +31,6 @@ _RELABELLED = "normal, standard deviation over relabellings"
 _COLUMN = "column "
 _DIFFERENCE = "AUC over "
 _EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
-_ADVERSARIAL = "adversarial prefix"
 _EXTRACTED = "rate on training text"
 #: Word for word, and near-verbatim.
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
@@ -83,7 +82,9 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from _membership(report, parameters)
     yield from _others(report, parameters.canary_conditions or ())
     yield from wrong_curve(report, parameters)
+    yield from extraction_tests.contradictions(report.evidence)
     yield from wrong_claims(report)
+    yield from split_groups.faults(report, parameters)
     yield from threshold_bound.wrong_claims(report)
 
 
@@ -139,7 +140,7 @@ def _counts(item: Evidence) -> tuple[int, int, int] | None:
         found, total = details.get("true_positives"), samples.get("members")
     elif item.method == _COMPLETION:
         found, total = details.get("disclosed"), samples.get("canaries")
-    elif item.method in (_EXTRACTION, _ADVERSARIAL):
+    elif item.method in (_EXTRACTION, *extraction_tests.SEARCHES):
         found, total = details.get("extracted"), details.get("texts")
     else:
         return None

@@ -1,4 +1,4 @@
-"""Whether an audit's split is one that privctl drew: its manifest, the files it names, and each record's coin.
+"""Whether an audit's split is one that privctl drew: its manifest, the files it names, and each coin.
 
 An audit of a drawn split may call a model leaking although its two files differ without the model. So a report that
 states one must show it. Needs no numpy, like a gate over audits.
@@ -22,6 +22,7 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
+from verify import split_groups
 from verify.asked import NO_BOUNDS
 from verify.canary_bounds import BOUND, METHODS, of_split
 
@@ -93,6 +94,8 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, "its manifest does not give the commitment that the audit states"
     if manifest["records"] != stated.split_records:
         return Outcome.REFUTED, f"it states {stated.split_records} records, its manifest {manifest['records']}"
+    if wrong := split_groups.misjudged(manifest, stated):
+        return Outcome.REFUTED, wrong
     if wrong := _overspent(report, stated.confidence):
         return Outcome.REFUTED, wrong
     return _thrown_again(path, report, stated, manifest)
@@ -101,8 +104,10 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
 def _thrown_again(
     path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any]
 ) -> tuple[Outcome, str]:
-    """What each record's coin says, thrown again by the key of ``manifest``."""
+    """What each coin says, thrown again by the key of ``manifest``."""
+    key, field = bytes.fromhex(manifest["key"]), manifest.get("group_by")
     records, included = Counter[bytes](), 0
+    groups: dict[str, Counter[bool]] = {}
     for role, side in _SIDES.items():
         named = [item for item in report.inputs if item.role == role]
         if [item.digest for item in named] != [manifest[role]["digest"]]:
@@ -111,25 +116,63 @@ def _thrown_again(
         if file is None:
             return Outcome.INCONCLUSIVE, f"the {role} are not at hand, so that their coins cannot be thrown again"
         lines = Counter(content for line in file.read_bytes().split(b"\n") if (content := line.strip()))
-        if any(_coin(bytes.fromhex(manifest["key"]), content) is not side for content in lines):
-            return Outcome.REFUTED, f"some of its {role} are on the other side than their coins"
+        if field is None:
+            wrong = any(_coin(key, content) is not side for content in lines)
+        else:
+            of_side = split_groups.counted(lines, field)
+            wrong = any(split_groups.coin(key, name) is not side for name in of_side)
+            for name, number in of_side.items():
+                groups.setdefault(name, Counter())[side] = number
+        if wrong:
+            coins = "their coins" if field is None else "the coins of their groups"
+            return Outcome.REFUTED, f"some of its {role} are on the other side than {coins}"
         records += lines
         included += side * len(lines)
     if (len(records), included) != (manifest["records"], manifest["included"]):
         return Outcome.REFUTED, "its manifest counts other records than its files hold"
-    if wrong := _miscounted(report, stated, sum(count == 1 for count in records.values())):
-        return Outcome.REFUTED, wrong
+    if field is not None:
+        return _of_groups(path, report, stated, manifest, groups)
+    if fault := _miscounted(report, stated, sum(count == 1 for count in records.values()), "records that occur once"):
+        return Outcome.REFUTED, fault
     return Outcome.CONSISTENT, f"the coins of all {len(records)} records are those of the manifest's key"
 
 
-def _miscounted(report: PrivacyReport, stated: AuditParameters, single: int) -> str:
-    """What is wrong with the bounds if ``single`` records have a coin of their own; empty if nothing."""
+def _of_groups(
+    path: Path,
+    report: PrivacyReport,
+    stated: AuditParameters,
+    manifest: dict[str, Any],
+    groups: dict[str, Counter[bool]],
+) -> tuple[Outcome, str]:
+    """What is to be said of ``groups``, each with its records by side, where each is on the side of its coin."""
+    members = Counter({name: count[True] for name, count in groups.items() if count[True]})
+    if (len(groups), len(members)) != (manifest["groups"], manifest["included_groups"]):
+        return Outcome.REFUTED, "its manifest counts other groups than its files hold"
+    fault = _miscounted(report, stated, len(groups), "groups")
+    fault = fault or split_groups.wrong_size(report, max(count.total() for count in groups.values()))
+    if fault:
+        return Outcome.REFUTED, fault
+    if (train := manifest["train"]) is not None:
+        place = _at_hand(path, report, _ROLE)
+        whole = None if place is None else place.with_name(train["name"])
+        if whole is None or not whole.is_file() or NamedFiles().digest(whole) != train["digest"]:
+            return Outcome.INCONCLUSIVE, f"{train['name']} is not at hand, without which no group is seen to be whole"
+        if fault := split_groups.in_part(whole, manifest["group_by"], groups, members):
+            return Outcome.REFUTED, fault
+    return (
+        Outcome.CONSISTENT,
+        f"the coins of all {len(groups)} groups are those of the manifest's key, and none is split",
+    )
+
+
+def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what: str) -> str:
+    """What is wrong with the bounds if so many coins are those of ``what``; empty if nothing."""
     curves = {item.method for item in report.evidence if item.quantity == "AUC"} - {"midpoint", "fused"}
-    if single > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
-        return f"it omits its bounds, and {single} records occur once"
+    if coins > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
+        return f"it omits its bounds, and there are {coins} {what}"
     for item in report.evidence:
-        if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != single:
-            return f"its bound on {item.quantity} does not count all {single} records that occur once"
+        if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != coins:
+            return f"its bound on {item.quantity} does not count all {coins} {what}"
     return ""
 
 

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.evidence import Evidence
-from verify.reach import least_beyond
+from verify.reach import at_most, least_beyond
 
 #: The comparisons, and the share that a decision goes down to.
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
-_PREFIXES = ("adversarial prefix", "rate beyond held-out text")
+#: Attacks with prompts that are not the record's own beginning; of those from outside as many texts are compared.
+FROM_FILE, DIVERGENCE, CONTROL = "prompts from a file", "divergence", "divergence control"
+OUTSIDE = (FROM_FILE, DIVERGENCE, CONTROL)
+SEARCHES = ("adversarial prefix", *OUTSIDE)
+COST = "queries for one training text"
+OVER_CONTROL = "prompts that give training text, beyond the control"
 GRID = "share found by sampling beyond held-out text, over n and p"
 _POINT = re.compile(r"(training|held out) p=([0-9.]+) n=([0-9]+)")
 _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
@@ -22,8 +27,12 @@ _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
 
 def fault(item: Evidence) -> str:
     """What is wrong with a test of ``item``, or with the number of records it asks for; empty where nothing is."""
-    if (item.method, item.quantity) == _PREFIXES:
-        return _prefixes(item)
+    if item.method in SEARCHES and item.quantity in _BEYOND:
+        return _search(item, ("training", "held_out"))
+    if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
+        return _search(item, ("repeating", "control"))
+    if item.method in OUTSIDE and item.quantity == COST:
+        return _cost(item)
     if item.method != "extraction":
         return ""
     if item.quantity in _BEYOND and "needed" in item.details:
@@ -35,7 +44,7 @@ def fault(item: Evidence) -> str:
 
 def refutes(item: Evidence) -> bool:
     """Whether a test of ``item`` says that training text comes out more often than held-out text."""
-    if item.quantity != GRID and (item.method, item.quantity) != _PREFIXES:
+    if item.quantity != GRID and not (item.method in SEARCHES and item.quantity in _BEYOND):
         return False
     return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
 
@@ -81,18 +90,57 @@ def _grid(item: Evidence) -> str:
     return _level(item)
 
 
-def _prefixes(item: Evidence) -> str:
+def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
+    """What figures of one attack with prompts from outside say of each other."""
+    for method in OUTSIDE:
+        found = {item.quantity: item.details for item in evidence if item.method == method}
+        exact, near = (found.get(name, {}) for name in _BEYOND)
+        cost, rate = found.get(COST, {}), found.get("rate on training text", {})
+        for side in ("training", "held_out"):
+            if exact.get(f"{side}_extracted", 0) > near.get(f"{side}_extracted", math.inf):
+                yield f"{method}: more of its {side} texts come out word for word than nearly so"
+        if exact.get("training_extracted", 0) > rate.get("extracted", math.inf):
+            yield f"{method}: more of its training texts are compared than come out"
+        if bool(cost.get("giving", 0)) is not bool(rate.get("extracted", cost.get("giving", 0))):
+            yield f"{method}: its queries give training text if and only if some comes out"
+        if bool(rate.get("extracted", 0)) is not bool(rate.get("longest_tokens", rate.get("extracted", 0))):
+            yield f"{method}: its longest stretch is not that of texts that come out"
+
+
+def _cost(item: Evidence) -> str:
+    """The inverse of the share of queries that give training text, and of the ends of its interval."""
+    queries, found = (int(item.details.get(name, -1)) for name in ("queries", "giving"))
+    if not 0 <= found <= queries or not 0 < queries <= 100_000_000 or item.lower is None:
+        return "it does not say how many queries give training text"
+    if (item.estimate is None) is not (found == 0) or (item.upper is None) is not (found == 0):
+        return f"{found} of its {queries} queries give training text, and its estimate says otherwise"
+    if item.estimate is not None and not math.isclose(item.estimate, queries / found, rel_tol=_CLOSE):
+        return f"its estimate is {item.estimate:.6g}, and {found} of {queries} queries give training text"
+    tail = (1 - item.confidence) / 2
+    fits = found == queries if item.lower == 1 else _is_tail(at_most(found, queries, 1 / item.lower), tail)
+    if item.upper is not None:
+        fits = fits and _is_tail(1 - at_most(found - 1, queries, 1 / item.upper), tail)
+    return "" if fits else f"its interval is not that of {found} of {queries} queries"
+
+
+def _is_tail(chance: float, tail: float) -> bool:
+    return math.isclose(chance, tail, rel_tol=1e-4, abs_tol=1e-12)
+
+
+def _search(item: Evidence, sides: tuple[str, str]) -> str:
     """Undecided texts count against a difference."""
     try:
         (train, ours, least), (others, theirs, most) = (
             [int(item.details[f"{side}_{name}"]) for name in ("texts", "extracted", sure)]
-            for side, sure in (("training", "least"), ("held_out", "most"))
+            for side, sure in zip(sides, ("least", "most"), strict=True)
         )
         stated = item.details["p_value"]
     except KeyError as missing:
         return f"its {missing.args[0]} is missing"
     if not (0 <= least <= ours <= train > 0 and 0 <= theirs <= most <= others > 0):
         return "its counts contradict each other"
+    if item.method in OUTSIDE and train != others:
+        return f"it compares {train} with {others}, and such a search takes as many of each"
     wanted = fisher(least, train, most, others)
     if not math.isclose(stated, wanted, rel_tol=_CLOSE, abs_tol=1e-12):
         return f"its p-value is {stated:.4g}, and its counts give {wanted:.4g}"

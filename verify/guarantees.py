@@ -278,9 +278,13 @@ def _of_secret(whole: Ledger) -> bool:
 
 
 def _of_several_notions(whole: Ledger) -> bool:
-    """A secret or a group beside one record, or replacement beside removal: no pair of neighbours fits all events."""
+    """A secret or a group beside one record, or replacement beside removal: no pair of neighbours fits all events.
+
+    Nor does any where records are zeroed, of which one event's bound does not speak.
+    """
     rows = [(row_of(event), event) for event in whole.events]
-    return len({(r.unit, r.alike(e), r.neighbours(e) is Adjacency.REPLACE_ONE) for r, e in rows}) > 1
+    by_zeros = _adjacency(whole) is Adjacency.ZERO_OUT and not all(row.zeroed(event) for row, event in rows)
+    return by_zeros or len({(r.unit, r.alike(e), r.neighbours(e) is Adjacency.REPLACE_ONE) for r, e in rows}) > 1
 
 
 #: What a plan calls the bound that takes the whole trade-off curve, not the nats alone.

@@ -30,6 +30,8 @@ _RIDGE, _FIRST, _DECIMALS = 0.1, 5.0, 9
 #: Relabellings of the joint test, and of the fused score's own; the most labels for each, and how many at a time.
 _TESTS, _MOST_TESTS, _PIECE = 999, 50_000_000, 2_000_000
 _OWN, _LEAST_OWN, _MOST_OWN = 199, 49, 5_000_000
+#: What the seed of the fused score's own is followed by, so that none of them is one of the joint test's.
+_STREAM = 1
 #: A statistic below chance counts as this far below, one above as no further.
 _LOW, _HIGH = -8.0, 40.0
 _ROUNDING, _NEAR = 1e-9, 1e-6
@@ -132,7 +134,7 @@ class Relabelled:
         size = len(self.member)
         count = max(_LEAST_OWN, min(_OWN, _MOST_OWN // size))
         start = np.arange(size) < int(self.member.sum())
-        labels = np.random.default_rng(self.seed).permuted(np.tile(start, (count, 1)), axis=1)
+        labels = np.random.default_rng([self.seed, _STREAM]).permuted(np.tile(start, (count, 1)), axis=1)
         return _areas(self._fitted(labels), labels)
 
     @cached_property

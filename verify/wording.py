@@ -55,6 +55,9 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         "every example enters each batch independently, with the stated probability; of a batch above the stated size "
         "so many examples are kept, drawn uniformly",
     ),
+    "with-replacement batches": (
+        "each place of a batch is drawn afresh, uniformly among all examples, always of as many places",
+    ),
     "fixed-size batches": ("each batch is drawn afresh, uniformly, without replacement, always of the same size",),
     "whole passes": ("every example is in one batch of each pass, in an order that does not depend on the data",),
     "public masks": (

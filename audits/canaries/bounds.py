@@ -59,10 +59,12 @@ def bounds_of(
     *,
     reason: str = "",
     name: str = "",
+    of_group: int | None = None,
 ) -> tuple[Evidence, Evidence]:
     """The bounds from ``sets`` on the same canaries, together wrong with ``alpha``; arrays have an entry a canary.
 
-    ``reason`` says why they are none, ``name`` what was observed, where there is more than one thing.
+    ``reason`` says why they are none, ``name`` what was observed, where there is more than one thing. Where a coin is
+    that of a group, ``of_group`` is how many records one has at most, and the bounds are on the epsilon of a group.
     """
     results, made = [], []
     for group in sets:
@@ -72,7 +74,10 @@ def bounds_of(
         results.append(GuessCount(canaries=group.canaries, guesses=group.guesses, correct=correct))
     copies = sets[0].copies
     suffix = (f", {name}" if name else "") + ("" if copies == 1 else f" of groups of {copies}")
+    whose = "" if of_group is None else " of a group"
     shared: dict[str, float] = {"delta": delta, "copies": copies, "sets": len(sets)}
+    if of_group is not None:
+        shared["group_records"] = of_group
     for i, (result, number) in enumerate(zip(results, made, strict=True), start=1):
         shared |= {f"guesses {i}": result.guesses, f"made {i}": number, f"correct {i}": result.correct}
     best = power(sets, delta, alpha)
@@ -89,8 +94,8 @@ def bounds_of(
     if delta > 0 and not reason:
         curve["epsilon_if_gaussian"] = f_dp.epsilon_of_mu(mu, delta)
     return (
-        _bound(EITHER, f"epsilon{suffix}", epsilon, alpha, _samples(results[place]), details, reason),
-        _bound(MAHLOUJIFAR, f"mu{suffix}", mu, alpha, _samples(results[mu_place]), curve, reason),
+        _bound(EITHER, f"epsilon{whose}{suffix}", epsilon, alpha, _samples(results[place]), details, reason),
+        _bound(MAHLOUJIFAR, f"mu{whose}{suffix}", mu, alpha, _samples(results[mu_place]), curve, reason),
     )
 
 

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from audits.extraction import opened
 from audits.extraction.adversarial import Adversary
-from audits.extraction.greedy import GreedyMatches, decide, margin_scores
-from audits.extraction.law import SamplingLaw, law_scores
+from audits.extraction.greedy import GreedyMatches, decide
+from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, NearMatches, near_matches
-from audits.extraction.screen import screen
+from audits.extraction.pairs import pair_shape
+from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
 from audits.extraction.summary import CUED, QueryBudget, Texts, quantities, summarize
+from audits.extraction.untargeted import Untargeted, UntargetedRequest, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
     LabelledWindows,
     SkippedReason,
+    TextShape,
     WindowSample,
     WindowShape,
     cues,
     sample,
-    shape_of,
     sides,
+    text_shape,
 )
 from audits.findings import Findings
-from audits.scores.forward import measure_rows
 from audits.scores.scorer import RowScores
 from audits.scores.subject import with_chat
-from audits.scores.table import FIELDS
 from privctl.data.columns import Columns
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
-from privctl.domain.progress import Advance, Progress, unseen
+from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
 from privctl.models.language import LanguageModel
@@ -55,12 +55,13 @@ class ExtractionRequest:
 
     Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
     are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling and ``exact_only`` what
-    comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer.
+    comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer;
+    ``untargeted`` continues prompts from outside. ``prefix_tokens`` None is 50, and of a pair's target 0.
     """
 
     train: DataPath
     heldout: DataPath | None = None
-    prefix_tokens: int = 50
+    prefix_tokens: int | None = None
     suffix_tokens: int = 50
     least_prefix: int | None = None
     law: SamplingLaw = field(default_factory=SamplingLaw)
@@ -68,17 +69,9 @@ class ExtractionRequest:
     greedy_only: bool = False
     exact_only: bool = False
     adversary: Adversary | None = None
+    untargeted: UntargetedRequest | None = None
     records: int | None = None
     seed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SuffixScores:
-    """Scores of a side's suffix tokens, [texts, suffix] each; ``logp`` is None without sampling."""
-
-    margin: NDArray[np.float32]
-    target_logit: NDArray[np.float32]
-    logp: NDArray[np.float32] | None
 
 
 class ExtractionAudit:
@@ -91,19 +84,23 @@ class ExtractionAudit:
         progress: Progress = unseen,
         columns: Columns | None = None,
         workers: Workers = ALONE,
+        *,
+        pairs: bool = False,
     ) -> None:
-        """Read and tokenise the files. Raises InputError for data that cannot be used, CommandError for settings."""
+        """Read and tokenise the files, of ``pairs`` for a sequence-to-sequence model.
+
+        Raises InputError for data that cannot be used, CommandError for settings.
+        """
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
             raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
         self._model = model
         self._request = request
         self._progress = progress
         self._workers = workers
-        self._shape = shape_of(model, request.prefix_tokens, request.suffix_tokens, request.least_prefix)
-        if request.adversary is not None:
-            opened.require_control(request.adversary, self._shape, heldout=request.heldout is not None)
+        self._shape = _shape(model, request, pairs=pairs)
         paths = [request.train] + ([] if request.heldout is None else [request.heldout])
-        columns = with_chat(columns, model)
+        columns = replace(with_chat(columns, model), pair=pairs)
+        self._columns = columns
         samples = [
             sample(model, self._shape, path, limit=request.records, seed=request.seed, columns=columns)
             for path in paths
@@ -112,7 +109,7 @@ class ExtractionAudit:
             _require_rows(windows, self._shape)
         with progress("counting copies", sum(windows.records for windows in samples), "records") as advance:
             self._sides = sides(model, self._shape, samples, advance, columns)
-        shared = not request.greedy_only and request.law.plain
+        shared = not request.greedy_only and request.law.plain and not pairs
         #: With the model's own distribution the shared scores suffice; the others are measured by a pass of their own.
         self.rows: Sequence[NDArray[Any]] = [row for side in self._sides for row in side.sample.rows] if shared else ()
 
@@ -120,7 +117,7 @@ class ExtractionAudit:
         """Rates, each with its interval; together they are wrong with probability at most ``alpha``."""
         texts, omitted, rerun, compared = [], [], 0, []
         for i, (side, scores) in enumerate(zip(self._sides, self._suffix_scores(row_scores), strict=True)):
-            usable = _finite(scores)
+            usable = scores.finite
             if not usable.any():
                 raise InputError(
                     f"{self._model.path} gives NaN or infinite scores to every text of {side.sample.path}; "
@@ -134,25 +131,33 @@ class ExtractionAudit:
                 usable &= ~side.shared
             rows = [row for row, keep in zip(side.sample.rows, usable.tolist(), strict=True) if keep]
             compared.append([row for row, keep in zip(side.sample.rows, usable & ~side.shared, strict=True) if keep])
-            verdicts = decide(self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers)
+            verdicts = decide(
+                self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers, self._shape.logits
+            )
             rerun += verdicts.rerun
             near = self._near(rows, verdicts.extracted)
             texts.append(_texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix, near))
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         near_too = all(side_texts.near is not None for side_texts in texts)
-        prefixes = self._prefixes(compared)
+        prefixes, outside = self._prefixes(compared), self._untargeted()
         number = quantities(heldout=heldout is not None, sampled=sampled, near=near_too)
-        confidence = 1 - alpha / (number + (0 if prefixes is None else opened.QUANTITIES))
+        number += (0 if prefixes is None else opened.QUANTITIES) + (0 if outside is None else outside.quantities)
+        confidence = 1 - alpha / number
         evidence = summarize(texts[0], heldout, self._request.queries, confidence)
         evidence += () if prefixes is None else opened.of_prefixes(prefixes, confidence)
+        evidence += () if outside is None else outside.evidence(confidence)
         return Findings(
             evidence=evidence,
             verdicts=(verdict(evidence),),
-            omissions=(*self._omissions(omitted), *opened.omissions(self._request.adversary, prefixes)),
-            warnings=self._caveats(texts),
-            parameters={"extraction": self._parameters(rerun)},
-            arrays=_arrays(texts, omitted),
+            omissions=(
+                *self._omissions(omitted),
+                *opened.omissions(self._request.adversary, prefixes),
+                *(() if outside is None else outside.omissions),
+            ),
+            warnings=(*self._caveats(texts), *(() if outside is None else outside.caveats())),
+            parameters={"extraction": {**self._parameters(rerun), **({} if outside is None else outside.parameters())}},
+            arrays=_arrays(texts, omitted) | ({} if outside is None else outside.arrays()),
         )
 
     def _near(self, rows: Sequence[NDArray[np.int64]], extracted: NDArray[np.bool_]) -> NearMatches | None:
@@ -162,61 +167,53 @@ class ExtractionAudit:
         tokens = len(rows) * self._shape.suffix / self._workers.size
         with self._progress("continuing", tokens, "tokens") as advance:
             return near_matches(
-                self._model, rows, self._shape.suffix, extracted, workers=self._workers, advance=advance
-            )
+                self._model, rows, self._shape.suffix, extracted, decoder=self._shape.decoder, workers=self._workers,
+                advance=advance,
+            )  # fmt: skip
 
     def _prefixes(self, sides: Sequence[Sequence[NDArray[np.int64]]]) -> opened.BothSides | None:
         request = self._request
-        if request.adversary is None or not all(sides):
+        if request.adversary is None or not all(sides) or not isinstance(self._shape, TextShape):
             return None
         return opened.search_both(
             self._model, sides, self._shape, request.adversary, request.seed, self._workers, self._progress
         )
 
-    def _suffix_scores(self, row_scores: RowScores) -> list[_SuffixScores]:
+    def _untargeted(self) -> Untargeted | None:
+        request = self._request
+        if request.untargeted is None:
+            return None
+        return attack(
+            self._model,
+            request.untargeted,
+            self._shape.suffix,
+            [side.sample for side in self._sides],
+            law=request.law,
+            greedy_only=request.greedy_only,
+            records=request.records,
+            seed=request.seed,
+            columns=self._columns,
+            workers=self._workers,
+            progress=self._progress,
+        )
+
+    def _suffix_scores(self, row_scores: RowScores) -> list[SuffixScores]:
         if self.rows:
-            return [_from_row_scores(row_scores, side.sample.rows, self._shape.suffix) for side in self._sides]
+            return [from_row_scores(row_scores, side.sample.rows, self._shape.suffix) for side in self._sides]
         rows = [row for side in self._sides for row in side.sample.rows]
+        law = None if self._request.greedy_only else self._request.law
         tokens = len(rows) * self._shape.suffix / self._workers.size
         with self._progress("extracting", tokens, "tokens") as advance:
-            scores = self._score_suffixes(rows, advance)
-        ends = np.cumsum([len(side.sample.rows) for side in self._sides])[:-1]
-        logp = [None] * len(self._sides) if scores.logp is None else np.split(scores.logp, ends)
-        parts = zip(np.split(scores.margin, ends), np.split(scores.target_logit, ends), logp, strict=True)
-        return [
-            _SuffixScores(margin=margin, target_logit=target_logit, logp=side_logp)
-            for margin, target_logit, side_logp in parts
-        ]
-
-    def _score_suffixes(self, rows: Sequence[NDArray[np.int64]], advance: Advance) -> _SuffixScores:
-        suffix, law = self._shape.suffix, self._request.law
-
-        def screened(some: Sequence[NDArray[np.int64]]) -> torch.Tensor:
-            return torch.from_numpy(np.concatenate(screen(self._model, some, suffix, advance=advance), axis=1))
-
-        def measure(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            logp = law_scores(logits, targets, law)  # first, as the other overwrites the logits
-            return torch.cat([margin_scores(logits, targets), logp[None, :]])
-
-        def measured(some: Sequence[NDArray[np.int64]]) -> torch.Tensor:
-            values, _ = measure_rows(self._model, some, measure, 3, last=suffix, advance=advance)
-            return torch.from_numpy(values.reshape(3, len(some), suffix)).transpose(0, 1).flatten(1)
-
-        greedy = self._request.greedy_only
-        fields, compute = (2, screened) if greedy else (3, measured)
-        found = self._workers.spread_rows(rows, compute, fields * suffix, torch.float32).numpy()
-        margin, target_logit, *logp = found.reshape(len(rows), fields, suffix).swapaxes(0, 1)
-        return _SuffixScores(margin=margin, target_logit=target_logit, logp=None if greedy else logp[0])
+            scores = score_suffixes(self._model, self._shape, rows, law, self._workers, advance)
+        return scores.split(np.cumsum([len(side.sample.rows) for side in self._sides])[:-1])
 
     def _parameters(self, rerun: int) -> dict[str, Any]:
         law, queries, windows = self._request.law, self._request.queries, self._sides[0].sample
         return {
             "prefix_tokens": self._shape.prefix,
             "suffix_tokens": self._shape.suffix,
-            "least_prefix": self._shape.least_prefix,
-            "bos": "prepended, not counted" if self._shape.bos else "none",
+            **self._shape.describe(),
             "decoding": "raw argmax; of equal logits the lowest id",
-            "texts": "the first tokens of each record, every distinct window once",
             "copies": "training records that hold the suffix's tokens anywhere",
             "training_records": windows.records,
             "usable_records": windows.usable,
@@ -224,7 +221,7 @@ class ExtractionAudit:
             "seed": self._request.seed,
             "rerun_alone_in_float32": rerun,
             **({} if self._request.exact_only else {"near_verbatim": list(NEAR)}),
-            **({} if self._request.adversary is None else opened.parameters(self._request.adversary, self._shape)),
+            **opened.parameters(self._request.adversary, self._shape),
             **(
                 {}
                 if self._request.greedy_only
@@ -264,8 +261,7 @@ class ExtractionAudit:
                 f"extraction: {cued} of {int(train.extracted.sum())} extracted training texts have more than half of "
                 "their suffix's tokens in the prefix, and may be copied rather than recalled"
             )
-        full_length = self._shape.bos + self._shape.prefix + self._shape.suffix
-        short = sum(len(row) < full_length for row in self._sides[0].sample.rows)
+        short = sum(map(self._shape.is_short, self._sides[0].sample.rows))
         if short:
             caveats.append(
                 f"extraction: {counted(short, 'training text has', 'training texts have')} a prefix of fewer than "
@@ -296,25 +292,39 @@ class ExtractionAudit:
         return tuple(omissions)
 
 
-def _finite(scores: _SuffixScores) -> NDArray[np.bool_]:
-    """Texts [texts] with finite logits; a margin of -inf only means that nothing was computed there."""
-    return np.asarray((np.isfinite(scores.target_logit) & ~np.isnan(scores.margin)).all(axis=1))
+def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> WindowShape:
+    """The windows. Raises CommandError for attacks that lack what they need."""
+    heldout = request.heldout is not None
+    if pairs:
+        for what, asked in (
+            ("--adversarial looks", request.adversary),
+            ("--prompts and --divergence look", request.untargeted),
+        ):
+            if asked is not None:
+                raise CommandError(
+                    f"{what} for what a text is continued with, and {model.path} writes a target from a source; "
+                    f"remove {'it' if asked is request.adversary else 'them'}"
+                )
+        return pair_shape(model, request.prefix_tokens or 0, request.suffix_tokens, request.least_prefix)
+    prefix = 50 if request.prefix_tokens is None else request.prefix_tokens
+    shape = text_shape(model, prefix, request.suffix_tokens, request.least_prefix)
+    if request.adversary is not None:
+        opened.require_control(request.adversary, shape, heldout=heldout)
+    if request.untargeted is not None:
+        if not heldout:
+            raise CommandError(
+                "--prompts and --divergence need --heldout: what everybody writes comes out of any model"
+            )
+        request.untargeted.length(model, shape.suffix)
+    return shape
 
 
 def _require_rows(windows: WindowSample, shape: WindowShape) -> None:
     if not windows.rows:
         raise InputError(
-            f"{windows.path} has no record of {shape.least_prefix + shape.suffix} tokens, as extraction needs; give "
+            f"{windows.path} has no record of {shape.least} tokens, as extraction needs; give "
             "longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
         )
-
-
-def _from_row_scores(row_scores: RowScores, rows: Sequence[NDArray[Any]], suffix: int) -> _SuffixScores:
-    counts = np.array([len(row) - 1 for row in rows], dtype=np.int64)
-    places = np.cumsum(counts)[:, None] - suffix + np.arange(suffix)
-    values = row_scores.take(rows, counts)
-    lp, margin, lse = (values[FIELDS.index(name)][places] for name in ("lp", "margin", "lse"))
-    return _SuffixScores(margin=margin, target_logit=lp + lse, logp=lp)
 
 
 def _texts(

@@ -12,7 +12,7 @@ float32.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _NEAR, _ALONE = 1e-3, 1e-5
 #: The same for formats with fewer digits, relative to the logit.
 _COARSE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
+
+
+#: (model, row, suffix) -> the logits [suffix, vocabulary] of the row's last tokens.
+Logits = Callable[[LanguageModel, "NDArray[np.int64]", int], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +75,12 @@ def decide(
     margin: NDArray[Any],
     target_logit: NDArray[Any],
     workers: Workers = ALONE,
+    logits: Logits | None = None,
 ) -> GreedyMatches:
     """The verdict on each of ``rows``, of which ``margin`` and ``own`` [texts, suffix] were measured.
 
-    Values after the first certain mismatch are ignored. ``workers`` share the texts that have to be run again.
+    Values after the first certain mismatch are ignored. ``workers`` share the texts that have to be run again, which
+    ``logits`` does where they are no texts of a causal model.
     """
     close = rounding_margin(target_logit, model.dtype)
     matched = first_true(margin < -close)
@@ -85,7 +91,8 @@ def decide(
         with quiet_transformers(), enough_memory(model), in_float32(model.network):
 
             def verdicts(some: Sequence[int]) -> torch.Tensor:
-                return torch.tensor([_decide_alone(model, rows[i], margin.shape[1]) for i in some], dtype=torch.int64)
+                found = [_decide_alone(model, rows[i], margin.shape[1], logits or text_logits) for i in some]
+                return torch.tensor(found, dtype=torch.int64)
 
             found = workers.spread_rows(doubtful.tolist(), verdicts, 2, torch.int64).numpy()
             matched[doubtful], undecided[doubtful] = found[:, 0], found[:, 1] > 0
@@ -99,15 +106,21 @@ def first_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.asarray(np.where(flags.any(axis=1), flags.argmax(axis=1), flags.shape[1]), dtype=np.int64)
 
 
+def text_logits(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> torch.Tensor:
+    """The logits [suffix, vocabulary] of the last tokens of a text, each after the true ones before it."""
+    ids = torch.from_numpy(row).to(model.device)
+    logits: torch.Tensor = model.network(input_ids=ids[None, :], use_cache=False).logits[0, -suffix - 1 : -1]
+    return logits
+
+
 @torch.inference_mode()
-def _decide_alone(model: LanguageModel, row: NDArray[np.int64], suffix: int) -> tuple[int, bool]:
+def _decide_alone(model: LanguageModel, row: NDArray[np.int64], suffix: int, logits_of: Logits) -> tuple[int, bool]:
     """Matched tokens, and whether rounding decides if all match: some margin is tiny but not 0, and none clearly fails.
 
     A margin of exactly 0 is a tie, which argmax decides.
     """
-    ids = torch.from_numpy(row).to(model.device)
-    logits = model.network(input_ids=ids[None, :], use_cache=False).logits[0, -suffix - 1 : -1].float()
-    targets = ids[-suffix:]
+    logits = logits_of(model, row, suffix).float()
+    targets = torch.from_numpy(row[-suffix:].copy()).to(model.device)
     missed = (logits.argmax(dim=1) != targets).cpu().numpy()
     margin, target_logit = margin_scores(logits, targets).cpu().numpy()
     within = _ALONE * np.maximum(1.0, np.abs(target_logit))

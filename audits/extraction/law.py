@@ -42,18 +42,30 @@ def law_scores(logits: torch.Tensor, targets: torch.Tensor, law: SamplingLaw) ->
     It is -inf for a token that ``law`` never draws. Of the probabilities (.5, .3, .15, .05), ``top_k=2`` leaves
     (.625, .375, 0, 0), and ``temperature=.5`` makes them (.684932, .246575, .061644, .006849).
     """
+    z = restricted(logits, law)
+    return (z.gather(1, targets[:, None]) - z.logsumexp(dim=1, keepdim=True))[:, 0]
+
+
+def draw(logits: torch.Tensor, uniform: torch.Tensor, law: SamplingLaw) -> torch.Tensor:
+    """A token [n] drawn by ``law`` from each of ``logits`` [n, vocabulary], by a number of ``uniform`` [n] in [0, 1).
+
+    The token is the first at which the distribution function exceeds that number, so it depends on nothing else.
+    """
+    probabilities = restricted(logits, law).softmax(dim=1)
+    sums = probabilities.to(torch.float64).cumsum(dim=1)
+    places = torch.searchsorted(sums, uniform.to(sums)[:, None] * sums[:, -1:], right=True)[:, 0]
+    return places.clamp(max=logits.shape[1] - 1)
+
+
+def restricted(logits: torch.Tensor, law: SamplingLaw) -> torch.Tensor:
+    """``logits`` [n, vocabulary] over the temperature, in float32; -inf for tokens that ``law`` never draws."""
     z = logits.to(torch.float32) / law.temperature
-    target_logit = z.gather(1, targets[:, None])
     if law.top_k is not None and law.top_k < z.shape[1]:
-        least = z.topk(law.top_k, dim=1).values[:, -1:]
-        z = z.masked_fill(z < least, -math.inf)
-        target_logit = target_logit.masked_fill(target_logit < least, -math.inf)
+        z = z.masked_fill(z < z.topk(law.top_k, dim=1).values[:, -1:], -math.inf)
     if law.top_p is not None and law.top_p < 1:
         ordered, places = z.sort(dim=1, descending=True, stable=True)
         shares = ordered.softmax(dim=1)
         inside = shares.cumsum(dim=1) - shares < law.top_p
         inside[:, 0] = True
-        allowed = torch.zeros_like(inside).scatter_(1, places, inside)
-        z = z.masked_fill(~allowed, -math.inf)
-        target_logit = target_logit.masked_fill(~allowed.gather(1, targets[:, None]), -math.inf)
-    return (target_logit - z.logsumexp(dim=1, keepdim=True))[:, 0]
+        z = z.masked_fill(~torch.zeros_like(inside).scatter_(1, places, inside), -math.inf)
+    return z

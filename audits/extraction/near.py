@@ -8,18 +8,17 @@ most are early.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from transformers import GenerationConfig
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from audits.extraction.decoding import Decoder, TextDecoder, batches_of_one_length
 from audits.extraction.distance import EditDistance, string_distances
-from audits.scores.forward import Batching, enough_memory, trunk_and_head
+from audits.scores.forward import enough_memory
+from audits.scores.rows import decoded
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel, quiet_transformers
 from privctl.parallel import ALONE, Workers
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 NEAR = (0.1, 0.3)
 #: Beyond this, distances are not measured to the end.
 FARTHEST = 0.5
-#: Texts continued together on a CPU: each step reads all weights once.
-_TOGETHER = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +54,11 @@ def near_matches(
     suffix: int,
     extracted: NDArray[np.bool_],
     *,
+    decoder: Callable[[LanguageModel], Decoder] = TextDecoder.of,
     workers: Workers = ALONE,
     advance: Advance = silent,
 ) -> NearMatches | None:
-    """Greedy decoding after each row's prefix, compared with its last ``suffix`` tokens.
+    """Greedy decoding by ``decoder`` after each row's prefix, compared with its last ``suffix`` tokens.
 
     Texts that are ``extracted`` [texts] are known to come out as they are, and are not decoded. ``advance`` is called
     with the number of tokens that were decided, ``workers`` share the texts. None for a network that transformers
@@ -69,7 +67,7 @@ def near_matches(
 
     def compute(some: Sequence[int]) -> torch.Tensor:
         chosen = np.array(some, dtype=np.int64)
-        found = _matches(model, [rows[i] for i in some], suffix, extracted[chosen], advance)
+        found = _matches(model, [rows[i] for i in some], suffix, extracted[chosen], decoder, advance)
         if found is None:
             return torch.full((len(some), 4), -1.0)
         columns = (found.distance, found.characters, found.run, found.but_for_spaces)
@@ -89,6 +87,7 @@ def _matches(
     rows: Sequence[NDArray[np.int64]],
     suffix: int,
     extracted: NDArray[np.bool_],
+    decoder: Callable[[LanguageModel], Decoder],
     advance: Advance,
 ) -> NearMatches | None:
     """The matches of some rows; see ``near_matches``."""
@@ -97,12 +96,15 @@ def _matches(
     written = [row[-suffix:] for row in rows]
     advance(int(extracted.sum()) * suffix)
     with torch.inference_mode(), quiet_transformers(), enough_memory(model):
-        decoder = _Decoder.of(model)
-        for batch in _batches(rows, np.flatnonzero(~extracted), decoder.together(max(map(len, rows), default=1))):
-            ids = torch.from_numpy(np.stack([rows[i] for i in batch])).to(model.device)
-            found = decoder.decode(ids, suffix)
-            if found is None:
+        writer = decoder(model)
+        together = writer.together(max(map(len, rows), default=1))
+        for batch in batches_of_one_length(rows, np.flatnonzero(~extracted), together):
+            ids = np.stack([rows[i] for i in batch])
+            progress = _Progressing(ids[:, -suffix:])
+            prompts = torch.from_numpy(ids[:, :-suffix].copy()).to(model.device)
+            if not writer.decode(prompts, suffix, progress.choose):
                 return None
+            found = progress.result()
             distance[batch] = found.distance / suffix
             run[batch] = found.run
             for i, tokens in zip(batch, found.tokens, strict=True):
@@ -112,7 +114,8 @@ def _matches(
     but_for_spaces = extracted.copy()
     compared = np.flatnonzero((distance <= FARTHEST) & ~extracted)
     if len(compared):
-        ours, theirs = (_texts(model, [texts[i] for i in compared]) for texts in (written, [r[-suffix:] for r in rows]))
+        expected = [row[-suffix:] for row in rows]
+        ours, theirs = (decoded(model, [texts[i] for i in compared]) for texts in (written, expected))
         characters[compared] = string_distances(ours, theirs)
         but_for_spaces[compared] = ["".join(a.split()) == "".join(b.split()) for a, b in zip(ours, theirs, strict=True)]
     return NearMatches(distance=distance, characters=characters, run=run, but_for_spaces=but_for_spaces)
@@ -139,14 +142,16 @@ class _Progressing:
         self._lengths = np.zeros(len(targets), dtype=np.int64)
         self.alive = np.arange(len(targets))
 
-    def add(self, tokens: NDArray[np.int64], *, keep_all: bool = False) -> NDArray[np.int64]:
-        """Append a token to each that is alive; returns which of these (by place) still are."""
+    def choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.int64]]:
+        """The argmax of each that is alive, and which of these (by place) still are after it."""
+        chosen = logits.argmax(dim=1)
+        return chosen, self._add(chosen.cpu().numpy())
+
+    def _add(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         self._written[self.alive, self._lengths[self.alive]] = tokens
         self._lengths[self.alive] += 1
         self._table.add(tokens)
         self._distance[self.alive], self._run[self.alive] = self._table.least, self._table.run
-        if keep_all:
-            return np.arange(len(self.alive))
         kept = np.flatnonzero(self._table.least <= self._most)
         if len(kept) < len(self.alive):
             self._table.keep(kept)
@@ -158,102 +163,3 @@ class _Progressing:
         self._distance[self.alive] = self._table.distance
         tokens = [row[:length] for row, length in zip(self._written, self._lengths.tolist(), strict=True)]
         return _Written(distance=self._distance, run=self._run, tokens=tokens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decoder:
-    """Decodes greedily; ``halves`` are the network's trunk and head where it is just these."""
-
-    model: LanguageModel
-    halves: tuple[Any, Any] | None
-
-    @classmethod
-    def of(cls, model: LanguageModel) -> _Decoder:
-        return cls(model=model, halves=trunk_and_head(model))
-
-    def together(self, length: int) -> int:
-        """Texts to continue together; a network that is run whole gives logits of all positions of the prefix."""
-        most = _TOGETHER if self.model.device.type == "cpu" else 16 * _TOGETHER
-        logits = 8 * Batching.on(self.model.device).logits // (length * self.model.vocabulary)
-        return most if self.halves is not None else max(1, min(most, logits))
-
-    def decode(self, ids: torch.Tensor, suffix: int) -> _Written | None:
-        """What follows the prefixes of ``ids`` [texts, length]; None where the network cannot be continued."""
-        progress = _Progressing(ids[:, -suffix:].cpu().numpy())
-        logits, cache = self._next(ids[:, :-suffix], None)
-        if not _selectable(cache):
-            return _generated(self.model, ids, suffix)
-        for step in range(suffix):
-            chosen = logits.argmax(dim=1)
-            before = len(progress.alive)
-            kept = progress.add(chosen.cpu().numpy())
-            if not len(kept) or step == suffix - 1:
-                break
-            if len(kept) < before:
-                places = torch.from_numpy(kept).to(ids.device)
-                chosen = chosen[places]
-                cache.batch_select_indices(places)
-            logits, cache = self._next(chosen[:, None], cache)
-        return progress.result()
-
-    def _next(self, ids: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
-        """Logits [texts, vocabulary] after ``ids`` [texts, new], and what is kept for the tokens after these."""
-        if self.halves is None:
-            out = self.model.network(input_ids=ids, past_key_values=cache, use_cache=True)
-            return out.logits[:, -1], getattr(out, "past_key_values", None)
-        trunk, head = self.halves
-        out = trunk(input_ids=ids, past_key_values=cache, use_cache=True)
-        return head(out.last_hidden_state[:, -1]), getattr(out, "past_key_values", None)
-
-
-def _selectable(cache: Any) -> bool:
-    """Whether all that is kept are keys and values, from which the texts that go on can be selected."""
-    layers = getattr(cache, "layers", None) or [None]
-    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
-
-
-def _generated(model: LanguageModel, ids: torch.Tensor, suffix: int) -> _Written | None:
-    """The same by transformers' own loop, for networks that keep something else than keys and values."""
-    prefixes = ids[:, :-suffix]
-    try:
-        with _plain_decoding(model.network, suffix):
-            out = model.network.generate(prefixes, attention_mask=torch.ones_like(prefixes))
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, ValueError, TypeError, AttributeError):
-        return None  # some architectures have no such loop
-    progress = _Progressing(ids[:, -suffix:].cpu().numpy())
-    for tokens in out[:, prefixes.shape[1] :].T.cpu().numpy():
-        progress.add(tokens, keep_all=True)
-    return progress.result()
-
-
-@contextmanager
-def _plain_decoding(network: Any, tokens: int) -> Iterator[None]:
-    """Raw argmax for so many tokens: a model's generation configuration may suppress or punish some."""
-    before = network.generation_config
-    network.generation_config = GenerationConfig(
-        do_sample=False, max_new_tokens=tokens, eos_token_id=None, pad_token_id=0
-    )
-    try:
-        yield
-    finally:
-        network.generation_config = before
-
-
-def _batches(
-    rows: Sequence[NDArray[np.int64]], places: NDArray[np.int64], together: int
-) -> Iterator[NDArray[np.int64]]:
-    """Rows of one length together: what is kept of them does not support padding."""
-    lengths = np.array([len(rows[i]) for i in places], dtype=np.int64)
-    for length in np.unique(lengths):
-        alike = places[lengths == length]
-        yield from (alike[start : start + together] for start in range(0, len(alike), together))
-
-
-def _texts(model: LanguageModel, tokens: Sequence[NDArray[np.int64]]) -> list[str]:
-    with quiet_transformers():
-        decoded: list[str] = model.tokenizer.batch_decode(
-            [ids.tolist() for ids in tokens], clean_up_tokenization_spaces=False
-        )
-    return decoded

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.extraction.adversarial import GRADIENT, Adversary, OptimizedPrefixes, optimized_prefixes
-from audits.extraction.summary import UncertainCount
-from audits.extraction.windows import WindowShape
-from audits.statistics.metrics import CLOPPER_PEARSON
-from audits.statistics.two_rates import FISHER, detectable_share, fisher
+from audits.extraction.compare import beyond, rate
+from audits.extraction.summary import BEYOND, UncertainCount
+from audits.extraction.windows import TextShape, WindowShape
 from privctl.domain.errors import CommandError
-from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Progress, unseen
 from privctl.domain.report import Omission
 from privctl.models.language import LanguageModel
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 METHOD = "adversarial prefix"
-BEYOND = "rate beyond held-out text"
 #: Two rates and their comparison.
 QUANTITIES = 3
 
@@ -39,7 +37,7 @@ class BothSides:
     tokens: int
 
 
-def require_control(adversary: Adversary, shape: WindowShape, *, heldout: bool) -> None:
+def require_control(adversary: Adversary, shape: TextShape, *, heldout: bool) -> None:
     """Raise CommandError without held-out text, and for prefixes of no use."""
     tokens = adversary.length(shape.suffix)
     if not heldout:
@@ -50,8 +48,10 @@ def require_control(adversary: Adversary, shape: WindowShape, *, heldout: bool) 
         )
 
 
-def parameters(adversary: Adversary, shape: WindowShape) -> dict[str, Any]:
+def parameters(adversary: Adversary | None, shape: WindowShape) -> dict[str, Any]:
     """What the report says of the search."""
+    if adversary is None:
+        return {}
     return {
         "adversarial_texts": adversary.texts,
         "adversarial_tokens": adversary.length(shape.suffix),
@@ -71,7 +71,7 @@ def omissions(adversary: Adversary | None, found: BothSides | None) -> tuple[Omi
 def search_both(
     model: LanguageModel,
     sides: Sequence[Sequence[NDArray[np.int64]]],
-    shape: WindowShape,
+    shape: TextShape,
     adversary: Adversary,
     seed: int,
     workers: Workers = ALONE,
@@ -101,18 +101,13 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
     ours, theirs = _count(both.train), _count(both.heldout)
     samples = {"training": ours.total, "held_out": theirs.total}
     rates = [
-        Evidence(
-            method=METHOD,
-            quantity=f"rate on {side} text",
-            estimate=count.extracted / count.total,
-            lower=count.interval(1 - confidence)[0],
-            upper=count.interval(1 - confidence)[1],
-            confidence=confidence,
-            interval=CLOPPER_PEARSON,
-            samples=samples,
-            details={
-                "texts": count.total,
-                "extracted": count.extracted,
+        rate(
+            METHOD,
+            side,
+            count,
+            confidence,
+            samples,
+            {
                 "undecided": int(found.matches.undecided.sum()),
                 "prefix_tokens": both.tokens,
                 "budget": both.adversary.budget,
@@ -121,32 +116,7 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
         )
         for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
     ]
-    level = 1 - confidence
-    p_value = fisher(ours.least, ours.total, theirs.most, theirs.total)
-    reach = detectable_share(ours.total, theirs.total, level)
-    beyond = Evidence(
-        method=METHOD,
-        quantity=BEYOND,
-        estimate=ours.extracted / ours.total - theirs.extracted / theirs.total,
-        confidence=confidence,
-        bound=Bound.NONE,
-        interval=FISHER,
-        samples=samples,
-        details={
-            "training_texts": ours.total,
-            "training_extracted": ours.extracted,
-            "training_least": ours.least,
-            "held_out_texts": theirs.total,
-            "held_out_extracted": theirs.extracted,
-            "held_out_most": theirs.most,
-            "p_value": p_value,
-            "level": level,
-            "detected": float(p_value <= level),
-            "chance": 0.0,
-            **({} if reach is None else {"detectable": reach}),
-        },
-    )
-    return (beyond, *rates)
+    return (beyond(METHOD, BEYOND, ours, theirs, confidence), *rates)
 
 
 def _count(found: OptimizedPrefixes) -> UncertainCount:

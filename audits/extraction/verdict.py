@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from audits.extraction import opened
 from audits.extraction.grid import GRID
 from audits.extraction.near import NEAR
+from audits.extraction.prompts import CONTROL, DIVERGENCE, FROM_FILE
 from audits.extraction.reach import LEAST_RATE
 from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND, near_quantity
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
 SUBJECT = "training text cannot be extracted"
+#: Attacks with other prompts than a record's own beginning, and how a verdict says what they open.
+SEARCHES = {
+    opened.METHOD: "optimized prefixes open",
+    FROM_FILE: "prompts from a file open",
+    DIVERGENCE: "repetition opens",
+    CONTROL: "its control opens",
+}
 
 
 def verdict(evidence: Sequence[Evidence]) -> Verdict:
@@ -39,19 +47,10 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
             f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
             f"{near.details['held_out_extracted']:.0f}"
         )
-    prefixes = next((item for item in evidence if (item.method, item.quantity) == (opened.METHOD, opened.BEYOND)), None)
-    if prefixes is not None:
-        summary += (
-            f"; optimized prefixes open {prefixes.details['training_extracted']:.0f} of "
-            f"{prefixes.details['training_texts']:.0f}, against {prefixes.details['held_out_extracted']:.0f} of "
-            f"{prefixes.details['held_out_texts']:.0f}"
-        )
-    if prefixes is not None and prefixes.details["detected"]:
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.REFUTED,
-            reason=f"{summary} (p = {prefixes.details['p_value']:.2g})",
-        )
+    searched, found = _searched(evidence)
+    summary += searched
+    if found:
+        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
     if beyond.lower > 0 or (near is not None and (near.lower or 0) > 0):
         return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
     sampled = [item for name, item in evidence_by_quantity.items() if " text found in " in name]
@@ -83,6 +82,25 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
         reason=f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; "
         + _would_decide(beyond, near),
     )
+
+
+def _searched(evidence: Sequence[Evidence]) -> tuple[str, bool]:
+    """What other prompts open, in words, and whether it is more of training text for any of them."""
+    text, detected = "", False
+    for item in evidence:
+        if item.method not in SEARCHES or item.quantity not in (BEYOND, NEAR_BEYOND):
+            continue
+        found, nearly = bool(item.details["detected"]), " nearly" if item.quantity == NEAR_BEYOND else ""
+        detected |= found
+        if nearly and not found:
+            continue
+        details = item.details
+        text += (
+            f"; {SEARCHES[item.method]}{nearly} {details['training_extracted']:.0f} of "
+            f"{details['training_texts']:.0f}, against {details['held_out_extracted']:.0f} of "
+            f"{details['held_out_texts']:.0f}"
+        ) + (f" (p = {details['p_value']:.2g})" if found else "")
+    return text, detected
 
 
 def _would_decide(*differences: Evidence | None) -> str:

@@ -6,21 +6,26 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from audits.extraction.copies import CopyCounter
+from audits.extraction.decoding import Decoder, TextDecoder
+from audits.extraction.greedy import text_logits
+from audits.scores.forward import Measure, measure_rows
 from audits.scores.rows import begins_with_bos, encode
 from audits.scores.scorer import key
 from privctl.data.columns import Columns
 from privctl.data.records import Record, read_records
 from privctl.data.several import DataPath
+from privctl.data.texts import iter_texts
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:
+    import torch
     from numpy.typing import NDArray
 
 #: Records tokenised at once while a file streams by.
@@ -46,9 +51,52 @@ class SkippedReason(IntEnum):
         }[self]
 
 
+class Cut(NamedTuple):
+    """A record's ``window``, None where it is too short, and the tokens that may hold copies of others' suffixes."""
+
+    window: NDArray[np.int64] | None
+    document: NDArray[np.int64]
+
+
+class WindowShape(Protocol):
+    """How a record becomes a window: a prompt, whose last ``prefix`` tokens are its own, and a ``suffix`` to come."""
+
+    @property
+    def prefix(self) -> int:
+        """Tokens given of what is to come out."""
+
+    @property
+    def suffix(self) -> int:
+        """Tokens that must come out."""
+
+    @property
+    def least(self) -> int:
+        """Tokens that a record needs, of what is to come out."""
+
+    def is_short(self, row: NDArray[np.int64]) -> bool:
+        """Whether a window has a shorter prefix than the others."""
+
+    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
+        """The window of each record. Raises InputError for ids that the model has no embedding for."""
+
+    def decoder(self, model: LanguageModel) -> Decoder:
+        """What continues the prompts of windows."""
+
+    def logits(self, model: LanguageModel, row: NDArray[np.int64], suffix: int) -> torch.Tensor:
+        """The logits [suffix, vocabulary] of a window's last tokens, each after the true ones before it."""
+
+    def measure(
+        self, model: LanguageModel, rows: Sequence[NDArray[np.int64]], measure: Measure, fields: int, advance: Advance
+    ) -> NDArray[np.float32]:
+        """The values of ``measure`` [fields, rows, suffix] for windows' last tokens, each after the true ones."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the report says of windows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowShape:
-    """Tokens of a window: the first ``prefix`` + ``suffix`` of a record, BOS not counted.
+class TextShape:
+    """Tokens of a window of a text: the first ``prefix`` + ``suffix`` of a record, BOS not counted.
 
     A record that is shorter, but has ``least_prefix`` + ``suffix``, is taken whole, with a shorter prefix.
     """
@@ -58,11 +106,46 @@ class WindowShape:
     least_prefix: int
     bos: bool
 
+    @property
+    def least(self) -> int:
+        """Tokens that a record needs."""
+        return self.least_prefix + self.suffix
+
+    def cut(self, model: LanguageModel, records: Sequence[Record]) -> list[Cut]:
+        """See ``WindowShape``."""
+        rows = encode(model, [record.text for record in records])
+        return [Cut(self.window(row), row) for row in rows]
+
+    def is_short(self, row: NDArray[np.int64]) -> bool:
+        """See ``WindowShape``."""
+        return len(row) < self.bos + self.prefix + self.suffix
+
     def window(self, row: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """The window of a record's ids; None where it is too short."""
-        if len(row) < self.bos + self.least_prefix + self.suffix:
-            return None
-        return row[: self.bos + self.prefix + self.suffix]
+        return None if len(row) < self.bos + self.least else row[: self.bos + self.prefix + self.suffix]
+
+    def decoder(self, model: LanguageModel) -> Decoder:
+        """See ``WindowShape``."""
+        return TextDecoder.of(model)
+
+    def logits(self, model: LanguageModel, row: NDArray[np.int64], suffix: int) -> torch.Tensor:
+        """See ``WindowShape``."""
+        return text_logits(model, row, suffix)
+
+    def measure(
+        self, model: LanguageModel, rows: Sequence[NDArray[np.int64]], measure: Measure, fields: int, advance: Advance
+    ) -> NDArray[np.float32]:
+        """See ``WindowShape``."""
+        values, _ = measure_rows(model, rows, measure, fields, last=self.suffix, advance=advance)
+        return values.reshape(fields, len(rows), self.suffix)
+
+    def describe(self) -> dict[str, Any]:
+        """See ``WindowShape``."""
+        return {
+            "least_prefix": self.least_prefix,
+            "bos": "prepended, not counted" if self.bos else "none",
+            "texts": "the first tokens of each record, every distinct window once",
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +176,8 @@ class LabelledWindows:
     shared: NDArray[np.bool_]
 
 
-def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> WindowShape:
-    """The windows' shape. Raises CommandError for one that is empty or does not fit into the model."""
+def text_shape(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> TextShape:
+    """The shape of windows of texts. Raises CommandError for one that is empty or does not fit into the model."""
     least = prefix if least_prefix is None else least_prefix
     for flag, value in (("--prefix-tokens", prefix), ("--suffix-tokens", suffix), ("--least-prefix", least)):
         if value < 1:
@@ -108,7 +191,7 @@ def shape_of(model: LanguageModel, prefix: int, suffix: int, least_prefix: int |
             f"--prefix-tokens {prefix} and --suffix-tokens {suffix} are {bos + prefix + suffix} tokens"
             f"{' with BOS' if bos else ''}, but {model.path} sees at most {context}; give less"
         )
-    return WindowShape(prefix=prefix, suffix=suffix, least_prefix=least, bos=bos)
+    return TextShape(prefix=prefix, suffix=suffix, least_prefix=least, bos=bos)
 
 
 def sample(
@@ -134,8 +217,7 @@ def sample(
     total = 0
     for records in _record_batches(path, columns):
         total += len(records)
-        for record, row in zip(records, encode(model, [record.text for record in records]), strict=True):
-            window = shape.window(row)
+        for record, (window, _) in zip(records, shape.cut(model, records), strict=True):
             if window is None or key(window) in distinct:
                 omitted.append((record.line, SkippedReason.TOO_SHORT if window is None else SkippedReason.REPEATED))
                 continue
@@ -172,13 +254,13 @@ def sides(
     shared: set[bytes] = set()
     for i, windows_of_file in enumerate(samples):
         other_keys = set().union(*keys[:i], *keys[i + 1 :])
-        for ids in _tokenise(model, windows_of_file.path, columns):
+        for records in _record_batches(windows_of_file.path, columns):
+            cuts = shape.cut(model, records)
             if i == 0:
-                counter.add(ids)
+                counter.add([cut.document for cut in cuts])
             if other_keys:
-                windows = (shape.window(row) for row in ids)
-                shared.update(other_keys.intersection(key(window) for window in windows if window is not None))
-            advance(len(ids))
+                shared.update(other_keys.intersection(key(cut.window) for cut in cuts if cut.window is not None))
+            advance(len(cuts))
     copies = np.split(counter.counts, np.cumsum([len(windows_of_file.rows) for windows_of_file in samples])[:-1])
     return [
         LabelledWindows(
@@ -195,12 +277,21 @@ def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:
     return np.array([np.isin(row[-suffix:], row[:-suffix]).mean() for row in rows], dtype=np.float32)
 
 
-def _tokenise(model: LanguageModel, path: DataPath, columns: Columns | None) -> Iterator[list[NDArray[np.int64]]]:
+def token_batches(
+    model: LanguageModel, path: DataPath, columns: Columns
+) -> Iterator[tuple[list[int], list[NDArray[np.int64]]]]:
+    """Lines and tokens of whole records, BOS left out, many at a time."""
+    front = int(begins_with_bos(model))
     for records in _record_batches(path, columns):
-        yield encode(model, [record.text for record in records])
+        rows = encode(model, [record.text for record in records])
+        yield [record.line for record in records], [row[front:] for row in rows]
 
 
 def _record_batches(path: DataPath, columns: Columns | None) -> Iterator[list[Record]]:
-    records = read_records(path, columns)
+    records = iter(_pairs(path, columns)) if columns is not None and columns.pair else read_records(path, columns)
     while batch := list(itertools.islice(records, _RECORDS)):
         yield batch
+
+
+def _pairs(path: DataPath, columns: Columns) -> Iterator[Record]:
+    return (Record(pair.line, pair.text, start=pair.start) for pair in iter_texts(path, columns=columns))

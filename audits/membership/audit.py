@@ -15,9 +15,9 @@ from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused, remarks
-from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings
+from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.fused import why_not_fused
-from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups
+from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups, without_shared
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
@@ -25,6 +25,7 @@ from audits.membership.records import candidates_of, prepare
 from audits.membership.shadows import read_shadows, summary, weights_digest
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.membership.why_exposed import why_exposed
+from audits.membership.why_groups import why_groups_exposed
 from audits.membership.workload import Workload
 from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
@@ -32,8 +33,9 @@ from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read, text_columns
 from audits.scores.table import ScoreTable, Skip
 from audits.split.bounds import DrawnScores
+from audits.split.drawn import read_split
 from audits.split.findings import split_findings
-from audits.split.manifest import read_split
+from audits.split.implied import examples_of_a_coin
 from audits.split.premises import of_training, premises, split_parameters
 from audits.statistics.cross_fit import folds
 from audits.statistics.max_t import Statistics
@@ -75,9 +77,12 @@ class MembershipRequest:
     least_auc: float = LEAST_AUC
     #: Whether to look for why members stand out.
     explain: bool = False
-    #: What a drawn split is held against: claims, the mechanism's curve, and the delta of the bounds.
+    #: What a drawn split is held against: claims, the curve of the mechanism for so many examples together, and the
+    #: delta of the bounds.
     claims: tuple[EpsilonClaim, ...] = ()
-    curve: CurveClaim | None = None
+    curve: Callable[[int], CurveClaim | None] = lambda _: None
+    #: The field whose values make the examples that the curve protects; None where each record is one.
+    unit: str | None = None
     delta: float | None = None
 
 
@@ -141,7 +146,11 @@ class MembershipAudit:
                 request.group_by, request.members, request.nonmembers, text_columns(subject, columns)
             )
         self._members = members if request.explain else []
+        shared: list[tuple[bool, int, Skip]] = []
+        if self._drawn is not None and self._grouping is not None:
+            members, nonmembers, shared = without_shared(members, nonmembers, self._grouping)
         work = prepare(subject, members, nonmembers)
+        work = replace(work, skipped=(*work.skipped, *shared))
         _check_sides(work, request)
         asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
         self._work = with_shots(work, asking)
@@ -168,8 +177,9 @@ class MembershipAudit:
                 f"{self._subject.model.path} gives NaN or infinite scores to every record of one side; "
                 "check its weights for NaN and its format for overflow"
             )
-        reasons = self._reasons(candidates)
+        reasons, sizes = self._reasons(candidates), dict[int, int]()
         candidates = self._with_shadows(candidates)
+        shadows = candidates.shadows
         of_bounds = 0.0 if self._drawn is None else BOUNDS_SHARE * alpha
         alpha -= of_bounds
         attacks, omitted = self._choose_attacks(candidates)
@@ -177,6 +187,8 @@ class MembershipAudit:
         if self._grouping is not None:
             candidates, attacks = grouped(candidates, self._grouping, attacks, Settings(seed=self._request.seed))
             table = candidates.table
+            sizes = self._grouping.sizes(table.line[table.member])
+            reasons = self._reasons_of_groups(candidates)
         done = self._attacked(candidates, attacks, alpha)
         blind = baseline.baseline(candidates, done.settings)
         done, refitted = self._fused(done, candidates, blind)
@@ -203,9 +215,10 @@ class MembershipAudit:
                 *remarks.backwards_warnings(evidence),
                 *bounds.warnings,
             ),
-            parameters={**self._parameters(done, candidates, records), **bounds.parameters},
+            parameters={**self._parameters(done, table, shadows, records), **bounds.parameters},
             arrays=_arrays(done, candidates, blind),
             reasons=reasons,
+            sizes=sizes,
         )
 
     def _attacked(self, candidates: Candidates, attacks: Sequence[Attack], alpha: float) -> _Attacked:
@@ -264,24 +277,35 @@ class MembershipAudit:
         table, request = candidates.table, self._request
         sides = np.where(table.member, "members", "nonmembers").tolist()
         ids = [f"{side}:{line}" for side, line in zip(sides, table.line.tolist(), strict=True)]
+        # A record more or less of an example that has others replaces it, which is no curve of two examples.
+        by_record = self._drawn.group_by is None and request.unit is not None
+        examples = None if by_record else examples_of_a_coin(self._drawn, request.unit)
         return split_findings(
             DrawnScores(split=self._drawn, ids=ids, member=table.member, skipped=table.skip_counts()),
             scores,
             trained_on=self._trained_on,
             claimed=request.claims,
-            curve=request.curve,
+            curve=None if examples is None else request.curve(examples),
             delta=request.delta,
             alpha=alpha,
         )
 
     def _reasons(self, candidates: Candidates) -> dict[int, tuple[Reason, ...]]:
-        """Why members may stand out, by line; not of groups, whose lines stand for several records."""
+        """Why members may stand out, by line; nothing of groups, whose lines stand for several records."""
         if not self._members or self._grouping is not None:
             return {}
         member = candidates.table.member
         judged = [record for record, inside in zip(candidates.records, member.tolist(), strict=True) if inside]
         reference = None if candidates.reference is None else candidates.reference[member]
         return why_exposed(self._members, judged, reference)
+
+    def _reasons_of_groups(self, candidates: Candidates) -> dict[int, tuple[Reason, ...]]:
+        """Why groups of members may stand out, by the line of their first record."""
+        if not self._members or self._grouping is None:
+            return {}
+        member = candidates.table.member
+        groups = self._grouping.records_of(candidates.table.line[member], self._members)
+        return why_groups_exposed(groups, None if candidates.reference is None else candidates.reference[member])
 
     def _with_shadows(self, candidates: Candidates) -> Candidates:
         if self._request.shadow is None:
@@ -314,14 +338,15 @@ class MembershipAudit:
             f"data, and those of {self._request.nonmembers.name} not"
         ]
 
-    def _parameters(self, done: _Attacked, candidates: Candidates, records: Mapping[str, int]) -> dict[str, Any]:
-        """The report's parameters; ``records`` are the counts of records, where ``candidates`` are groups of them."""
-        shadows = candidates.shadows
+    def _parameters(
+        self, done: _Attacked, table: ScoreTable, shadows: Shadows | None, records: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """The report's parameters; ``records`` are the counts of records, where ``table`` is of groups of them."""
         return {
             "attack": list(done.results),
             "seed": self._request.seed,
             "least_auc": self._request.least_auc,
-            "nonmember_loss": _nonmember_loss(candidates.table),
+            "nonmember_loss": _nonmember_loss(table),
             "zlib": zlib.ZLIB_RUNTIME_VERSION,
             **self._subject.describe(),
             **({} if self._drawn is None else split_parameters(self._drawn)),

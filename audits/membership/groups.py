@@ -8,6 +8,7 @@ takes the place of a record: it has one score from each attack, and the rest of 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from scipy import sparse
 
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.features import record_features
-from audits.scores.table import FIELDS
+from audits.scores.table import FIELDS, Skip
 from privctl.data.columns import Columns, name_of
 from privctl.data.records import Record
 from privctl.data.rows import rows_of
@@ -56,6 +57,18 @@ class Grouping:
         keys = ((member, self.names[member, line]) for member, line in places)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
+    def sizes(self, lines: NDArray[np.int64]) -> dict[int, int]:
+        """How many records each group of members has, by a line of it among ``lines`` [groups]."""
+        counts = Counter(name for (member, _), name in self.names.items() if member)
+        return {line: counts[self.names[True, line]] for line in lines.tolist()}
+
+    def records_of(self, lines: NDArray[np.int64], members: Sequence[Record]) -> dict[int, list[Record]]:
+        """The records among ``members`` of each group, by a line of it among ``lines`` [groups]."""
+        groups: dict[str, list[Record]] = {}
+        for record in members:
+            groups.setdefault(self.names[True, record.line], []).append(record)
+        return {line: groups[self.names[True, line]] for line in lines.tolist()}
+
 
 def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Columns) -> Grouping:
     """The groups of both files. Raises InputError for a record without ``field``, and for a group in both files."""
@@ -74,6 +87,29 @@ def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Co
                 "trained on, or not at all"
             )
     return Grouping(field=field, names=names)
+
+
+def without_shared(
+    members: Sequence[Record], nonmembers: Sequence[Record], grouping: Grouping
+) -> tuple[list[Record], list[Record], list[tuple[bool, int, Skip]]]:
+    """Both sides without records whose text several groups have, and those as (member, line, reason).
+
+    Which of them an audit would leave out otherwise, as repeated or as on both sides, depends on the coins of other
+    groups. What is left out here depends on the records alone.
+    """
+    holders: dict[bytes, set[str]] = {}
+    for member, records in ((True, members), (False, nonmembers)):
+        for record in records:
+            holders.setdefault(record.digest, set()).add(grouping.names[member, record.line])
+    kept: tuple[list[Record], list[Record]] = ([], [])
+    skipped: list[tuple[bool, int, Skip]] = []
+    for side, (member, records) in enumerate(((True, members), (False, nonmembers))):
+        for record in records:
+            if len(holders[record.digest]) == 1:
+                kept[side].append(record)
+            else:
+                skipped.append((member, record.line, Skip.SHARED))
+    return *kept, skipped
 
 
 def grouped(
@@ -149,9 +185,7 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         listed[group].append(record)
     records = [_joined([candidates.records[i] for i in places]) for places in listed]
     mean = sparse.csr_array((1 / sizes[index], (index, np.arange(len(index)))), shape=(len(sizes), len(index)))
-    size = np.log(sizes)
-    size = (size - size.mean()) / (size.std() or 1.0)
-    features = sparse.hstack([mean @ record_features(candidates.records), sparse.csr_array(size[:, None] / 4)])
+    features = sparse.hstack([mean @ record_features(candidates.records), sparse.csr_array(_of_size(sizes))])
     return Candidates(
         table=replace(
             table,
@@ -168,6 +202,20 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         reference=None if candidates.reference is None else mean @ candidates.reference,
         features=sparse.csr_array(features),
     )
+
+
+def _of_size(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What the baselines read of the ``sizes`` of groups, [groups, 2]: the logarithm, and how far it is from usual.
+
+    Scores of large groups lie farther out, so files whose groups differ in the spread of sizes alone differ in scores.
+    The square has a larger weight than other features: one column among many n-grams has to be seen.
+    """
+    size = _unit(np.log(sizes))
+    return np.stack([size / 4, _unit(size**2)], axis=1)
+
+
+def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((values - values.mean()) / (values.std() or 1.0))
 
 
 def _joined(records: Sequence[Record]) -> Record:

@@ -17,7 +17,8 @@ from privctl.domain.shown import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: With fewer shadow models than this on a side, a record's own variance is mostly chance (Carlini et al., figure 9).
+#: With fewer shadow models than this on a side, a record's own variance is mostly chance (Carlini et al., figure 9),
+#: and so is by how much its confidence rises if a model saw it.
 POOLED_BELOW = 16
 #: Log-probabilities closer to 0 are replaced by this one: float32 barely distinguishes them from certainty.
 _NEAREST = -1e-12
@@ -62,14 +63,27 @@ def offline_scores(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLE
 def online_scores(lp: NDArray[Any], shadows: Shadows, pooled_below: int = POOLED_BELOW) -> NDArray[np.float64]:
     """Log N(phi; in) - log N(phi; out) of each record [records] (Carlini et al., algorithm 1).
 
+    Records with fewer than ``pooled_below`` models on a side share the distance of the two means, around the middle of
+    their own, and one deviation: a record's own distance is a factor of its score, and with few models mostly noise,
+    and of two deviations the larger one would decide far outside.
+
     phi 2 with in [1.5, 2.1, 2.6, 1.8] and out [-0.2, 0.4, 0.1, 0.5] gives 15.805771. The tails are not calibrated: the
     result is a score, not a likelihood ratio from which an epsilon could be derived.
     """
     phi, target = confidence(shadows.lp), confidence(lp)
-    terms = []
-    for chosen in (shadows.included, ~shadows.included):
-        mean, deviation = moments(phi, chosen, pooled_below)
-        terms.append(-0.5 * ((target - mean) / deviation) ** 2 - np.log(deviation))
+    (inside, deviation_in), (outside, deviation_out) = (
+        moments(phi, chosen, pooled_below) for chosen in (shadows.included, ~shadows.included)
+    )
+    few = np.minimum(shadows.included.sum(axis=0), (~shadows.included).sum(axis=0)) < max(pooled_below, 2)
+    middle, distance = (inside + outside) / 2, inside - outside
+    if few.any():
+        shared = np.sqrt((deviation_in**2 + deviation_out**2)[few].mean() / 2)
+        distance = np.where(few, distance[few].mean(), distance)
+        deviation_in, deviation_out = (np.where(few, shared, each) for each in (deviation_in, deviation_out))
+    terms = [
+        -0.5 * ((target - middle - side * distance / 2) / deviation) ** 2 - np.log(deviation)
+        for side, deviation in ((1, deviation_in), (-1, deviation_out))
+    ]
     return np.asarray(terms[0] - terms[1], dtype=np.float64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -26,28 +27,19 @@ def prepare(
 ) -> Workload:
     """Encode both sets once and decide what can be scored; of several ``workers`` each does this for its share.
 
-    A record that occurs in both sets is left out of both, one that repeats within its set counts once, one of which the
-    model has nothing to predict cannot be scored; each is listed in ``skipped`` as (member, line, reason).
+    A record that occurs more than once is judged by ``left_out``, one of which the model has nothing to predict cannot
+    be scored; each that is left out is listed in ``skipped`` as (member, line, reason).
     """
-    digests = [[record.digest for record in records] for records in (members, nonmembers)]
-    in_both = set(digests[0]) & set(digests[1])
-    distinct: list[tuple[bool, Record, bytes]] = []
-    skipped: list[tuple[bool, int, Skip]] = []
-    for member, records, names in ((True, members, digests[0]), (False, nonmembers, digests[1])):
-        seen: set[bytes] = set()
-        for record, name in zip(records, names, strict=True):
-            if name in in_both or name in seen:
-                skipped.append((member, record.line, Skip.IN_BOTH if name in in_both else Skip.DUPLICATE))
-            else:
-                seen.add(name)
-                distinct.append((member, record, name))
+    listed = [(True, record) for record in members] + [(False, record) for record in nonmembers]
+    names = [record.digest for _, record in listed]
+    reasons = left_out(listed, names)
+    skipped = [(m, r.line, why) for (m, r), why in zip(listed, reasons, strict=True) if why is not None]
+    distinct = [(m, r, name) for (m, r), name, why in zip(listed, names, reasons, strict=True) if why is None]
     distinct = distinct[workers.rank :: workers.size]
     if not workers.is_main:
         skipped = []  # those that no process scores, the main one lists
     encoded = subject.rows([record for _, record, _ in distinct])
-    # An empty text is no record, although a classifier would say something of its special tokens.
-    held = np.array([record.pixels is not None or bool(record.text.strip()) for _, record, _ in distinct], np.bool_)
-    counts = np.where(held, subject.scorer.counts(encoded.rows), 0)
+    counts = subject.scorer.counts(encoded.rows)
     scored = counts > 0
     skipped += [(m, r.line, Skip.TOO_SHORT) for (m, r, _), long in zip(distinct, scored, strict=True) if not long]
     chosen = list(itertools.compress(distinct, scored))
@@ -64,6 +56,37 @@ def prepare(
         max_length=subject.max_length,
         head=getattr(subject.scorer, "problem", None),
     )
+
+
+def left_out(listed: Sequence[tuple[bool, Record]], names: Sequence[bytes]) -> list[Skip | None]:
+    """Why each record is left out before any is encoded, None where it is kept; ``names`` are the records' digests.
+
+    ``listed`` says of each whether it is a member. A record on both sides is left out of both. If there is one, equal
+    records fell on their sides one by one, and all of one content fall on the larger side more often than a single one
+    does. So then all that repeat are left out: with those kept that fell on one side, what repeated records have in
+    common would look like membership. If there is none, equal records were kept together, or multiplied when their side
+    was known, and each content counts once. An empty text is no record, although a classifier would say something of
+    its special tokens.
+    """
+    counts: dict[bool, Counter[bytes]] = {True: Counter(), False: Counter()}
+    empty = [record.pixels is None and not record.text.strip() for _, record in listed]
+    for (member, _), name, nothing in zip(listed, names, empty, strict=True):
+        if not nothing:
+            counts[member][name] += 1
+    both = counts[True].keys() & counts[False].keys()
+    seen = set[bytes]()
+    reasons: list[Skip | None] = []
+    for (member, _), name, nothing in zip(listed, names, empty, strict=True):
+        if nothing:
+            reasons.append(Skip.TOO_SHORT)
+        elif name in both:
+            reasons.append(Skip.IN_BOTH)
+        elif both and counts[member][name] > 1:
+            reasons.append(Skip.REPEATED)
+        else:
+            reasons.append(Skip.DUPLICATE if name in seen else None)
+        seen.add(name)
+    return reasons
 
 
 def candidates_of(

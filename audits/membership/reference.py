@@ -1,4 +1,7 @@
-"""The reference attack: how much better the model knows a record than one that never saw it (Watson et al. 2021)."""
+"""The reference attack: how much better the model knows a record than others do (Watson et al. 2021).
+
+Others are a model that never saw it, or, where none is given, shadow models, of which half saw it, member or not.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,26 @@ if TYPE_CHECKING:
 
 
 def score(candidates: Candidates, _: Settings) -> NDArray[Any]:
-    """The record's mean log-probability less that under the reference model, [records]."""
-    assert candidates.reference is not None  # ``missing`` said so
-    return np.asarray(candidates.mean_lp - candidates.reference)
+    """The record's mean log-probability less that under the reference model, or of the shadow models, [records].
+
+    lp -1 with shadow models' -1.5, -2, -2.5 and -3 gives 1.25.
+    """
+    usual = candidates.reference
+    if usual is None:
+        assert candidates.shadows is not None  # ``_missing`` said so
+        usual = candidates.shadows.lp.mean(axis=0)
+    return np.asarray(candidates.mean_lp - usual)
+
+
+def _missing(candidates: Candidates) -> str:
+    if candidates.reference is not None or candidates.shadows is not None:
+        return ""
+    return "it needs a model given by --reference, or shadow models"
 
 
 ATTACK = ScoreAttack(
     name="reference",
     score=score,
-    missing=lambda candidates: "" if candidates.reference is not None else "it needs a model given by --reference",
+    missing=_missing,
     alone=True,
 )

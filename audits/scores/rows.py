@@ -72,6 +72,15 @@ def encode_as_trained(model: LanguageModel, texts: Sequence[str]) -> list[NDArra
     return [np.array(with_end(ids, model.tokenizer), dtype=np.int64) for ids in _tokenise(model, texts, template=True)]
 
 
+def decoded(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[str]:
+    """The text of each row of ids."""
+    with quiet_transformers():
+        texts: list[str] = model.tokenizer.batch_decode(
+            [ids.tolist() for ids in rows], clean_up_tokenization_spaces=False
+        )
+    return texts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """One array a record; ``truncated`` [records] are those that were cut."""

@@ -24,6 +24,8 @@ class Skip(IntEnum):
     IN_BOTH = 3
     NOT_FINITE = 4
     PUT_ASIDE = 5
+    SHARED = 6
+    REPEATED = 7
 
     @property
     def reason(self) -> str:
@@ -34,6 +36,8 @@ class Skip(IntEnum):
             Skip.IN_BOTH: "occurring among members and non-members alike",
             Skip.NOT_FINITE: "given NaN or infinite scores by the model",
             Skip.PUT_ASIDE: "put aside for attacks that put such records in front of others",
+            Skip.SHARED: "with a text that several groups of the split have",
+            Skip.REPEATED: "repeated, while others occur in both files",
         }[self]
 
 

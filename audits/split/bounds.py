@@ -1,8 +1,8 @@
-"""Lower bounds on epsilon and mu from scores of the records of a drawn split: its coins are those of canaries.
+"""Lower bounds on epsilon and mu from scores of a drawn split: its coins are those of canaries.
 
-Each record whose line occurs once was included by a fair coin of its own, as the one-run bounds require (Steinke, Nasr
-and Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2024). The numbers of guesses follow from the number of such
-records alone, as for planted canaries.
+Each record whose line occurs once was included by a fair coin of its own, or each group, as the one-run bounds require
+(Steinke, Nasr and Jagielski 2023; Mahloujifar, Melis and Chaudhuri 2024). The numbers of guesses follow from the number
+of coins alone, as for planted canaries. A bound is about what shares a coin: one record, or all records of a group.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import register
 from audits.scores.table import Skip
-from audits.split.manifest import DrawnSplit
+from audits.split.drawn import DrawnSplit
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.shown import counted
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnScores:
-    """Which records of ``split`` were scored: ``ids`` such as ``members:17``, the line, and ``member`` [records].
+    """What of ``split`` was scored: ``ids`` such as ``members:17``, the line, and ``member`` [records].
 
-    ``skipped`` counts those that privctl itself left out, by (member, reason).
+    Of a split of groups they are groups, each named by one of its records. ``skipped`` counts the records that privctl
+    itself left out, by (member, reason).
     """
 
     split: DrawnSplit
@@ -48,14 +49,16 @@ class DrawnScores:
         """
         if not 0 <= delta < 1:
             raise CommandError(f"delta is {delta:g}; expected at least 0 and below 1")
-        drawn = sorted(self.split.single)
-        if len(drawn) < 2:
-            raise InputError(f"{self.split.path} draws {len(drawn)} records that occur once; give at least 2")
-        places = self._places(drawn)
+        count = len(self.split.included)
+        if count < 2:
+            what = "records that occur once" if self.split.group_by is None else "groups"
+            raise InputError(f"{self.split.path} draws {count} {what}; give at least 2")
+        places = self._places(count)
         scored = places >= 0
         reason = reason or self._why_none(int((~scored).sum()))
-        sets = register([1] * len(drawn))
-        included = np.array([member for member, _ in drawn], dtype=np.bool_)
+        sets = register([1] * count)
+        included = np.array(self.split.included, dtype=np.bool_)
+        grouped = self.split.group_by is not None
         return tuple(
             item
             for name, values in scores.items()
@@ -68,13 +71,13 @@ class DrawnScores:
                 alpha / len(scores),
                 reason=reason,
                 name=name,
+                of_group=self.split.most if grouped else None,
             )
         )
 
-    def _places(self, drawn: Sequence[tuple[bool, int]]) -> NDArray[np.int64]:
-        """Where the scores of each drawn record are; -1 for one without."""
-        names = {("members:" if member else "nonmembers:") + str(line): i for i, (member, line) in enumerate(drawn)}
-        places = np.full(len(drawn), -1)
+    def _places(self, count: int) -> NDArray[np.int64]:
+        """Where the score of what has each of ``count`` coins is; -1 for none."""
+        places = np.full(count, -1)
         last = {"members": self.split.manifest.members.records, "nonmembers": self.split.manifest.nonmembers.records}
         for row, (name, member) in enumerate(zip(self.ids, self.member.tolist(), strict=True)):
             side, _, line = name.partition(":")
@@ -87,15 +90,19 @@ class DrawnScores:
                 raise InputError(
                     f"the record {shown(name)} is on the other side of {self.split.path}; correct the file"
                 )
-            if (place := names.get(name)) is not None:
-                places[place] = row
+            if (coin := self.split.coins.get((member, int(line)))) is not None:
+                places[coin] = row
         return places
 
     def _why_none(self, missing: int) -> str:
         """Why no bound follows; empty where one does."""
         if missing > sum(self.skipped.values()):
-            return f"{counted(missing, 'record')} of the split have no score, and which ones may depend on the coins"
+            word = self.split.coin_word
+            return f"{counted(missing, word)} of the split have no score, and which ones may depend on the coins"
+        of_repeats = (Skip.DUPLICATE, Skip.IN_BOTH, Skip.REPEATED)
+        alike = sum(n for (_, skip), n in self.skipped.items() if skip in of_repeats)
         manifest = self.split.manifest
         repeated = manifest.members.records + manifest.nonmembers.records - manifest.records
-        alike = sum(n for (_, skip), n in self.skipped.items() if skip in (Skip.DUPLICATE, Skip.IN_BOTH))
+        if self.split.group_by is not None:  # a text of several groups was left out; repetitions are of one group
+            alike, repeated = sum(n for (_, skip), n in self.skipped.items() if skip is Skip.IN_BOTH), 0
         return "" if alike <= repeated else "different records of the split have the same text, so coins are shared"

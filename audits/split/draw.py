@@ -1,9 +1,9 @@
-"""Drawing a split: each record is a member or not by a coin of its own, before any model is trained.
+"""Drawing a split: each record, or group of records, is a member or not by a coin of its own, before any training.
 
 With coins that look at nothing, members and non-members come from one distribution by construction: given the records,
 every assignment of the labels with as many members is equally likely. So if scores do not depend on who is a member, a
 permutation test of them is exact, and no difference of the two files by themselves can be the cause of a rejection
-(Fisher's randomization test).
+(Fisher's randomization test). Where groups have the coins, the same holds of groups.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from audits.canaries.manifest import DataFile
+from audits.split.drawn import contents, group_of
 from audits.split.manifest import (
     KEY_BYTES,
     MEMBERS,
@@ -34,7 +35,6 @@ from audits.split.manifest import (
     keyed,
 )
 from privctl.data.columns import USUAL, Columns
-from privctl.data.packed import byte_lines
 from privctl.data.places import holds_classes, require_inputs
 from privctl.data.recorded import data_digest
 from privctl.data.rows import is_json_lines, rows_of
@@ -50,11 +50,15 @@ _BATCH = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequest:
-    """Split ``data`` into files in ``folder``; ``records`` of them are drawn, all by default."""
+    """Split ``data`` into files in ``folder``; ``records`` of them are drawn, all by default.
+
+    With ``group_by`` all records with one value of that field share a coin, and ``records`` counts groups.
+    """
 
     data: DataPath
     folder: Path
     records: int | None = None
+    group_by: str | None = None
     columns: Columns = USUAL
     force: bool = False
 
@@ -68,44 +72,69 @@ class SplitRequest:
 def draw_split(request: SplitRequest) -> SplitManifest:
     """Write the split, readable by its owner only, and return its manifest.
 
-    With ``records``, so many different lines are chosen at random and drawn; all others are trained on. Raises
-    CommandError for files in the way and for too many ``records``, InputError for data that are no records.
+    With ``records``, so many different lines or groups are chosen at random and drawn; all others are trained on.
+    Raises CommandError for files in the way and for too many ``records``, InputError for data that are no records, or
+    that lack the field of their groups.
     """
     _check_paths(request)
     key = os.urandom(KEY_BYTES)
-    chosen, records, included = _chosen(request, key)
+    coins = _Coins(key=key, of_groups=request.group_by is not None)
+    chosen, units, included_units = _chosen(request, coins)
+    drawn_lines: dict[bytes, bool] = {}
     with writing(request.folder):
         request.folder.mkdir(mode=0o700, exist_ok=True)
     with ExitStack() as stack:
         files = {path.name: stack.enter_context(PendingFile(path)) for path in request.written}
         outputs = {name: _Output(file) for name, file in files.items() if name != NAME}
         lines = 0
-        for content in _contents(request):
+        for content, unit in _contents(request):
             lines += 1
-            drawn = chosen is None or _name(content) in chosen
-            member = drawn and is_member(key, content)
+            drawn = chosen is None or _name(unit) in chosen
+            member = drawn and coins.member(unit)
+            if drawn and request.group_by is not None:
+                drawn_lines[_name(content)] = member
             if drawn:
                 outputs[MEMBERS if member else NONMEMBERS].add(content)
             if TRAIN in outputs and (member or not drawn):
                 outputs[TRAIN].add(content)
         written = {name: output.finish(name) for name, output in outputs.items()}
         source = data_digest(request.data)
+        grouped = request.group_by is not None
         manifest = SplitManifest(
             version=VERSION,
             created=now(),
             key=key.hex(),
-            records=records,
-            included=included,
+            records=len(drawn_lines) if grouped else units,
+            included=sum(drawn_lines.values()) if grouped else included_units,
             source=DataFile(name=request.data.name, digest=source, content=source, records=lines),
             members=written[MEMBERS],
             nonmembers=written[NONMEMBERS],
             train=written.get(TRAIN),
             commitment="",
+            group_by=request.group_by,
+            groups=units if grouped else None,
+            included_groups=included_units if grouped else None,
         )
         manifest = replace(manifest, commitment=commitment_of(manifest))
         files[NAME].write_at(0, encode_manifest(manifest))
         commit_together(list(files.values()), replace=request.force)
     return manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Coins:
+    """The coins of lines, or of groups by their names, under one key."""
+
+    key: bytes
+    of_groups: bool
+
+    def member(self, unit: bytes) -> bool:
+        """Whether its coin says member."""
+        return is_member(self.key, unit, Use.GROUP_COIN if self.of_groups else Use.COIN)
+
+    def order(self, unit: bytes) -> bytes:
+        """Its place among all that may be drawn."""
+        return keyed(self.key, Use.GROUP_CHOICE if self.of_groups else Use.CHOICE, unit)
 
 
 class _Output:
@@ -155,23 +184,22 @@ def _check_paths(request: SplitRequest) -> None:
         )
 
 
-def _chosen(request: SplitRequest, key: bytes) -> tuple[frozenset[bytes] | None, int, int]:
-    """The names of the lines that are drawn (None for all), their number, and that of the members among them."""
-    coins = {
-        _name(content): (keyed(key, Use.CHOICE, content), is_member(key, content)) for content in _contents(request)
-    }
-    names: Sequence[bytes] = list(coins)
+def _chosen(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
+    """The names of the lines or groups that are drawn (None for all), their number, and that of the members of them."""
+    found = {_name(unit): (coins.order(unit), coins.member(unit)) for _, unit in _contents(request)}
+    names: Sequence[bytes] = list(found)
+    word = "record" if request.group_by is None else "group"
     if request.records is not None:
         if request.records > len(names):
             raise CommandError(
-                f"--records is {request.records}, but {request.data} holds {len(names)} different records; give fewer"
+                f"--records is {request.records}, but {request.data} holds {len(names)} different {word}s; give fewer"
             )
-        names = heapq.nsmallest(request.records, names, key=lambda name: coins[name][0])
-    included = sum(coins[name][1] for name in names)
+        names = heapq.nsmallest(request.records, names, key=lambda name: found[name][0])
+    included = sum(found[name][1] for name in names)
     if not 0 < included < len(names):
         raise InputError(
-            f"{request.data} has so few records that all coins fell alike ({included} members of {len(names)}); give "
-            "more records"
+            f"{request.data} has so few {word}s that all coins fell alike ({included} members of {len(names)}); give "
+            f"more {word}s"
         )
     return None if request.records is None else frozenset(names), len(names), included
 
@@ -180,23 +208,30 @@ def _name(content: bytes) -> bytes:
     return blake3(content).digest(length=16)
 
 
-def _contents(request: SplitRequest) -> Iterator[bytes]:
-    """Each record as a line of JSON without an end: as it stands in JSON lines, else all of its fields."""
+def _contents(request: SplitRequest) -> Iterator[tuple[bytes, bytes]]:
+    """Each record as a line of JSON without an end, and what has its coin: the line itself, or the name of its group.
+
+    A line is as it stands in JSON lines, else all of the record's fields.
+    """
     if is_json_lines(request.data):
         found = False
         for path in paths_of(request.data):
-            for line in byte_lines(path):
-                if content := line.strip():
-                    found = True
-                    yield content
+            for number, content in contents(path):
+                found = True
+                yield content, _unit(content, request, f"{path} line {number}")
         if not found:
             raise InputError(f"{request.data} holds no records; expected at least one")
         return
-    for row in rows_of(request.data, request.columns):
+    for row in rows_of(request.data, request.columns, unit=request.group_by):
         try:
-            yield json.dumps(row.fields, ensure_ascii=False, allow_nan=False).encode()
+            content = json.dumps(row.fields, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError):
             raise InputError(
                 f"{row.where} has a value that JSON cannot hold, such as an image; give records of texts, numbers and "
                 "lists"
             ) from None
+        yield content, _unit(content, request, row.where)
+
+
+def _unit(content: bytes, request: SplitRequest, where: str) -> bytes:
+    return content if request.group_by is None else group_of(content, request.group_by, where).encode()

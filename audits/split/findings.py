@@ -1,4 +1,4 @@
-"""What the records of a drawn split show about epsilon: bounds, and verdicts on claims about the audited model."""
+"""What a drawn split shows about epsilon: bounds, and verdicts on claims about the audited model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from audits.canaries.bounds import EITHER, curve_parameters, not_made
 from audits.canaries.verdict import claims, curves
-from audits.claims import DEFAULT_DELTA, CurveClaim, EpsilonClaim
+from audits.claims import DEFAULT_DELTA, CurveClaim, EpsilonClaim, subject_of
 from audits.findings import Findings
 from audits.split.bounds import DrawnScores
-from audits.split.manifest import DrawnSplit
+from audits.split.drawn import DrawnSplit
+from audits.split.implied import examples_of_a_coin, of_a_coin, why_not_judged
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
+from privctl.domain.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 NO_BOUNDS = "bounds from the split"
 #: Fewer records with a coin of their own bound nothing.
 _FEWEST = 2
-_MORE = "split more records (privctl audit split"
+_MORE, _MORE_GROUPS = "split more records (privctl audit split", "draw more groups (privctl audit split --group-by {}"
 
 
 def split_findings(
@@ -40,20 +42,38 @@ def split_findings(
 
     None of the scores may depend on the coins. Without a ``delta`` it is the first claim's, or 1e-5. ``trained_on`` are
     the digests of the data that the model's report names, None without a report: other data than the split's give no
-    bound.
+    bound. ``curve`` is that of as many examples as a coin changes; claims are taken for one and judged for as many.
     """
-    if len(drawn.split.single) < _FEWEST or not scores:
+    split = drawn.split
+    if len(split.included) < _FEWEST or not scores:
         reason = "no attack that was asked for scores each record" if not scores else "fewer than two lines occur once"
         return Findings(omissions=(Omission(what=NO_BOUNDS, reason=reason),))
     if delta is None:
         delta = claimed[0].delta if claimed else DEFAULT_DELTA
-    bounds = drawn.bounds(scores, delta, alpha, reason=_other_data(drawn.split, trained_on))
+    bounds = drawn.bounds(scores, delta, alpha, reason=_other_data(split, trained_on))
     return Findings(
         evidence=bounds,
-        verdicts=(*claims(bounds, claimed, more=_MORE), *curves(bounds, curve)),
+        verdicts=(*_judged(bounds, claimed, split), *curves(bounds, curve)),
         warnings=tuple(guesses_not_made(bounds)),
         parameters=curve_parameters(curve),
     )
+
+
+def _judged(bounds: Sequence[Evidence], claimed: Sequence[EpsilonClaim], split: DrawnSplit) -> Iterator[Verdict]:
+    """The verdict on each claim, for as many of its examples as a coin changes."""
+    more = _MORE if split.group_by is None else _MORE_GROUPS.format(split.group_by)
+    for claim in claimed:
+        examples = examples_of_a_coin(split, claim.unit)
+        if examples is None:
+            subject = f"({claim.epsilon:g}, {claim.delta:g})-DP for values of {claim.unit!r}, {claim.source}"
+            yield Verdict(subject=subject, outcome=Outcome.INCONCLUSIVE, reason=why_not_judged(claim, split))
+            continue
+        implied = of_a_coin(claim, examples)
+        if implied.delta < 1:
+            yield from claims(bounds, [implied], more=more)
+        else:
+            reason = f"by group privacy it promises nothing for {examples} examples together: their delta is 1"
+            yield Verdict(subject=subject_of(implied), outcome=Outcome.INCONCLUSIVE, reason=reason)
 
 
 def _other_data(split: DrawnSplit, trained_on: Sequence[str] | None) -> str:

@@ -6,21 +6,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from audits.split.manifest import DrawnSplit
+from audits.split.drawn import DrawnSplit
 from privctl.domain.verdict import Outcome, Verdict
 
 
 def split_parameters(split: DrawnSplit) -> dict[str, Any]:
     """What the report states of the split."""
-    return {"split_commitment": split.manifest.commitment, "split_records": split.manifest.records}
+    drawn = split.manifest
+    groups = {} if drawn.groups is None else {"split_groups": drawn.groups}
+    return {"split_commitment": drawn.commitment, "split_records": drawn.records, **groups}
 
 
 def premises(split: DrawnSplit, trained_on: Sequence[str] | None) -> list[str]:
     """Of the split and of the training; ``trained_on`` are the digests that the model's report names, None if none."""
     drawn, file = split.manifest, split.trained_on.name
+    members, own = f"{drawn.included} of {drawn.records} records are members", "its coin"
+    if drawn.group_by is not None:
+        members = f"{drawn.included_groups} of {drawn.groups} groups of records with one value of {drawn.group_by!r}"
+        members, own = f"{members} are members", "its group's coin, and no group was drawn in part"
     return [
-        f"privctl drew the split: by coins of the key in {split.path.name}, {drawn.included} of {drawn.records} "
-        "records are members. Checked: both files have the digests in it, and each record is on the side of its coin. "
+        f"privctl drew the split: by coins of the key in {split.path.name}, {members}. "
+        f"Checked: both files have the digests in it, and each record is on the side of {own}. "
         f"Not checked: that the commitment, {drawn.commitment}, was published before training",
         f"that the model was trained on {file}, and on none of {drawn.nonmembers.name}, is {_said(split, trained_on)}",
     ]

@@ -27,6 +27,8 @@ _BATCHES = {
     "chosen without looking at any example",
     Batches.TRUNCATED_POISSON: "every example enters each batch independently, with the stated probability; of a batch "
     "above the stated size so many examples are kept, drawn uniformly",
+    Batches.WITH_REPLACEMENT: "each place of a batch is drawn afresh, uniformly among all examples, always of as many "
+    "places",
 }
 
 

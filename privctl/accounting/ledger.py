@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from privctl.accounting import gaussian, renyi
 from privctl.accounting.events import row_of
 from privctl.accounting.pld.allocation import Allocation
+from privctl.accounting.pld.bounded_range import BoundedRange
 from privctl.accounting.pld.compose import COARSE, FINE, compose
 from privctl.accounting.pld.distribution import LossDistribution
 from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
@@ -168,14 +169,21 @@ def composed(
 
 def _orders(steps: list[RepeatedPair]) -> list[list[RepeatedPair]]:
     """The steps with the record against without it, and the reverse where that differs."""
-    if all(isinstance(step.pair, Gaussian | Laplace | Atoms | Symmetrized | OppositeMixtures) for step in steps):
+    if all(_mirrored(step.pair) for step in steps):
         return [steps]
     return [steps, [RepeatedPair(_reversed(step.pair), step.count) for step in steps]]
 
 
-def _reversed(pair: Pair) -> Pair:
+def _mirrored(pair: Pair) -> bool:
+    """Whether the pair is its own mirror image."""
     if isinstance(pair, Atoms):
-        return pair  # its own mirror image
+        return pair.mirrored
+    return isinstance(pair, Gaussian | Laplace | BoundedRange | Symmetrized | OppositeMixtures)
+
+
+def _reversed(pair: Pair) -> Pair:
+    if isinstance(pair, Atoms) and pair.mirrored:
+        return pair
     return pair.reversed() if isinstance(pair, Allocation) else Reversed(pair)
 
 

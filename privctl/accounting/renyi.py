@@ -17,6 +17,7 @@ import numpy as np
 from privctl.accounting.events import row_of
 from privctl.accounting.pld.extremes import largest_loss
 from privctl.accounting.pld.grid_plan import RepeatedPair
+from privctl.accounting.pld.pairs import Reversed
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.checks import fraction
 from privctl.domain.events import Event, Ledger
@@ -53,7 +54,8 @@ def renyi(event: Event, orders: Sequence[float] | Floats = ORDERS) -> Floats:
     one[~whole] = row_of(event).divergences(event, alphas[~whole])
     if whole.any():
         pair = row_of(event).pair(event, False).pair if any(event.rates) else None
-        one[whole] = largest_loss([RepeatedPair(pair, 1)]) if pair is not None else 0.0
+        both = [] if pair is None else [pair, Reversed(pair)]
+        one[whole] = max((largest_loss([RepeatedPair(each, 1)]) for each in both), default=0.0)
     with np.errstate(over="ignore"):
         return np.asarray(one * float(event.steps), dtype=np.float64)
 

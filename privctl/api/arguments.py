@@ -46,7 +46,6 @@ _OWN: dict[str, dict[str, Range]] = {
         **dict.fromkeys(
             (
                 "references",
-                "prefix_tokens",
                 "suffix_tokens",
                 "least_prefix",
                 "top_k",
@@ -56,6 +55,8 @@ _OWN: dict[str, dict[str, Range]] = {
                 "adversarial",
                 "adversarial_budget",
                 "adversarial_tokens",
+                "continuations",
+                "continuation_tokens",
                 "beam",
             ),
             ranges.COUNT,
@@ -65,6 +66,8 @@ _OWN: dict[str, dict[str, Range]] = {
         "max_length": Range(low=2, high=1e12),
         "most_secrets": ranges.COUNT,
         "query_probability": ranges.FRACTION,
+        "prefix_tokens": ranges.COUNT_OR_ZERO,
+        "sampling_seed": ranges.SEED,
         "seed": ranges.SEED32,
         "temperature": ranges.AMOUNT,
         "top_p": ranges.CHANCE,

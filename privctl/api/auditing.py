@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FILES = (
     "log", "leaks", "split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores", "cache",
 )  # fmt: skip
-_DATA = ("members", "nonmembers", "train", "heldout", "data")
+_DATA = ("members", "nonmembers", "train", "heldout", "prompts", "data")
 
 
 def audit_model(
@@ -118,7 +118,7 @@ def audit(
     exact: bool | None = None,
     train: DataPaths | None = None,
     heldout: DataPaths | None = None,
-    prefix_tokens: int = 50,
+    prefix_tokens: int | None = None,
     suffix_tokens: int = 50,
     least_prefix: int | None = None,
     temperature: float = 1.0,
@@ -131,6 +131,11 @@ def audit(
     adversarial: int | None = None,
     adversarial_budget: int | None = None,
     adversarial_tokens: int | None = None,
+    prompts: DataPaths | None = None,
+    divergence: bool = False,
+    continuations: int | None = None,
+    continuation_tokens: int | None = None,
+    sampling_seed: int | None = None,
     records: int | None = None,
     secrets: FilePath | None = None,
     data: DataPaths | None = None,
@@ -160,6 +165,7 @@ def audit(
     ``canaries`` for what was planted, ``train`` for extraction, ``secrets`` with ``data`` for secrets; ``from_scores``
     takes scores of many models instead of one model. ``thorough`` runs the attacks too that score records many times.
     ``group_by`` names a field whose values say which records belong together, such as those of one user.
+    ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
     ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
     and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.
 

@@ -47,7 +47,8 @@ def report_on_scores(
         report = run_scores(files[0], path, claim=claim, delta=options["delta"], threshold=options["threshold"])
     else:
         from audits.record_scores import ScoreColumns, run_record_scores
-        from audits.split.manifest import manifest_at, read_split
+        from audits.split.drawn import read_split
+        from audits.split.manifest import manifest_at
 
         columns = ScoreColumns(
             record=options["id_column"],

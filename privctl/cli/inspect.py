@@ -103,10 +103,10 @@ def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, 
 
     Raises CommandError where the report states no such guarantee, or there is no bound on its steps for groups.
     """
-    from privctl.accounting.groups import of_group
     from privctl.accounting.guarantees import finite
     from privctl.accounting.ledger import epsilon_bound
     from privctl.domain.events import Ledger
+    from privctl.domain.groups import of_group
     from privctl.domain.guarantee import Notion, PrivacyUnit, Status
 
     mechanism = None if report is None else report.mechanism

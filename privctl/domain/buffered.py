@@ -16,10 +16,10 @@ _MOST_STEPS, _MOST_PASSES = 1_000_000, 10_000
 def require_followed(steps_per_pass: int, steps: int) -> None:
     """Raise ValueError for more ``steps`` or passes than are followed."""
     if steps > _MOST_STEPS:
-        raise ValueError(f"steps is {steps}; noise by buffers is followed for {_MOST_STEPS:,} steps at most")
+        raise ValueError(f"steps is {steps}; correlated noise is followed for {_MOST_STEPS:,} steps at most")
     if (passes := -(-steps // steps_per_pass)) > _MOST_PASSES:
         raise ValueError(
-            f"steps is {steps}, in which each record takes part {passes} times; with noise by buffers it must be "
+            f"steps is {steps}, in which each record takes part {passes} times; with correlated noise it must be "
             f"{_MOST_PASSES:,} times at most"
         )
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from privctl.domain.checks import at_least
 from privctl.domain.event import Event, EventOption, SampledEvent
-from privctl.domain.event_fields import Chance, Positive, Several, Steps
+from privctl.domain.event_fields import Chance, Positive, Several, StatedNeighbours, Steps
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import COUNT, LOG_ODDS
 
@@ -88,7 +88,8 @@ class DiscreteGaussianNoise(SampledEvent):
 class ManyWayResponse(Event):
     """Each record's own answer, one of ``answers``: the true one exp(``epsilon``) times as likely as any other.
 
-    k-ary randomized response, ``steps`` times. Neighbours differ in one record's answers.
+    k-ary randomized response, ``steps`` times. Neighbours differ in one record's answers; where ``neighbours`` says
+    that a record is zeroed, it answers at random, all answers alike.
     """
 
     tag = "k-ary-response"
@@ -113,6 +114,11 @@ class ManyWayResponse(Event):
     epsilon: Positive
     answers: Annotated[int, partial(at_least, least=2)] = 2
     steps: Steps = 1
+    neighbours: StatedNeighbours = Adjacency.REPLACE_ONE
+
+    def _check_together(self) -> None:
+        if self.neighbours is Adjacency.ADD_OR_REMOVE:
+            raise ValueError("neighbours is add-or-remove; whose answer is missing shows, so state another")
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -121,8 +127,8 @@ class ManyWayResponse(Event):
 
     @property
     def adjacency(self) -> Adjacency:
-        """See ``Event``: another answer in place of the true one."""
-        return Adjacency.REPLACE_ONE
+        """See ``Event``: another answer in place of the true one, or one at random."""
+        return self.neighbours
 
     @property
     def composes_only(self) -> str:

@@ -36,10 +36,13 @@ class Batches(StrEnum):
 
     ``FIXED_ORDER`` goes through the data in passes of 1 / ``sample_rate`` steps, a whole number; the first step begins
     a pass. Every example takes part in one step of a pass, the same in each, which was chosen without looking at the
-    data and need not be secret. ``BufferedGaussian`` alone has such batches.
+    data and need not be secret. ``BufferedGaussian`` and ``TreeGaussian`` alone have such batches.
 
     ``TRUNCATED_POISSON`` is ``POISSON``, except that of a batch above a stated size so many examples are kept, drawn
     uniformly. ``TruncatedGaussian`` alone has such batches.
+
+    ``WITH_REPLACEMENT`` draws each place of a batch of fixed size afresh, uniformly among all examples, so that one may
+    come several times. ``RedrawnGaussian`` alone has such batches.
     """
 
     POISSON = "poisson"
@@ -48,6 +51,7 @@ class Batches(StrEnum):
     BALLS_AND_BINS = "balls-and-bins"
     CYCLIC_POISSON = "cyclic-poisson"
     TRUNCATED_POISSON = "truncated-poisson"
+    WITH_REPLACEMENT = "with-replacement"
     FIXED_ORDER = "fixed-order"
 
 
@@ -123,6 +127,11 @@ class Event(ABC):
     def composes_with(self) -> Hashable:
         """Events compose where this is equal: they then use the same kind of neighbours."""
         return self.adjacency is Adjacency.REPLACE_ONE
+
+    @property
+    def holds_zeroed(self) -> bool:
+        """Whether bounds for a record removed hold for one zeroed, too, as where it does not change other draws."""
+        return True
 
     @property
     def composes_only(self) -> str:

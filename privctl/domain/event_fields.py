@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Annotated, Any, get_type_hints
 
 from privctl.domain.checks import at_least, count, positive, probability
+from privctl.domain.guarantee import Adjacency
 
 #: Takes a field's name and value; raises ValueError for a value that the field may not have.
 Check = Callable[[str, Any], None]
@@ -29,6 +30,11 @@ def _if_given(check: Check) -> Check:
     return unless_none
 
 
+def _stated(name: str, value: Any) -> None:
+    if value is Adjacency.UNSTATED:
+        raise ValueError(f"{name} is {value}; it must be add-or-remove, replace-one or zero-out")
+
+
 _not_negative = partial(at_least, least=0)
 
 Positive = Annotated[float, positive]
@@ -40,6 +46,8 @@ Several = Annotated[int, partial(at_least, least=1)]
 Chance = Annotated[float, probability]
 Chances = Annotated[tuple[float, ...], _each(probability)]
 NotNegatives = Annotated[tuple[float, ...], _each(_not_negative)]
+#: The neighbours for which what is stated of a mechanism holds.
+StatedNeighbours = Annotated[Adjacency, _stated]
 #: How many times a step happens.
 Steps = Annotated[int, count]
 

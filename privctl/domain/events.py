@@ -17,10 +17,17 @@ from privctl.domain.buffered import BufferedGaussian
 from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplaceNoise, ManyWayResponse
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
 from privctl.domain.event_fields import Chance, Chances, NotNegatives, Positive, Several, Steps
-from privctl.domain.gaussian_batches import GroupGaussian, ReplacedGaussian, TruncatedGaussian
+from privctl.domain.gaussian_batches import GroupGaussian, RedrawnGaussian, ReplacedGaussian, TruncatedGaussian
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS
-from privctl.domain.stated_events import BestOfRuns, EpsilonDeltaDp, ZeroConcentratedDp
+from privctl.domain.stated_events import (
+    BestOfRuns,
+    EpsilonDeltaDp,
+    ExponentialChoice,
+    UnprotectedRelease,
+    ZeroConcentratedDp,
+)
+from privctl.domain.tree import TreeGaussian
 
 __all__ = [
     "EVENTS",
@@ -34,25 +41,29 @@ __all__ = [
     "EpsilonDeltaDp",
     "Event",
     "EventOption",
+    "ExponentialChoice",
     "GroupGaussian",
     "LaplaceNoise",
     "Ledger",
     "ManyWayResponse",
     "MixtureOfGaussians",
     "RandomizedResponse",
+    "RedrawnGaussian",
     "ReplacedGaussian",
     "SampledGaussian",
     "SecretMixture",
     "SignBits",
+    "TreeGaussian",
     "TruncatedGaussian",
+    "UnprotectedRelease",
     "ZeroConcentratedDp",
 ]  # fmt: skip
 
 
+#: The batches that one kind of event has alone.
+_OF_ONE_KIND = (Batches.CYCLIC_POISSON, Batches.TRUNCATED_POISSON, Batches.FIXED_ORDER, Batches.WITH_REPLACEMENT)
 #: The batches that steps with noise of their own may have.
-SAMPLED_BATCHES = tuple(
-    kind for kind in Batches if kind not in (Batches.CYCLIC_POISSON, Batches.TRUNCATED_POISSON, Batches.FIXED_ORDER)
-)
+SAMPLED_BATCHES = tuple(kind for kind in Batches if kind not in _OF_ONE_KIND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +287,7 @@ EVENTS: dict[str, type[Event]] = {
         SampledGaussian,
         BandedGaussian,
         BufferedGaussian,
+        TreeGaussian,
         LaplaceNoise,
         DiscreteLaplaceNoise,
         DiscreteGaussianNoise,
@@ -285,8 +297,11 @@ EVENTS: dict[str, type[Event]] = {
         GroupGaussian,
         ReplacedGaussian,
         TruncatedGaussian,
+        RedrawnGaussian,
         EpsilonDeltaDp,
         ZeroConcentratedDp,
+        ExponentialChoice,
+        UnprotectedRelease,
         BestOfRuns,
         SignBits,
         SecretMixture,
@@ -317,6 +332,12 @@ class Ledger:
         if len({event.composes_with for event in self.events}) > 1:
             raise ValueError(min(filter(None, (event.composes_only for event in self.events))))
         found = {event.adjacency for event in self.events}
+        for event in self.events:
+            if Adjacency.ZERO_OUT in found and not event.holds_zeroed:
+                raise ValueError(
+                    f"events holds {event.tag}, whose bound is for a record removed, among events whose bounds are for "
+                    "one zeroed; they do not compose"
+                )
         return Adjacency.ZERO_OUT if Adjacency.ZERO_OUT in found else found.pop()
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from privctl.domain.event import Batches, EventOption, SampledEvent
-from privctl.domain.event_fields import Chance, Positive, Several, Steps
+from privctl.domain.event import Batches, Event, EventOption, SampledEvent
+from privctl.domain.event_fields import Chance, Positive, Several, StatedNeighbours, Steps
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import COUNT, IN_GROUP
 
@@ -124,9 +125,68 @@ class TruncatedGaussian(SampledEvent):
     steps: Steps = 1
 
     @property
+    def holds_zeroed(self) -> bool:
+        """See ``Event``: a record that is zeroed keeps its place in a full batch."""
+        return False
+
+    @property
     def batches_needed(self) -> Batches:
         """See ``Event``: truncated even if every record would be in every batch."""
         return Batches.TRUNCATED_POISSON
+
+    @property
+    def noise_to_sensitivity(self) -> float | None:
+        """See ``Event``."""
+        return self.noise_multiplier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedrawnGaussian(Event):
+    """Gaussian noise on a sum of clipped contributions of ``draws`` examples with replacement, ``steps`` times.
+
+    Each of the ``draws`` places of a batch holds any of the ``examples`` with the same chance, so that a record comes
+    as often as a binomial law says. ``examples`` are those of the larger of two neighbours, which differ by a record
+    added or removed or, where ``neighbours`` says so, by a record replaced or zeroed. ``noise_multiplier`` is noise
+    standard deviation / clip norm.
+    """
+
+    tag = "redrawn-gaussian"
+    mechanism = "with-replacement"
+    contribution = "one example changes what noise is added to by the clip norm at most, each time that it is drawn"
+
+    noise_multiplier: Positive
+    examples: Several
+    draws: Several
+    steps: Steps = 1
+    neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
+
+    def _check_together(self) -> None:
+        IN_GROUP.require("draws", self.draws)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``: the chance to be drawn at all."""
+        return (-math.expm1(self.draws * math.log1p(-1 / self.examples)) if self.examples > 1 else 1.0,)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return self.neighbours
+
+    @property
+    def composes_only(self) -> str:
+        """See ``Event``."""
+        return "the events use different adjacencies, so they do not compose; state the same neighbours for each"
+
+    @property
+    def holds_zeroed(self) -> bool:
+        """See ``Event``: a record that is zeroed is still drawn in place of others."""
+        return self.neighbours is Adjacency.ZERO_OUT
+
+    @property
+    def batches_needed(self) -> Batches:
+        """See ``Event``: one example more or less changes what may be drawn, even where each is drawn for sure."""
+        return Batches.WITH_REPLACEMENT
 
     @property
     def noise_to_sensitivity(self) -> float | None:

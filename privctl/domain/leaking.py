@@ -11,18 +11,20 @@ _RATE = 0.01 + 1e-9
 
 
 class Why(StrEnum):
-    """Why a record may stand out."""
+    """Why a record may stand out, or a group of records."""
 
     COPIES = "copies"
     NEAR_COPY = "near-copy"
     RARE_WORDS = "rare words"
     RARE_LABEL = "rare label"
     HARD = "hard"
+    MANY_RECORDS = "many records"
+    SHARED = "shared"
 
     @property
     def repeats(self) -> bool:
         """Whether the record is repeated, so that leaving repetitions out of the data concerns it."""
-        return self in (Why.COPIES, Why.NEAR_COPY)
+        return self in (Why.COPIES, Why.NEAR_COPY, Why.SHARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,8 @@ class LeakingRecord:
     ``extracted``: the model writes it word for word; None where that was not tried, as for the second of two equal
     texts. ``scores`` by attack, higher for more member-like; ``nonmembers_as_high`` is the share of non-members that
     score at least as high. Both lack an attack that left the record out, and name the attack that tells most first.
-    ``reasons`` say why it may stand out, as far as that was looked for.
+    ``reasons`` say why it may stand out, as far as that was looked for. Of a group, ``line`` is that of its first
+    scored record, and ``records`` how many it has in all.
     """
 
     file: str
@@ -49,6 +52,7 @@ class LeakingRecord:
     scores: Mapping[str, float]
     nonmembers_as_high: Mapping[str, float]
     reasons: tuple[Reason, ...] = ()
+    records: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

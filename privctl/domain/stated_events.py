@@ -1,4 +1,4 @@
-"""Events of which only a guarantee or Renyi divergences are known, not the law of their loss."""
+"""Events of which only a guarantee or Renyi divergences are known, not the law of their loss; or that nothing is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import Annotated
 
 from privctl.domain.checks import fraction
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
-from privctl.domain.event_fields import Chance, NotNegative, NotNegativeIfGiven, OneOrMore, Positive, Steps
+from privctl.domain.event_fields import (
+    Chance,
+    NotNegative,
+    NotNegativeIfGiven,
+    OneOrMore,
+    Positive,
+    StatedNeighbours,
+    Steps,
+)
+from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import FRACTION, LOG_ODDS, Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonDeltaDp(SampledEvent):
-    """Any mechanism that is (``epsilon``, ``delta``)-differentially private, ``steps`` times."""
+    """Any mechanism that is (``epsilon``, ``delta``)-differentially private for ``neighbours``, ``steps`` times."""
 
     tag = "approximate-dp"
     mechanism = "approximate-dp"
@@ -32,19 +41,31 @@ class EpsilonDeltaDp(SampledEvent):
             within=FRACTION,
         ),
     )
-    contribution = "each step has its stated epsilon and delta for adding or removing one example"
+    contribution = "each step has its stated epsilon and delta for these neighbours"
 
-    epsilon: Positive
+    epsilon: NotNegative
     delta: Annotated[float, partial(fraction, zero=True)] = 0.0
     sample_rate: Chance = 1.0
     steps: Steps = 1
+    neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
+
+    def _check_together(self) -> None:
+        if self.epsilon == 0 == self.delta:
+            raise ValueError("epsilon is 0 and delta is 0; such a step tells nothing, so leave it out")
+        if self.neighbours is Adjacency.REPLACE_ONE and self.sample_rate < 1:
+            raise ValueError("neighbours is replace-one, for which no bound is derived here on batches")
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return self.neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroConcentratedDp(Event):
     """Any mechanism whose Renyi divergence of each order a above 1 is ``xi`` + ``rho`` a at most, ``steps`` times.
 
-    (xi, rho)-zCDP (Bun and Steinke 2016); in nats.
+    (xi, rho)-zCDP (Bun and Steinke 2016) for ``neighbours``; in nats.
     """
 
     tag = "zcdp"
@@ -53,16 +74,80 @@ class ZeroConcentratedDp(Event):
         EventOption(name="rho", help="zcdp: rho of one step, in nats.", field="rho"),
         EventOption(name="xi", help="zcdp: xi of one step, in nats.  [default: 0]", field="xi"),
     )
-    contribution = "each step is zero-concentrated differentially private as stated, for adding or removing one example"
+    contribution = "each step is zero-concentrated differentially private as stated, for these neighbours"
 
     rho: Positive
     xi: NotNegative = 0.0
     steps: Steps = 1
+    neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
 
     @property
     def rates(self) -> tuple[float, ...]:
         """See ``Event``: nothing is known of how batches are drawn."""
         return (1.0,)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return self.neighbours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExponentialChoice(Event):
+    """One of several candidates, chosen by the exponential mechanism, ``steps`` times.
+
+    Losses lie within an interval as long as ``epsilon``, for ``neighbours``: the mechanism has this bounded range
+    (Durfee and Rogers 2019; Dong, Durfee and Rogers 2020), as with probabilities in proportion to e^(``epsilon`` score
+    / 2 Delta) for scores that one example changes by Delta at most.
+    """
+
+    tag = "exponential"
+    mechanism = "exponential"
+    options = (
+        EventOption(
+            name="range_epsilon",
+            help="exponential: epsilon of one choice by the exponential mechanism, the width of its losses.",
+            field="epsilon",
+            within=LOG_ODDS,
+        ),
+    )
+    contribution = "each step is an exponential mechanism of the stated epsilon for these neighbours"
+
+    epsilon: Positive
+    steps: Steps = 1
+    neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``: every record counts in every choice."""
+        return (1.0,)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return self.neighbours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnprotectedRelease(Event):
+    """Something of the data that was released without noise, ``steps`` times; no epsilon is finite then."""
+
+    tag = "non-private"
+    mechanism = "non-private"
+    contribution = "nothing limits what one example changes"
+
+    steps: Steps = 1
+    neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (1.0,)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return self.neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,29 +45,48 @@ def chat_with(tokenizer: Callable[[], Any], path: Path) -> Chat:
 
     def chat(messages: list[dict[str, str]], where: str) -> Passage:
         encoder = tokenizer()
-        if not getattr(encoder, "chat_template", None):
-            raise InputError(
-                f"{where} is a conversation, and the tokenizer of {path} has no chat template; give a model with one "
-                "(chat_template.jinja), or a field of plain text with --text-column"
-            )
-        answered = messages[-1]["role"] == "assistant" and len(messages) > 1
-        text, *prompts = _rendered(encoder, messages, where, path, prompted=answered)
+        _require_template(encoder, where, path)
+        calls: list[dict[str, Any]] = [{"messages": messages, "add_generation_prompt": False}]
+        if messages[-1]["role"] == "assistant" and len(messages) > 1:
+            calls.append({"messages": messages[:-1], "add_generation_prompt": True})
+        text, *prompts = _rendered(encoder, messages, calls, where, path)
         start = next((len(prompt) for prompt in prompts if text.startswith(prompt)), 0)
-        first = encoder.bos_token
-        if first and text.startswith(first) and encoder("a")["input_ids"][:1] == [encoder.bos_token_id]:
-            text, start = text[len(first) :], max(0, start - len(first))
-        return Passage(text, start)
+        own = _without_first(encoder, text)
+        return Passage(own, max(0, start - (len(text) - len(own))))
 
     return chat
 
 
+def asking_with(tokenizer: Any, path: Path) -> Chat:
+    """As ``chat_with``, where the response is still to come: a text ends in what an answer begins with."""
+
+    def ask(messages: list[dict[str, str]], where: str) -> Passage:
+        _require_template(tokenizer, where, path)
+        calls: list[dict[str, Any]] = [{"messages": messages, "add_generation_prompt": True}]
+        return Passage(_without_first(tokenizer, _rendered(tokenizer, messages, calls, where, path)[0]))
+
+    return ask
+
+
+def _require_template(encoder: Any, where: str, path: Path) -> None:
+    if not getattr(encoder, "chat_template", None):
+        raise InputError(
+            f"{where} is a conversation, and the tokenizer of {path} has no chat template; give a model with one "
+            "(chat_template.jinja), or a field of plain text with --text-column"
+        )
+
+
+def _without_first(encoder: Any, text: str) -> str:
+    """``text`` without the token that the tokenizer puts before every text by itself."""
+    first = encoder.bos_token
+    own = first and text.startswith(first) and encoder("a")["input_ids"][:1] == [encoder.bos_token_id]
+    return text[len(first) :] if own else text
+
+
 def _rendered(
-    encoder: Any, messages: list[dict[str, str]], where: str, path: Path, *, prompted: bool
+    encoder: Any, messages: list[dict[str, str]], calls: list[dict[str, Any]], where: str, path: Path
 ) -> tuple[str, ...]:
-    """The conversation's text, and where it is ``prompted`` also that of all but its last message."""
-    calls: list[dict[str, Any]] = [{"messages": messages, "add_generation_prompt": False}]
-    if prompted:
-        calls.append({"messages": messages[:-1], "add_generation_prompt": True})
+    """The texts that the template makes of ``calls``, which are about ``messages``."""
     longest = max(_LONGEST, _GROWTH * sum(len(message["content"]) for message in messages))
     tokens = {
         name: [str(each) for each in token] if isinstance(token, list) else str(token)

@@ -35,7 +35,7 @@ _ACCEPTED = {
     "ledger": {"ledger", "priors", "no_peers"},
 }
 #: Mechanisms whose noise is told by --noise-multiplier.
-_GAUSSIANS = ("group-gaussian", "replace-one-gaussian", "truncated-poisson")
+_GAUSSIANS = ("group-gaussian", "replace-one-gaussian", "truncated-poisson", "tree", "with-replacement")
 _ACCEPTED |= {name: {"epsilon", "noise_multiplier", "priors"} | _RATE for name in _GAUSSIANS}
 _ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
 _ALWAYS = {"delta", "mechanism"}
@@ -210,16 +210,7 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     facts = {field: value for field, value in own.items() if value is not None} | {"steps": steps}
     if stated is not None:
         facts[setting.field] = stated
-    if "sample_rate" in {field.name for field in fields(kind)}:
-        facts["sample_rate"] = rate
-    elif rate != 1:
-        raise CommandError(
-            f"--mechanism {kind.mechanism} is not known on batches; remove --sample-rate, --dataset-size and --epochs"
-        )
-    if "examples" in {field.name for field in fields(kind)}:
-        if options["dataset_size"] is None:
-            raise CommandError(f"--mechanism {kind.mechanism} needs --dataset-size, --batch-size and --epochs")
-        facts["examples"] = options["dataset_size"]
+    facts |= _sizes_of(kind, rate, options)
     required = {field.name for field in fields(kind) if field.default is MISSING} - {setting.field}
     for option in kind.options:
         if option.field in required - facts.keys():
@@ -228,6 +219,21 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
         return partial(plan_ledger, [kind(**facts)], _delta(options, zero=True), priors=options["priors"])
     search = NoiseSearch(kind=kind, facts=facts, target=target)
     return partial(plan_ledger, [], _delta(options), search=search, priors=options["priors"])
+
+
+def _sizes_of(kind: type[Event], rate: float, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an event that follow from how its batches are drawn."""
+    names = {field.name for field in fields(kind)}
+    if "sample_rate" not in names and rate != 1 and ("draws" not in names or options["sample_rate"] is not None):
+        raise CommandError(
+            f"--mechanism {kind.mechanism} is not known on batches; remove --sample-rate, --dataset-size and --epochs"
+            if "draws" not in names
+            else f"--mechanism {kind.mechanism} needs --dataset-size, --batch-size and --epochs, not --sample-rate"
+        )
+    if "examples" in names and options["dataset_size"] is None:
+        raise CommandError(f"--mechanism {kind.mechanism} needs --dataset-size, --batch-size and --epochs")
+    known = {"sample_rate": rate, "examples": options["dataset_size"], "draws": options["batch_size"]}
+    return {name: value for name, value in known.items() if name in names}
 
 
 def _plan_of_signs(options: Mapping[str, Any], note: Notify) -> _Planner:

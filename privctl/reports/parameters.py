@@ -344,6 +344,7 @@ class AskedAudit:
     greedy_only: bool = False
     exact_only: bool = False
     adversarial: bool = False
+    divergence: bool = False
     beam: int | None = None
     secret_figures: tuple[str, ...] = ()
     logged: bool = False
@@ -365,6 +366,7 @@ class AuditParameters:
     least_auc: float | None = None
     split_commitment: str | None = None
     split_records: int | None = None
+    split_groups: int | None = None
     group_by: str | None = None
     grouped_records: Mapping[str, int] | None = None
     canary_groups: int | None = None

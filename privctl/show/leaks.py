@@ -42,6 +42,13 @@ MEMBERSHIP = "members cannot be told from non-members"
 EXTRACTION = "training text cannot be extracted"
 CANARIES = "planted canaries left no trace"
 SECRETS = "training made no secret easier to tell"
+#: Attacks on texts with other prompts than their own beginnings, and how a leak says it.
+_SEARCHES = {
+    "adversarial prefix": ("after a short prefix that was searched for", "optimized prefixes open"),
+    "prompts from a file": ("in what the model writes after prompts from outside", "prompts from a file give"),
+    "divergence": ("once the model is made to repeat a word", "repetition gives"),
+    "divergence control": ("after prompts of single words", "prompts of words give"),
+}
 #: Methods that look at records without the model, or at another model.
 WITHOUT_MODEL = ("blind baseline", "length baseline", "reference control")
 
@@ -113,9 +120,6 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     if outcome is not Outcome.REFUTED:
         return None
     items = {item.quantity: item for item in report.evidence if item.method == "extraction"}
-    prefixes = [
-        item for item in report.evidence if item.method == "adversarial prefix" and item.details.get("detected")
-    ]
     rate, beyond = items.get("rate on training text"), items.get("rate beyond held-out text")
     if rate is not None and beyond is not None and _beyond(beyond, 0.0) > 0:
         count = f"{_count(rate, 'extracted')} of {_count(rate, 'texts')}"
@@ -130,14 +134,11 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
             words=f"{count} training records come out nearly word for word",
             figures=f"extraction makes the model write {count} training texts nearly word for word, {_figure(near)}",
         )
-    if prefixes:
-        opened = prefixes[0]
-        count = f"{_count(opened, 'training_extracted')} of {_count(opened, 'training_texts')}"
-        other = f"{_count(opened, 'held_out_extracted')} of {_count(opened, 'held_out_texts')}"
-        return Leak(
-            words=f"{count} training records come out word for word after a short prefix that was searched for",
-            figures=f"optimized prefixes open {count} training texts, and {other} held-out ones",
-        )
+    for method, (how, what) in _SEARCHES.items():
+        found = [item for item in report.evidence if item.method == method and item.details.get("detected")]
+        found = [item for item in found if "training_extracted" in item.details]
+        if found:
+            return _searched(found[0], how, what)
     grid = items.get("share found by sampling beyond held-out text, over n and p")
     if grid is not None and grid.details.get("detected"):
         share = percent(grid.estimate)
@@ -151,6 +152,17 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     return Leak(
         words=f"{percent(sampled[0].estimate)} of the training records come out word for word by sampling",
         figures=f"extraction by sampling gives training text word for word, {_figure(sampled[0])}",
+    )
+
+
+def _searched(item: Evidence, how: str, what: str) -> Leak:
+    """What prompts open that are not the records' beginnings."""
+    count = f"{_count(item, 'training_extracted')} of {_count(item, 'training_texts')}"
+    other = f"{_count(item, 'held_out_extracted')} of {_count(item, 'held_out_texts')}"
+    nearly = "nearly " if item.quantity.startswith("near-verbatim") else ""
+    return Leak(
+        words=f"{count} training records come out {nearly}word for word {how}",
+        figures=f"{what} {count} training texts {nearly}word for word, and {other} held-out ones",
     )
 
 
@@ -215,7 +227,7 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], Leak | None]] = {
 
 
 def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
-    """Lower bounds on epsilon for one record, where no claim was given that they could refute."""
+    """Lower bounds on epsilon for one record or group, where no claim was given that they could refute."""
     if any(map(is_claim, report.verdicts)):
         return
     bounds = [
@@ -228,7 +240,8 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
         delta = best.details.get("delta")
         at = "" if delta is None else f" at delta {number(delta, 3)}"
         least = f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence"
-        yield Leak(words=f"for a single record, {least}", figures=f"{least} ({best.method})")
+        whose = "all records of a group together" if "group_records" in best.details else "a single record"
+        yield Leak(words=f"for {whose}, {least}", figures=f"{least} ({best.method})")
 
 
 def _commitment_broken(report: PrivacyReport) -> bool:

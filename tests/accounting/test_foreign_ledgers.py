@@ -107,8 +107,12 @@ NOISE = {"class_name": "GaussianDpEvent", "noise_multiplier": 1.0}
         (NOISE | {"neighboring_relation": "NeighboringRelation.REPLACE_ONE"}, False),
         (OPACUS | {"adjacency": "whole-user"}, True),
         (
-            {"class_name": "ComposedDpEvent", "events": [NOISE, NOISE | {"neighboring_relation": "REPLACE_SPECIAL"}]},
+            {"class_name": "ComposedDpEvent", "events": [NOISE, NOISE | {"neighboring_relation": "REPLACE_ALL"}]},
             True,
+        ),
+        (
+            {"class_name": "ComposedDpEvent", "events": [NOISE, NOISE | {"neighboring_relation": "REPLACE_SPECIAL"}]},
+            False,
         ),
         (NOISE | {"neighboring_relation": "NeighboringRelation.ADD_OR_REMOVE_ONE"}, False),
         (OPACUS | {"adjacency": "add-or-remove"}, False),
@@ -119,7 +123,7 @@ def test_a_ledger_of_another_adjacency_is_refused(ledger: dict[str, object], ref
     if not refused:
         assert foreign_events(json.dumps(ledger), "x")
         return
-    with pytest.raises(InputError, match="add-or-remove or replace-one adjacency"):
+    with pytest.raises(InputError, match=r"add-or-remove, replace-one or replace-special \(zero-out\) adjacency"):
         foreign_events(json.dumps(ledger), "x")
 
 
@@ -181,7 +185,7 @@ def test_what_protects_against_replacement_means_what_dp_accounting_means(name: 
 
 def test_replacement_is_not_taken_for_what_no_bound_is_derived_for() -> None:
     replaced = {"neighboring_relation": "replace_one"}
-    with pytest.raises(InputError, match="holds laplace among events for neighbours that replace"):
+    with pytest.raises(InputError, match="holds laplace among events for neighbours by replace-one"):
         foreign_events(json.dumps({"class_name": "LaplaceDpEvent", "noise_multiplier": 2.0} | replaced), "x")
     both = {"class_name": "ComposedDpEvent", "events": [NOISE | {"adjacency": "add-or-remove"}]}
     with pytest.raises(InputError, match="states both"):
@@ -267,13 +271,50 @@ def test_laplace_noise() -> None:
     [
         (repr(WithoutReplacement(10, 2, LAPLACE(1.0))), "other than Gaussian noise on samples without replacement"),
         (repr(WithoutReplacement(2, 10, GAUSSIAN(1.0))), "takes 10 of 2 records"),
-        (repr(dp_event.SampledWithReplacementDpEvent(10, 2, GAUSSIAN(1.0))), "SampledWithReplacementDpEvent"),
+        (repr(dp_event.SampledWithReplacementDpEvent(10, 2, LAPLACE(1.0))), "Gaussian noise on samples with replac"),
+        (repr(dp_event.SampledWithReplacementDpEvent(0, 2, GAUSSIAN(1.0))), "takes 2 of 0 records with replacement"),
         (repr(dp_event.RepeatAndSelectDpEvent(LAPLACE(1.0), 3.0, 1.0)), "not of equal Gaussians"),
         (repr(dp_event.RepeatAndSelectDpEvent(GAUSSIAN(1.0), 0.5, 1.0)), "mean_runs is 0.5"),
-        (repr(dp_event.RandomizedResponseDpEvent(0.0, 3)), "every answer is told as it is"),
+        (repr(dp_event.RandomizedResponseDpEvent(-0.1, 3)), "noise_parameter is -0.1"),
+        (
+            json.dumps(
+                {
+                    "class_name": "RandomizedResponseDpEvent",
+                    "noise_parameter": 0.5,
+                    "num_buckets": 3,
+                    "neighbours": "add-or-remove",
+                }
+            ),
+            "state replace-one or, for trees and answers, replace-special",
+        ),
+        (
+            json.dumps(
+                {
+                    "class_name": "SingleEpochTreeAggregationDpEvent",
+                    "noise_multiplier": 2.0,
+                    "step_counts": 8,
+                    "neighbours": "replace-one",
+                }
+            ),
+            "holds tree among events for neighbours by replace-one",
+        ),
+        (
+            json.dumps(
+                {
+                    "class_name": "TruncatedSubsampledGaussianDpEvent",
+                    "dataset_size": 9,
+                    "noise_multiplier": 2.0,
+                    "sampling_probability": 0.1,
+                    "truncated_batch_size": 3,
+                    "neighbours": "replace-special",
+                }
+            ),
+            "holds truncated-poisson among events for neighbours by zero-out",
+        ),
+        ("DiscreteGaussianDpEvent(sigma=4.0, sensitivity=-1.0)", "sensitivity is -1"),
+        ("PoissonSampledDpEvent(sampling_probability=0.1, event=DiscreteGaussianDpEvent(sigma=4.0))", "in dimension 1"),
         (repr(Step(0.1, dp_event.ZCDpEvent(0.1))), "within batches of rate 0.1"),
         (repr(dp_event.ZCDpEvent(-0.1)), "rho is -0.1"),
-        (repr(dp_accounting.NonPrivateDpEvent()), "NonPrivateDpEvent"),
         (repr(Step(0.1, dp_accounting.SelfComposedDpEvent(LAPLACE(1.0), 2))), "not all Gaussian"),
         (repr(Step(0.1, Step(0.1, GAUSSIAN(1.0)))), "within batches of rate 0.1"),
         (repr(Tree(1.0, [4, 0])), "step_counts is"),

@@ -7,6 +7,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tests.bench import audit_peers
 from tests.bench.audit_targets import SOURCES
 
@@ -38,6 +40,15 @@ def test_the_best_attack_leaves_out_what_was_not_resolved() -> None:
     assert audit_peers.best(found, "TPR at 1 %") == (0.1, "b")
 
 
+def test_figures_read_one_by_one_show_a_leak_more_often_than_the_level_says() -> None:
+    scores = np.random.default_rng(3).normal(size=(12, 200))
+    chance = audit_peers.shows(scores.tolist())
+    alone = audit_peers.shows(scores[:1].tolist())
+    assert alone["share"] <= 0.06 < 0.15 <= chance["share"], "one side of an interval at 5 % errs in 2.5 % of cases"
+    scores[5, :100] += 1
+    assert audit_peers.shows(scores.tolist())["seen"]
+
+
 def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = replace(SOURCES[0], name="here", records=3)
     target = source.target(tmp_path, "plain")
@@ -50,8 +61,9 @@ def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monk
         return {"seconds": 1.0, "attacks": {"loss": {"AUC": 0.5}}}
 
     monkeypatch.setattr(audit_peers, "audited", audited)
-    options = argparse.Namespace(folder=tmp_path)
+    options = argparse.Namespace(folder=tmp_path, thorough=False)
     gone = {"gone": {"seconds": 9.0, "attacks": {}}, "privctl": {"seconds": 99.0, "attacks": {}}}
+    assert "task" in source.settings, "one audit is enough here"
     (target.parent / "plain.other.json").write_text(json.dumps(SCORED))
     parties = audit_peers.measured(source, "plain", options, gone)["parties"]
     assert list(parties) == ["privctl", "gone", "other"]

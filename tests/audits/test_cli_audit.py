@@ -163,7 +163,7 @@ def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixt
     assert audit(place, "--attack", "loss") == 0
     out = capfd.readouterr().out
     assert "left out: 3 members, occurring among members and non-members alike" in out
-    assert "left out: 1 member, repeating an earlier record" in out
+    assert "left out: 2 members, repeated, while others occur in both files" in out
     assert "left out: 1 member, of too few tokens" in out
     omissions = {(item.what, item.reason) for item in report_of(place / "model.audit.report.json").omissions}
     assert ("3 nonmembers", "occurring among members and non-members alike") in omissions

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
 
 OURS = "privctl"
-MORE, ALL = "privctl, more of the same pass", "privctl, thorough"
+RECALL, ALL = "privctl, with recall", "privctl, thorough"
 #: Attacks of ``--thorough`` that read the pass over the records that the default ones read, where tokens are predicted.
 SAME_PASS = ("min-k++-half", "surp", "slope", "rises")
+#: Random labels of a null target's records, and the level at which a party's figures are said to show a leak.
+RELABELLINGS, LEVEL = 200, 0.05
 #: Quantities that are compared, and the false positive rate of each TPR.
 AREA, RATES = "AUC", {"TPR at 1 %": 0.01, "TPR at 0.1 %": 0.001}
 _DATA = ROOT.parent / "shared" / "data"
@@ -45,6 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where targets and others' scores are kept")
     parser.add_argument("--sources", nargs="+", default=[source.name for source in SOURCES], help="of the records")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), help="of training")
+    parser.add_argument("--thorough", action="store_true", help="also privctl's audits with every attack")
 
 
 def main(options: argparse.Namespace) -> None:
@@ -88,13 +91,18 @@ def measured(source: Source, method: str, options: argparse.Namespace, before: M
     target = source.target(options.folder, method)
     ours = {OURS: audited(source, target, options)}
     if "task" not in source.settings:
-        ours[MORE] = audited(source, target, options, [*_scores(ours[OURS]), *SAME_PASS])
+        ours[RECALL] = audited(source, target, options, [*_scores(ours[OURS]), *SAME_PASS, "recall"])
+    if options.thorough:
         ours[ALL] = audited(source, target, options, thorough=True)
     paths = sorted(target.parent.glob(f"{target.name}.*.json"))
     scored = [json.loads(path.read_text()) for path in paths if ".report." not in path.name]
-    others = {each["party"]: judged(each) for each in scored if "party" in each}
-    kept = {party: found for party, found in before.items() if party not in (OURS, MORE, ALL)}
-    return {"records": 2 * source.records, "null": method == "null", "parties": {**ours, **kept, **others}}
+    others = {each["party"]: judged(each, null=method == "null") for each in scored if "party" in each}
+    return {"records": 2 * source.records, "null": method == "null", "parties": {**ours, **_kept(before), **others}}
+
+
+def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not measured again: other parties, and audits with every attack."""
+    return {party: found for party, found in before.items() if party not in (OURS, RECALL)}
 
 
 def audited(
@@ -153,13 +161,13 @@ def _is_baseline(item: Evidence) -> bool:
     return item.method not in {*ATTACKS, *THOROUGH, FUSED}
 
 
-def judged(scored: Mapping[str, Any]) -> dict[str, Any]:
-    """The same quantities of another project's scores, which ``scored`` holds."""
+def judged(scored: Mapping[str, Any], *, null: bool = False) -> dict[str, Any]:
+    """The same quantities of another project's scores, which ``scored`` holds, and of a ``null`` target's ``shows``."""
     import numpy as np
 
     from audits.statistics.metrics import auc, tpr_at_fpr
 
-    attacks: dict[str, dict[str, float | None]] = {}
+    attacks: dict[str, dict[str, Any]] = {}
     for name, each in scored["attacks"].items():
         members, others = np.split(np.asarray(each["scores"], np.float64), 2)
         points = {rate: tpr_at_fpr(members, others, value) for rate, value in RATES.items()}
@@ -169,7 +177,29 @@ def judged(scored: Mapping[str, Any]) -> dict[str, Any]:
             "seconds": each["seconds"],
         }
     spent = scored["shared_seconds"] + sum(each["seconds"] for each in scored["attacks"].values())
-    return {"commit": scored["commit"], "seconds": spent, "attacks": attacks}
+    alarms = {"shows": shows([each["scores"] for each in scored["attacks"].values()])} if null else {}
+    return {"commit": scored["commit"], "seconds": spent, **alarms, "attacks": attacks}
+
+
+def shows(scores: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Whether figures read one by one show a leak where there is none: ``seen``, and the ``share`` of random labels.
+
+    ``scores`` are each attack's, first of members. A leak shows where the interval of any attack's AUC at ``LEVEL``
+    lies above one half. The projects that report no test leave this reading to whoever sees the figures.
+    """
+    import numpy as np
+
+    from audits.statistics.metrics import auc
+
+    table = np.asarray(scores, np.float64)
+    half = table.shape[1] // 2
+
+    def seen(order: Any) -> bool:
+        return any(auc(row[order[:half]], row[order[half:]], LEVEL).lower > 0.5 for row in table)
+
+    random = np.random.default_rng(0)
+    found = [seen(random.permutation(table.shape[1])) for _ in range(RELABELLINGS)]
+    return {"seen": seen(np.arange(table.shape[1])), "share": float(np.mean(found)), "relabellings": RELABELLINGS}
 
 
 def best(found: Mapping[str, Any], quantity: str) -> tuple[float, str]:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privctl.accounting.groups import of_group
 from privctl.accounting.ledger import epsilon_bound
 from privctl.cli import run
 from privctl.data.bounded import bounded
 from privctl.data.rows import Stretch
 from privctl.data.texts import TextRecord
 from privctl.domain.events import Batches, GroupGaussian, LaplaceNoise, Ledger, SampledGaussian
+from privctl.domain.groups import of_group
 from privctl.reports.files import read_report
 from tests.models.tasks.small import architecture, words
 

@@ -1,4 +1,4 @@
-"""The tables of ``docs/audits.md`` that say how often tests find a weak trace of membership."""
+"""The tables of ``docs/audits.md`` that say how often tests find a weak trace of membership, or none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.docs.pages import as_table
 def parts() -> dict[str, str]:
     """Each made part by its mark."""
     found = results("audit-power")
-    return {"power data set": _data_set(found), "power users": _users(found)}
+    repeats = _repeats(results("audit-repeats"))
+    return {"power data set": _data_set(found), "power users": _users(found), "repeats": repeats}
 
 
 def share(found: dict[str, Any], row: dict[str, Any], test: str) -> str:
@@ -43,3 +44,12 @@ def _users(found: dict[str, Any]) -> str:
         "with `fused`, nothing", "with `fused`, a little",
     ]  # fmt: skip
     return as_table(names, [[str(each), *row] for each, row in rows.items()])
+
+
+def _repeats(found: dict[str, Any]) -> str:
+    rows = [
+        [f"{100 * row['members']:g} %", f"{100 * row['share']:g} %"]
+        + [share(found, row, rule) for rule in ("as_audited", "side_by_side")]
+        for row in found["found"]
+    ]
+    return as_table(["lines that are members", "lines that repeat", "as audited", "one copy kept of one side"], rows)

@@ -24,7 +24,7 @@ def _found(targets: Mapping[str, Any]) -> str:
             seconds = found["seconds"]
             rows.append([
                 target, party, *_best(found, AREA), *_best(found, _RATE),
-                f"{seconds:.1f}", f"{each['records'] / seconds:.0f}",
+                f"{seconds:.3g}", f"{each['records'] / seconds:.0f}",
             ])  # fmt: skip
     headings = ["target", "by", "best AUC", "attack", f"best {_RATE} FPR", "attack", "processor s", "records/s"]
     return as_table(headings, rows)

@@ -41,6 +41,11 @@ def most(canaries: int) -> float:
     return power_ceiling(sets, 1e-5, bound_alpha(0.05, sets, sets))
 
 
+def most_of_groups(groups: int, attacks: int) -> float:
+    """Each attack has two scores of a group."""
+    return power_ceiling(register([1] * groups), 1e-5, 0.025 / (2 * attacks))
+
+
 def arms(row: Row) -> tuple[two_arm.RankTest]:
     counts = {name: number(row, name) for name in ("rank", "beyond", "counted")}
     return (two_arm.RankTest(threshold=0.0, ranked=number(row, "of"), from_without=True, **counts),)
@@ -85,6 +90,12 @@ TABLES: list[tuple[str, str, Callable[[Row], float]]] = [
         lambda row: power.one_run_detectable(number(row, "canaries"), number(row, "canaries"), 0, claim=1),
     ),
     ("What an audit of canaries can certify", "largest epsilon", lambda row: most(number(row, "canaries"))),
+    (
+        "How many groups to draw",
+        "largest epsilon, six attacks",
+        lambda row: most_of_groups(number(row, "groups"), 6),
+    ),
+    ("How many groups to draw", "one attack", lambda row: most_of_groups(number(row, "groups"), 1)),
     (
         "Scores of many models",
         "epsilon",
@@ -164,6 +175,17 @@ def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records(
             fooled = lowest.pop("records", 0.0)
             assert max(lowest.values()) <= level, "the measurement does not exclude that the level holds"
             assert fooled > level or row.get("records_per_user", 1) < 16
+
+
+def test_repeats_keep_the_level_as_audited_and_not_by_side() -> None:
+    measured = results("audit-repeats")
+    level, sets = measured["level"], measured["sets"]
+    assert f"The share of {sets} made-up data sets with nothing to find" in AUDITS
+    assert f"of {measured['lines']} lines" in AUDITS
+    for row in measured["found"]:
+        found = {rule: metrics.clopper_pearson(count, sets, 0.01)[0] for rule, count in row["rejected"].items()}
+        assert found["as_audited"] <= level, "the measurement does not exclude that the level holds"
+        assert (found["side_by_side"] > level) >= (row["members"] == 0.9 and row["share"] >= 0.3)
 
 
 def test_a_wrong_number_is_noticed() -> None:

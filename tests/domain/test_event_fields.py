@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from privctl.domain.events import EVENTS, DiscreteGaussianNoise, Event, SignBits
+from privctl.domain.guarantee import Adjacency
 from tests.events.test_conventions import BEST_OF_RUNS, KINDS, OF_BATCHES, ZERO_CONCENTRATED
 
 _ONE_EACH = {type(event): event for event in (*KINDS, *OF_BATCHES, ZERO_CONCENTRATED, BEST_OF_RUNS)} | {
@@ -18,7 +19,7 @@ _BAD = {
     "steps": [(0, "must lie between 1 and 1e12"), (10**13, "must lie between 1 and 1e12")],
     "run_steps": [(0, "must lie between 1 and 1e12")],
     "noise_multiplier": [(0.0, "must be a finite number above 0"), (float("inf"), "must be a finite number above 0")],
-    "epsilon": [(0.0, "must be a finite number above 0")],
+    "epsilon": [(-1.0, "must be a finite number (above|of at least) 0")],
     "rho": [(0.0, "must be a finite number above 0")],
     "xi": [(-1.0, "must be a finite number of at least 0")],
     "delta": [(1.0, "must be 0 or more and below 1")],
@@ -26,6 +27,9 @@ _BAD = {
     "answers": [(1, "must be a finite number of at least 2")],
     "group_size": [(0, "must be a finite number of at least 1"), (100_001, "must be at least 1 and at most 100000")],
     "largest_batch": [(0, "must be a finite number of at least 1")],
+    "leaves": [(0, "must be a finite number of at least 1")],
+    "draws": [(0, "must be a finite number of at least 1"), (100_001, "must be at least 1 and at most 100000")],
+    "neighbours": [(Adjacency.UNSTATED, "must be add-or-remove, replace-one or zero-out")],
     "examples": [(0, "must be a finite number of at least 1")],
     "groups": [(0, "must be a finite number of at least 1")],
     "fire_probability": [(2.0, "must lie between 0 and 1")],

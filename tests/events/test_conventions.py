@@ -18,15 +18,19 @@ from privctl.domain.events import (
     DiscreteLaplaceNoise,
     EpsilonDeltaDp,
     Event,
+    ExponentialChoice,
     GroupGaussian,
     LaplaceNoise,
     ManyWayResponse,
     MixtureOfGaussians,
     RandomizedResponse,
+    RedrawnGaussian,
     ReplacedGaussian,
     SampledGaussian,
     SecretMixture,
+    TreeGaussian,
     TruncatedGaussian,
+    UnprotectedRelease,
     ZeroConcentratedDp,
 )
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
@@ -40,19 +44,26 @@ KINDS: list[Event] = [
     *(SampledGaussian(noise_multiplier=2, sample_rate=0.1, steps=20, batches=batches) for batches in _QUICK),
     BandedGaussian(noise_multiplier=2, coefficients=(0.8, 0.6), sample_rate=0.1, steps=21),
     BufferedGaussian(noise_multiplier=2, first=0.5, weights=(0.1,), decays=(0.8,), sample_rate=0.1, steps=21),
+    TreeGaussian(noise_multiplier=4, leaves=6, sample_rate=0.1, steps=21),
     LaplaceNoise(scale=3, sample_rate=0.1, steps=5),
     RandomizedResponse(epsilon=0.3, bits=2, sample_rate=0.1, steps=5),
     DiscreteLaplaceNoise(decay=0.3, sensitivity=2, sample_rate=0.1, steps=5),
     MixtureOfGaussians(noise_stddev=3, sensitivities=(0.0, 1.0, 2.0), probabilities=(0.7, 0.2, 0.1), sample_rate=0.5),
     DiscreteGaussianNoise(stddev=4, sensitivity=2, sample_rate=0.1, steps=5),
     ManyWayResponse(epsilon=0.3, answers=4, steps=5),
+    ManyWayResponse(epsilon=0.3, answers=4, steps=5, neighbours=Adjacency.ZERO_OUT),
+    ExponentialChoice(epsilon=0.3, steps=5),
+    UnprotectedRelease(),
     EpsilonDeltaDp(epsilon=0.5, delta=1e-8, sample_rate=0.1, steps=5),
+    EpsilonDeltaDp(epsilon=0.5, delta=1e-8, steps=5, neighbours=Adjacency.REPLACE_ONE),
     SecretMixture(probabilities=(0.1, 0.2), noise_multiplier=5, steps=5),
 ]
 OF_BATCHES = (
     GroupGaussian(noise_multiplier=2, group_size=3, sample_rate=0.1, steps=20),
     ReplacedGaussian(noise_multiplier=2, sample_rate=0.1, steps=20),
     TruncatedGaussian(noise_multiplier=2, largest_batch=15, examples=100, sample_rate=0.1, steps=20),
+    RedrawnGaussian(noise_multiplier=4, examples=100, draws=5, steps=20),
+    RedrawnGaussian(noise_multiplier=4, examples=100, draws=5, steps=20, neighbours=Adjacency.ZERO_OUT),
 )
 SLOW = [
     pytest.param(event, marks=pytest.mark.slow) for event in (IN_BINS, ZERO_CONCENTRATED, BEST_OF_RUNS, *OF_BATCHES)
@@ -60,7 +71,7 @@ SLOW = [
 
 
 def _named(event: Event) -> str:
-    return f"{event.tag}, {event.batches_needed}"
+    return f"{event.tag}, {event.adjacency}, {event.batches_needed}"
 
 
 def _planned(folder: Path, event: Event) -> Path:

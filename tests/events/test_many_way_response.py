@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
+from privctl.accounting import renyi
 from privctl.accounting.events import row_of
-from privctl.accounting.ledger import epsilon_bound, epsilon_floor
+from privctl.accounting.ledger import epsilon_bound, epsilon_floor, pure_epsilon
 from privctl.cli import run
 from privctl.domain.events import Batches, LaplaceNoise, Ledger, ManyWayResponse, SampledGaussian
+from privctl.domain.guarantee import Adjacency
 from verify.events import row_of as verified_row_of
 from verify.recompute.ledger import epsilon_of
+from verify.recompute.ledger import pure_epsilon as verified_pure_epsilon
 
 EVENT = ManyWayResponse(epsilon=0.3, answers=5, steps=20)
 
@@ -91,3 +94,34 @@ def test_planned_and_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     capsys.readouterr()
     assert run([*call, "--sample-rate", "0.1"]) == 2
     assert "k-ary-response is not known on batches" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("answers", "epsilon"), [(2, 0.3), (5, 0.3), (10, 2.0)])
+def test_against_an_answer_at_random(answers: int, epsilon: float) -> None:
+    """A record zeroed answers at random; dp_accounting's value for a record replaced by a special one."""
+    event = ManyWayResponse(epsilon=epsilon, answers=answers, steps=20, neighbours=Adjacency.ZERO_OUT)
+    relation = dp_pld.NeighborRel.REPLACE_SPECIAL
+    law = dp_pld.from_randomized_response(
+        noise_parameter(event), answers, neighboring_relation=relation, value_discretization_interval=1e-3
+    )
+    theirs = law.self_compose(20).get_epsilon_for_delta(1e-6)
+    found = epsilon_bound(one(event), 1e-6)
+    assert found == pytest.approx(theirs, rel=6e-3)
+    assert epsilon_of(one(event), 1e-6, (found * 1.001,)).at_most(found * 1.001)
+    another = replace(event, neighbours=Adjacency.REPLACE_ONE)
+    assert found < epsilon_bound(one(another), 1e-6)
+    # Planted: one order of the neighbours alone.
+    true = math.exp(epsilon) / (math.expm1(epsilon) + answers)
+    losses = 20 * math.log(answers * true), -20 * math.log(answers * true * math.exp(-epsilon))
+    assert pure_epsilon(one(event)) == pytest.approx(max(losses))
+    assert verified_pure_epsilon(one(event)).at_most(min(losses) * 0.99) is not True
+
+
+def test_divergences_from_an_answer_at_random() -> None:
+    """In the worse order, as dp_accounting's accountant has it for a special record (0.3 of 10 buckets)."""
+    event = ManyWayResponse(
+        epsilon=math.log1p(10 * 0.7 / 0.3), answers=10, neighbours=Adjacency.ZERO_OUT
+    )  # fmt: skip
+    found = renyi.renyi(event, [1.5, 2.5, 5, 50, 100, math.inf])
+    known = [1.5030552584, 1.7801182479, 1.9091969257, 1.9814516799, 1.9846954517, 1.9878743482]
+    assert found == pytest.approx(known, rel=1e-8)

@@ -81,11 +81,14 @@ ROW = PoissonVerification(
         fields={"step_epsilon": ("epsilon", None), "step_delta": ("delta", 0.0), **OF_STEPS},
         solved={"step epsilon": "epsilon"},
     ),
+    neighbours=lambda event: event.neighbours,
     cells=fixed_cells(_of_outcomes),
     largest_loss=lambda event: largest_on_batch(event.epsilon, event.sample_rate) if event.delta == 0 else math.inf,
     once=_once,
     draw=_draw,
     statements={
-        "contribution": ("each step has its stated epsilon and delta for adding or removing one example",),
+        "contribution": (
+            "each step has its stated epsilon and delta for (these neighbours|adding or removing one example)",
+        ),
     },
 )

@@ -16,9 +16,15 @@ from verify.recompute.step_cells import LossCells, atoms
 
 
 def _of_answers(event: ManyWayResponse) -> LossCells:
-    """Two neighbours' answers and, where there are more, all the others at once."""
+    """Two neighbours' answers and, where there are more, all the others at once.
+
+    Against a record that answers at random: the true answer, and all the others.
+    """
     other = 1 / (math.expm1(event.epsilon) + event.answers)
     true = math.exp(event.epsilon) * other
+    if event.neighbours is Adjacency.ZERO_OUT:
+        present = np.array([true, other * (event.answers - 1)])
+        return atoms(np.log(np.array([true, other]) * event.answers), np.log(present))
     losses, p = [event.epsilon, -event.epsilon], [true, other]
     if event.answers > 2:
         losses, p = [*losses, 0.0], [*p, (event.answers - 2) * other]
@@ -28,16 +34,38 @@ def _of_answers(event: ManyWayResponse) -> LossCells:
 def _once(event: ManyWayResponse) -> DeltaOfRatio:
     def delta(ratio: arb) -> arb:
         odds = arb(event.epsilon).exp()
+        if event.neighbours is Adjacency.ZERO_OUT:
+            total = odds + event.answers - 1
+            to = odds / total - ratio / event.answers
+            back = (1 - ratio * event.answers / total) * (event.answers - 1) / event.answers
+            return to.max(back).max(arb(0))
         return ((odds - ratio) / (odds + event.answers - 1)).max(arb(0))
 
     return delta
+
+
+def _largest(event: ManyWayResponse) -> float:
+    if event.neighbours is Adjacency.REPLACE_ONE:
+        return event.epsilon
+    return event.epsilon + math.log(event.answers) - math.log(math.expm1(event.epsilon) + event.answers)
+
+
+def _largest_back(event: ManyWayResponse) -> float:
+    if event.neighbours is Adjacency.REPLACE_ONE:
+        return event.epsilon
+    return math.log1p(math.expm1(event.epsilon) / event.answers)
 
 
 def _draw(event: ManyWayResponse) -> Draw:
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
         """Answers of a record whose true one is the first, or the second; by the noise parameter of k-ary response."""
         mixed = event.answers / (math.expm1(event.epsilon) + event.answers)
-        told = np.where(rng.random(count) < mixed, rng.integers(0, event.answers, count), 0 if present else 1)
+        at_random = np.ones(count, bool) if event.neighbours is Adjacency.ZERO_OUT and not present else None
+        at_random = rng.random(count) < mixed if at_random is None else at_random
+        told = np.where(at_random, rng.integers(0, event.answers, count), 0 if present else 1)
+        if event.neighbours is Adjacency.ZERO_OUT:
+            chance = (1 - mixed) + mixed / event.answers, mixed / event.answers
+            return np.asarray(np.log(event.answers * np.where(told == 0, *chance)))
         return np.asarray(np.where(told == 0, event.epsilon, np.where(told == 1, -event.epsilon, 0.0)))
 
     return draw
@@ -58,11 +86,12 @@ ROW = EventVerification(
         fields={"answer_epsilon": ("epsilon", None), "answers": ("answers", 2), "steps": ("steps", 1)},
         solved={"answer epsilon": "epsilon"},
     ),
-    neighbours=lambda event: Adjacency.REPLACE_ONE,
+    neighbours=lambda event: event.neighbours,
     chances=lambda event: (1.0,),
     drawn=lambda event: None,
     cells=fixed_cells(_of_answers),
-    largest_loss=lambda event: event.epsilon,
+    largest_loss=_largest,
+    largest_back=_largest_back,
     once=_once,
     draw=_draw,
     statements={"contribution": ("each example answers once a step, for itself alone",)},

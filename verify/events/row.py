@@ -82,11 +82,12 @@ class EventVerification(Generic[Kind]):
     The others help where they apply. ``alike`` is how many records its neighbours differ by. ``parts`` are smaller
     events, each with how often it occurs, that together are the event, where these are not its steps. ``joined`` makes
     one step of all events of the kind in a ledger, where that is what they amount to. ``squared_shift`` is that of the
-    single Gaussian equivalent to all steps, ``met`` whether some data set attains its cells from above, ``tilt`` how
-    far tilting may go, ``largest_loss`` that of one step. ``once`` gives the delta of one step, ``draw`` losses of one
-    step, ``toy`` a small training to simulate; None where there is none. ``information`` is the nats about a secret.
-    ``noise`` is its noise multiplier where it has one; ``with_noise``, the event with another noise multiplier, for
-    kinds whose guarantees state one.
+    single Gaussian equivalent to all steps, ``zeroed`` whether cells for a record removed bound one zeroed, too,
+    ``met`` whether some data set attains its cells from above, ``tilt`` how far tilting may go, ``largest_loss`` that
+    of one step, ``largest_back`` that in the other order of the neighbours where it may be larger. ``once`` gives the
+    delta of one step, ``draw`` losses of one step, ``toy`` a small training to simulate; None where there is none.
+    ``information`` is the nats about a secret. ``noise`` is its noise multiplier where it has one; ``with_noise``, the
+    event with another noise multiplier, for kinds whose guarantees state one.
     ``in_floats``: its noise is written in floating point. ``statements`` are those its assumptions may have beyond what
     all kinds share, as in ``verify.wording``.
     """
@@ -101,9 +102,11 @@ class EventVerification(Generic[Kind]):
     parts: Callable[[Kind], Sequence[tuple[Event, int]] | None] = _none
     joined: Callable[[Sequence[Kind]], Kind] | None = None
     squared_shift: Callable[[Kind], float | None] = _none
+    zeroed: Callable[[Kind], bool] = _yes
     met: Callable[[Kind], bool] = _yes
     tilt: Callable[[Kind], float] = _zero
     largest_loss: Callable[[Kind], float] = _endless
+    largest_back: Callable[[Kind], float] | None = None
     once: Callable[[Kind], DeltaOfRatio | None] = _none
     draw: Callable[[Kind], Draw | None] = _none
     toy: Callable[[Kind], Callable[[int], Draw] | None] = _none

@@ -14,7 +14,7 @@ from flint import arb, ctx
 from privctl.domain.events import Batches, TruncatedGaussian
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
-from verify.recompute.step_cells import CellReach, LossCells, gaussian_mixture
+from verify.recompute.step_cells import CellReach, LossCells, gaussian_mixture, one_of
 from verify.simulate.training import gaussian_loss, toy_training
 
 _BITS = 256
@@ -54,7 +54,8 @@ def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
         usual = _moved(event.noise_multiplier, 1.0, event.sample_rate, width, reach)
         if full == 0:
             return usual
-        return _either(usual, _moved(event.noise_multiplier, 2.0, replaced, width, reach), min(full, 1.0))
+        swapped = _moved(event.noise_multiplier, 2.0, replaced, width, reach)
+        return one_of([(1 - min(full, 1.0), usual), (min(full, 1.0), swapped)])
 
     return cells
 
@@ -62,22 +63,6 @@ def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
 def _moved(noise: float, by: float, rate: float, width: float, reach: CellReach) -> LossCells:
     """A sum that moves by ``by`` clip norms with probability ``rate``."""
     return gaussian_mixture(np.array([0.0, by]), np.array([1 - rate, rate]), noise, width, reach)
-
-
-def _either(one: LossCells, other: LossCells, chance: float) -> LossCells:
-    """``other`` with probability ``chance``, else ``one``, and it is seen which."""
-    low = np.concatenate([one.low, other.low])
-    order = np.argsort(low, kind="stable")
-    high = np.concatenate([one.high, other.high])[order]
-    p, q, up = (
-        np.concatenate([(1 - chance) * a, chance * b])[order]
-        for a, b in ((one.p, other.p), (one.q, other.q), (one.up, other.up))
-    )
-    infinite, absent = (
-        (1 - chance) * a + chance * b
-        for a, b in ((one.p_infinite, other.p_infinite), (one.q_infinite, other.q_infinite))
-    )
-    return LossCells(low=low[order], high=high, p=p, q=q, up=up, p_infinite=infinite, q_infinite=absent)
 
 
 def _draw(event: TruncatedGaussian) -> Draw:
@@ -120,6 +105,7 @@ ROW = PoissonVerification(
     ),
     drawn=lambda event: Batches.TRUNCATED_POISSON,
     cells=_cells,
+    zeroed=lambda event: False,
     met=lambda event: False,
     tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0,
     draw=_draw,

@@ -14,7 +14,6 @@ import numpy as np
 from flint import arb
 
 from privctl.domain.events import ZeroConcentratedDp
-from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs
 from verify.recompute.profile_cells import cells_of_profile
@@ -27,8 +26,9 @@ _KNOTS = 16001
 def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
     """All steps of all ``events`` as one step: divergences add up."""
     return ZeroConcentratedDp(
-        rho=math.fsum(e.steps * e.rho for e in events), xi=math.fsum(e.steps * e.xi for e in events)
-    )
+        rho=math.fsum(e.steps * e.rho for e in events), xi=math.fsum(e.steps * e.xi for e in events),
+        neighbours=events[0].neighbours,
+    )  # fmt: skip
 
 
 def _cells(event: ZeroConcentratedDp, attained_only: bool) -> CellMaker:
@@ -87,7 +87,7 @@ ROW = EventVerification(
         fields={"rho": ("rho", None), "xi": ("xi", 0.0), "steps": ("steps", 1)},
         solved={"rho": "rho"},
     ),
-    neighbours=lambda event: Adjacency.ADD_OR_REMOVE,
+    neighbours=lambda event: event.neighbours,
     chances=lambda event: (1.0,),
     drawn=lambda event: None,
     cells=_cells,
@@ -96,7 +96,8 @@ ROW = EventVerification(
     once=_once,
     statements={
         "contribution": (
-            "each step is zero-concentrated differentially private as stated, for adding or removing one example",
+            "each step is zero-concentrated differentially private as stated, for (these neighbours|adding or removing "
+            "one example)",
         ),
     },
 )

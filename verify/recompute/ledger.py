@@ -119,15 +119,17 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
 
 def pure_epsilon(ledger: Ledger) -> BoundPair:
     """The smallest epsilon at delta 0: the largest losses added up; inf where noise is Gaussian."""
-    total = 0.0
+    to, back = 0.0, 0.0
     for event in ledger.events:
         if _rate(event) == 0:
             continue
-        most = row_of(event).largest_loss(event)
+        row = row_of(event)
+        most = row.largest_loss(event)
         if math.isinf(most):
             return BoundPair(math.inf, math.inf)
-        total += event.steps * most
-    return BoundPair(total * (1 - 1e-12), total * (1 + 1e-12))
+        to += event.steps * most
+        back += event.steps * (most if row.largest_back is None else row.largest_back(event))
+    return BoundPair(to * (1 - 1e-12), max(to, back) * (1 + 1e-12))
 
 
 @lru_cache(maxsize=6)

@@ -233,13 +233,34 @@ def symmetrize(cells: LossCells) -> LossCells:
     )  # fmt: skip
 
 
+def one_of(parts: Sequence[tuple[float, LossCells]]) -> LossCells:
+    """One of several with its chance, and it is seen which."""
+    low = np.concatenate([cells.low for _, cells in parts])
+    order = np.argsort(low, kind="stable")
+    high = np.concatenate([cells.high for _, cells in parts])[order]
+    p, q, up = (
+        np.concatenate([chance * getattr(cells, name) for chance, cells in parts])[order] for name in ("p", "q", "up")
+    )
+    infinite, absent = (
+        math.fsum(chance * getattr(cells, name) for chance, cells in parts) for name in ("p_infinite", "q_infinite")
+    )
+    return LossCells(low=low[order], high=high, p=p, q=q, up=up, p_infinite=infinite, q_infinite=absent)
+
+
 def replaced_record(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
-    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, which can occur.
+    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1): a record replaced by its opposite, which can occur."""
+    moves, weights = np.array([0.0, 1.0]), np.array([1 - sample_rate, sample_rate])
+    return opposite_mixtures(moves, weights, noise_multiplier, width, reach)
+
+
+def opposite_mixtures(moves: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
+    """sum_k weights[k] N(moves[k], stddev^2) against the same with -moves, which are 0 or more; no loss is infinite.
 
     The map x -> -x exchanges its two orders.
     """
-    side, a = math.sqrt(-2 * reach.log_tail), 1 / noise_multiplier
-    steps, logs = np.array([0.0, a]), np.array([math.log1p(-sample_rate), math.log(sample_rate)])
+    keep = weights > 0
+    steps, logs = moves[keep] / stddev, np.log(weights[keep])
+    side, a = math.sqrt(-2 * reach.log_tail), float(steps.max())
     edges = _edges(lambda x: _slope(x, steps, logs) + _slope(-x, steps, logs), -a - side, a + side, width, a)
     losses = _loss(edges, steps, logs) - _loss(-edges, steps, logs)
     p, q = (

@@ -40,38 +40,56 @@ def _pair_of_all(event: BestOfRuns) -> Atoms:
 def _divergences(event: BestOfRuns, alphas: Floats) -> Floats:
     """Between the orders where they are known, (alpha - 1) D_alpha, convex and 0 at 1, is taken to be straight.
 
-    Beyond the largest nothing is known.
+    Beyond the largest nothing is known. On the whole data, where D_b of a run is rho b, the formula of a truncated law
+    is taken at the order asked for or, where its least is above that, there: divergences rise with the order.
     """
     if event.sample_rate == 0:
         return np.zeros(len(alphas))
     orders, found = _at_orders(event)
     with np.errstate(invalid="ignore"):
         moments = np.interp(alphas, np.append(1.0, orders), np.append(0.0, (orders - 1) * found), right=np.inf)
-    return np.asarray(moments / (alphas - 1))
+    between = np.asarray(moments / (alphas - 1))
+    if event.sample_rate < 1 or event.shape is None:
+        return between
+    least_at = 1 + math.sqrt(math.log(event.mean_runs) / event.run_steps * 2) * event.noise_multiplier
+    at = np.maximum(alphas, least_at)
+    return np.asarray(np.minimum(between, _of_truncated_law(event, at, _of_run(event, at))))
 
 
 @lru_cache(maxsize=8)
 def _at_orders(event: BestOfRuns) -> tuple[Floats, Floats]:
     """Orders (n,), and divergences of all runs of one selection, in nats, that hold there."""
     orders = _WHOLE if event.sample_rate < 1 else _ANY
-    run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate)
-    once = event.run_steps * sampled_gaussian.ROW.divergences(run, orders)
+    once = _of_run(event, orders)
     if event.shape is None:
         found = of_poisson_law(orders, once, event.mean_runs)
-    elif event.mean_runs > 1:
-        found = _of_truncated_law(orders, once, event.mean_runs, event.shape)
     else:
-        found = once
+        found = _of_truncated_law(event, orders, once)
     return orders, np.minimum.accumulate(found[::-1])[::-1]
 
 
-def _of_truncated_law(orders: Floats, run: Floats, mean: float, shape: float) -> Floats:
-    """Theorem 2: D_alpha of a run + log(mean) / (alpha - 1) + (1 + shape) c.
+def _of_run(event: BestOfRuns, orders: Floats) -> Floats:
+    """Divergences of one run."""
+    run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate)
+    return np.asarray(event.run_steps * sampled_gaussian.ROW.divergences(run, orders))
 
-    c is the least of (1 - 1 / b) D_b + log(1 / gamma) / b over orders b.
+
+def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
+    """Theorem 2: D_alpha of a run + log(mean) / (alpha - 1) + (1 + shape) c; of a run alone where the mean is 1.
+
+    c is the least of (1 - 1 / b) D_b + log(1 / gamma) / b over orders b; where D_b = rho b, it is at b = sqrt(log(1 /
+    gamma) / rho), or 1 if that is less.
     """
-    least = np.min((1 - 1 / orders) * run - math.log(gamma_of(mean, shape)) / orders)
-    return np.asarray(run + math.log(mean) / (orders - 1) + (1 + shape) * least)
+    if event.shape is None or event.mean_runs == 1:
+        return run
+    stop = -math.log(gamma_of(event.mean_runs, event.shape))
+    if event.sample_rate == 1:
+        rho = event.run_steps / 2 / event.noise_multiplier**2
+        best = max(1.0, math.sqrt(stop / rho))
+        least = (best - 1) * rho + stop / best
+    else:
+        least = float(np.min((1 - 1 / orders) * run + stop / orders))
+    return np.asarray(run + math.log(event.mean_runs) / (orders - 1) + (1 + event.shape) * least)
 
 
 def of_poisson_law(orders: Floats, run: Floats, mean: float) -> Floats:

@@ -12,6 +12,7 @@ from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import ManyWayResponse
+from privctl.domain.guarantee import Adjacency
 
 
 def _log_odds(event: ManyWayResponse) -> tuple[float, float, float]:
@@ -23,6 +24,20 @@ def _log_odds(event: ManyWayResponse) -> tuple[float, float, float]:
 
 
 def _pair(event: ManyWayResponse, lower: bool) -> RepeatedPair:
+    if event.neighbours is Adjacency.ZERO_OUT:
+        losses, log_p = _against_any(event)
+        return RepeatedPair(Atoms(losses, log_p, mirrored=False), event.steps)
+    return _against_another(event)
+
+
+def _against_any(event: ManyWayResponse) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Losses of the true answer against one at random, other answers first, and logs of their probabilities."""
+    log_true, log_other, _ = _log_odds(event)
+    log_all = math.log(event.answers)
+    return (log_other + log_all, log_true + log_all), (log_other + math.log(event.answers - 1), log_true)
+
+
+def _against_another(event: ManyWayResponse) -> RepeatedPair:
     """One true answer against another: any third is as likely under both."""
     log_true, log_other, log_rest = _log_odds(event)
     found = {-event.epsilon: log_other, 0.0: log_rest, event.epsilon: log_true}
@@ -31,6 +46,10 @@ def _pair(event: ManyWayResponse, lower: bool) -> RepeatedPair:
 
 
 def _divergences(event: ManyWayResponse, alphas: Floats) -> Floats:
+    if event.neighbours is Adjacency.ZERO_OUT:
+        losses, log_p = (np.array(each)[:, None] for each in _against_any(event))
+        to, back = (np.logaddexp.reduce(log_p + each, axis=0) for each in ((alphas - 1) * losses, -alphas * losses))
+        return np.asarray(np.maximum(np.maximum(to, back), 0.0) / (alphas - 1))
     log_true, log_other, _ = _log_odds(event)
     return three_points(event.epsilon, min(1.0, math.exp(log_true) + math.exp(log_other)), alphas)
 

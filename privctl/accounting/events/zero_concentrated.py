@@ -16,7 +16,9 @@ from privctl.domain.events import ZeroConcentratedDp
 def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
     """Divergences add up, so (xi, rho) do."""
     return ZeroConcentratedDp(
-        rho=math.fsum(e.steps * e.rho for e in events), xi=math.fsum(e.steps * e.xi for e in events)
+        rho=math.fsum(e.steps * e.rho for e in events),
+        xi=math.fsum(e.steps * e.xi for e in events),
+        neighbours=events[0].neighbours,
     )
 
 

@@ -75,13 +75,16 @@ def _convolve(
     h = plan.interval
     first = math.floor(plan.low / h)
     size = _fast_length(max(math.ceil(plan.high / h) - first + 1, *(len(g.log_p) for g in grids)))
-    log_scale, log_outside, parts = 0.0, -math.inf, []
+    log_scale, finite, parts = 0.0, 0.0, []
     for step, grid in zip(steps, grids, strict=True):
         tilted = grid.log_p + plan.tilt * h * (grid.first + np.arange(len(grid.log_p)))
         normaliser = log_sum(tilted)
         parts.append(StepSpectrum(np.exp(tilted - normaliser), grid.first, step.count))
         log_scale += step.count * (normaliser + (-64 if lower else 64) * UNIT_ROUNDOFF)
-        log_outside = float(np.logaddexp(log_outside, math.log(step.count) + grid.log_infinity))
+        infinite = math.exp(min(grid.log_infinity, 0.0))
+        finite += step.count * (math.log1p(-infinite) if infinite < 1 else -math.inf)
+    # Some step's loss is infinite, unless all are finite: 1 - prod (1 - mass), and rounding.
+    log_outside = math.log(-math.expm1(finite)) + 64 * UNIT_ROUNDOFF if finite < 0 else -math.inf
     composed = power(parts, size)
     log_scale, margin = log_scale + composed.log_factor, composed.margin
     # Entry i stands for the loss h * (offset + i), modulo the size; put the window's first loss at 0.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from privctl.accounting.pld.bounded_range import BoundedRange
 from privctl.accounting.pld.grid_plan import RepeatedPair, sketch_edges
 from privctl.accounting.pld.pairs import Array, Atoms, GaussianMixture, Laplace, Pair, Reversed, Sampled
 
@@ -22,6 +23,8 @@ def largest_loss(steps: Sequence[RepeatedPair]) -> float:
 def _largest_loss(pair: Pair) -> float:
     if isinstance(pair, Laplace):
         return 1 / pair.scale
+    if isinstance(pair, BoundedRange):
+        return pair.epsilon
     if isinstance(pair, Atoms):
         return math.inf if pair.infinite > 0 else pair.losses[-1]
     if isinstance(pair, Sampled):
@@ -36,6 +39,8 @@ def _smallest_loss(pair: Pair) -> float:
     """The least loss; -inf where there is none."""
     if isinstance(pair, Laplace):
         return -1 / pair.scale
+    if isinstance(pair, BoundedRange):
+        return -pair.epsilon
     if isinstance(pair, Atoms):
         return -math.inf if pair.infinite > 0 else pair.losses[0]
     if isinstance(pair, GaussianMixture):

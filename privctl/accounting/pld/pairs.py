@@ -83,12 +83,12 @@ class Laplace:
         at_most = np.where(edges < -epsilon, -np.inf, (inside - epsilon) / 2 - math.log(2))
         at_most = np.where(edges >= epsilon, 0.0, at_most)
         above = np.where(edges >= epsilon, -np.inf, np.log1p(-np.exp(np.minimum(at_most, -math.log(2)))))
-        log_p = _differences(at_most, above)
+        log_p = log_differences(at_most, above)
         # Under Q the same, mirrored: Q(loss <= l) = P(loss >= -l).
         q_above = np.where(edges >= epsilon, -np.inf, (-inside - epsilon) / 2 - math.log(2))
         q_above = np.where(edges < -epsilon, 0.0, q_above)
         q_at_most = np.where(edges < -epsilon, -np.inf, np.log1p(-np.exp(np.minimum(q_above, -math.log(2)))))
-        return log_p, _differences(q_at_most, q_above)
+        return log_p, log_differences(q_at_most, q_above)
 
     def span(self, log_tail: float) -> Span:
         """See ``Pair``."""
@@ -103,12 +103,14 @@ class Laplace:
 class Atoms:
     """Finitely many rising ``losses`` with logs ``log_p`` of their probabilities under P; under Q, log_p - losses.
 
-    The pair is its own mirror image. P, and Q, may have a mass ``infinite`` each where the other has none.
+    The pair is its own mirror image unless ``mirrored`` is False. P, and Q, may have a mass ``infinite`` each where the
+    other has none.
     """
 
     losses: tuple[float, ...]
     log_p: tuple[float, ...]
     infinite: float = 0.0
+    mirrored: bool = True
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``; a loss of -inf lies above edges of -inf, which stand for losses that nothing is below."""
@@ -354,7 +356,7 @@ def log_normal_cells(edges: Array) -> Array:
     return np.concatenate([below[:1], np.where(np.isnan(inside), -np.inf, inside), above[-1:]])
 
 
-def _differences(below: Array, above: Array) -> Array:
+def log_differences(below: Array, above: Array) -> Array:
     """Log masses of the cells from log P(<= edge) and log P(> edge), subtracting whichever is smaller."""
     with np.errstate(invalid="ignore", divide="ignore"):
         lower = below[1:] < above[:-1]

@@ -29,7 +29,7 @@ def single_step_epsilon(pair: Pair, delta: float) -> tuple[float, float] | None:
     if isinstance(pair, Symmetrized) and isinstance(pair.pair, Sampled):
         pair = pair.pair  # delta at epsilon >= 0 is that of its first order
     base, rate = (pair.base, pair.rate) if isinstance(pair, Sampled) else (pair, 1.0)
-    if not isinstance(base, Gaussian | Laplace | Atoms):
+    if not isinstance(base, Gaussian | Laplace | Atoms) or (isinstance(base, Atoms) and not base.mirrored):
         return None
     if isinstance(base, Atoms) and delta < rate * base.infinite:
         return 0.0 if delta >= rate * base.infinite * (1 - _ROUNDING) else math.inf, math.inf

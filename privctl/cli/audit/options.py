@@ -12,6 +12,7 @@ from audits import ATTACKS, FUSED, THOROUGH
 from privctl.cli.groups import complete_subcommands
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED32, Number, Whole
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
+from privctl.domain import ranges
 from privctl.domain.ranges import Range
 from privctl.models.choices import TaskName
 
@@ -125,12 +126,16 @@ QUERIES: tuple[Decorator, ...] = (
 )  # fmt: skip
 _EXTRACTION: tuple[Decorator, ...] = (
     click.option(
-        "--prefix-tokens", type=COUNT, metavar="N", default=50, show_default=True, help="Tokens given to the model."
+        "--prefix-tokens",
+        type=Whole(ranges.COUNT_OR_ZERO),
+        metavar="N",
+        help="Tokens given; by default 50, of a target none.",
     ),
     click.option(
         "--suffix-tokens", type=COUNT, metavar="N", default=50, show_default=True, help="Tokens it must reproduce."
     ),
-    click.option("--least-prefix", type=COUNT, metavar="N", help="Least prefix to accept of a short record."),
+    # refinements that docs/audits.md explains are hidden, as the help is a full screen
+    click.option("--least-prefix", type=COUNT, metavar="N", hidden=True),
     click.option(
         "--temperature", type=AMOUNT, metavar="T", default=1.0, show_default=True, help="Sampling temperature."
     ),
@@ -139,10 +144,13 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation; faster."),
     click.option("--exact-only", is_flag=True, help="Skip near-verbatim continuations; faster."),
     click.option("--adversarial", type=COUNT, metavar="N", help="Records of each file to search prefixes for; slow."),
-    click.option("--adversarial-budget", type=COUNT, metavar="N", help="Forward passes for each; 1000 by default."),
-    click.option(
-        "--adversarial-tokens", type=COUNT, metavar="N", help="Tokens of such a prefix; a quarter of the suffix's."
-    ),
+    click.option("--adversarial-budget", type=COUNT, metavar="N", hidden=True),
+    click.option("--adversarial-tokens", type=COUNT, metavar="N", hidden=True),
+    data_option("--prompts", "Prompts from outside, to go on from; repeatable."),
+    click.option("--divergence", is_flag=True, help="Prompts that repeat a word, and a control."),
+    click.option("--continuations", type=COUNT, metavar="N", help="Texts for each of these; 4 by default."),
+    click.option("--continuation-tokens", type=COUNT, metavar="N", hidden=True),
+    click.option("--sampling-seed", type=Whole(ranges.SEED), metavar="N", hidden=True),
     click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
 )
 _SECRETS: tuple[Decorator, ...] = (
@@ -176,7 +184,13 @@ SCORING: tuple[Decorator, ...] = (
     *(BASE, BASE_BITS, TASK, TEXT_COLUMN, LABEL_COLUMN, MAX_LENGTH, RESIZE, DEVICE),
 )  # fmt: skip
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE, BASE_BITS)
-EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS, BASE, BASE_BITS)
+EXTRACTION: tuple[Decorator, ...] = (
+    *(*_train(True), *_EXTRACTION, *QUERIES, LEAKS, BASE),
+    *(
+        click.option("--base-bits", type=_BITS, hidden=True),
+        click.option("--label-column", metavar="NAME", hidden=True),
+    ),
+)
 SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, BASE_BITS, _manifest(False), COMMITMENT, *QUERIES, TASK)
 ALL: tuple[Decorator, ...] = (
     *(*_sides(False), SPLIT, *_train(False), _manifest(False), *_book(False), CLAIM, LEAKS),

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 @DATA
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="Folder to write the split to.")
 @click.option(
-    "--records", type=COUNT, metavar="N", help="Draw N records only, and train on all others.  [default: all]"
+    "--records", type=COUNT, metavar="N",
+    help="Draw N records only, or N groups, and train on all others.  [default: all]",
+)  # fmt: skip
+@click.option(
+    "--group-by", metavar="FIELD", help="Throw one coin for all records with one value of FIELD, such as a user's."
 )
 @click.option(
     "--to-see",
     type=AMOUNT,
     metavar="EPSILON",
-    help="Claimed epsilon to be tested: says whether so many records could refute it, and how many could.",
+    help="Claimed epsilon to be tested: says whether so many coins could refute it, and how many could.",
 )
 @click.option("--delta", type=BELOW_ONE, default=1e-5, show_default=True, help="Delta of that claim; with --to-see.")
 @TEXT_COLUMN
@@ -37,6 +41,7 @@ def split(
     data: DataPath,
     output: Path,
     records: int | None,
+    group_by: str | None,
     to_see: float | None,
     delta: float,
     text_column: str | None,
@@ -51,19 +56,24 @@ def split(
     --split. The files and the manifest are readable by their owner only. Publish the printed commitment before
     training, and keep the manifest: whoever has it knows who is a member.
 
-    The number of records limits the epsilon that an audit can certify. --to-see says before training whether they can
-    refute a claim, and how many could.
+    With --group-by the audit is about groups, such as users: all of their records share a coin, and what it certifies
+    is the epsilon of a group, which is what retrain --unit FIELD guarantees.
+
+    The number of coins limits the epsilon that an audit can certify. --to-see says before training whether they can
+    refute a claim, and how many records, or groups, could.
 
     \b
     Example:
       privctl audit split data.jsonl -o split/ --records 2000 --to-see 4
+      privctl audit split chats.jsonl -o split/ --group-by user --to-see 4
       privctl audit membership model/ --split split/manifest.json
     """
     import json
 
     from audits.split.draw import SplitRequest, draw_split
-    from audits.split.manifest import NAME, read_split
-    from audits.split.power import USUAL_ATTACKS, split_power
+    from audits.split.drawn import read_split
+    from audits.split.manifest import NAME
+    from audits.split.power import powers_of
     from privctl.data.columns import Columns
     from privctl.domain.errors import CommandError
     from privctl.domain.shown import counted
@@ -72,18 +82,17 @@ def split(
 
     if to_see is None and given({"delta": delta}):
         raise CommandError("--delta is that of a claim to be tested; add --to-see with its epsilon, or remove --delta")
-    request = SplitRequest(data=data, folder=output, records=records, columns=Columns(text=text_column), force=force)
+    columns = Columns(text=text_column)
+    request = SplitRequest(data=data, folder=output, records=records, group_by=group_by, columns=columns, force=force)
     drawn = draw_split(request)
     train = drawn.train or drawn.members
-    powers = []
-    if to_see is not None:
-        single = len(read_split(output / NAME).single)
-        powers = [split_power(single, to_see, delta, attacks=n) for n in (USUAL_ATTACKS, 1) if single > 1]
+    powers = [] if to_see is None else powers_of(read_split(output / NAME), to_see, delta)
     if as_json:
         summary = {
             "commitment": drawn.commitment,
             "records": drawn.records,
             "members": drawn.included,
+            **({} if group_by is None else {"groups": drawn.groups, "member_groups": drawn.included_groups}),
             "train": str(output / train.name),
             "train_digest": train.digest,
             **({} if to_see is None else {"power": [encode_value(power) for power in powers]}),
@@ -91,25 +100,31 @@ def split(
         show(json.dumps(summary, indent=2) + "\n", as_json=True)
     else:
         members, others = counted(drawn.included, "member"), counted(drawn.records - drawn.included, "non-member")
+        if drawn.groups is not None and drawn.included_groups is not None:
+            members += f" in {counted(drawn.included_groups, 'group')}"
+            others += f" in {counted(drawn.groups - drawn.included_groups, 'group')}"
         click.echo(f"commitment: {drawn.commitment}\n\n{members}, {others}; train on {output / train.name}")
         if to_see is not None:
-            click.echo(f"\n{_whether_seen(powers)}")
+            click.echo(f"\n{_whether_seen(powers, 'records' if group_by is None else 'groups')}")
     note(f"wrote {' and '.join(map(str, request.written))}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
 
 
-def _whether_seen(powers: Sequence[SplitPower]) -> str:
-    """Whether an audit by all attacks, or by one of them, could refute the claim."""
+def _whether_seen(powers: Sequence[SplitPower], what: str) -> str:
+    """Whether an audit by all attacks, or by one of them, could refute the claim by so many coins of ``what``."""
     if not powers:
         return "fewer than 2 records occur once, and only these have coins of their own: no claim can be refuted"
     parts = []
     for power in powers:
         by = "one attack alone (--attack)" if power.attacks == 1 else f"the {power.attacks} attacks on a language model"
+        if power.of_each > 1:
+            by += f", {power.of_each} scores each,"
         could = "can" if power.ceiling > power.epsilon else "cannot"
-        needed = f"it takes {power.needed}" if power.needed is not None else "no number of records does"
+        needed = f"it takes {power.needed}" if power.needed is not None else f"no number of {what} does"
         parts.append(
             f"by {by} they {could}, as they certify at most {power.ceiling:.4g} if every guess is right; {needed}"
         )
     first = powers[0]
     claim = f"a claim of epsilon {first.epsilon:g} at delta {first.delta:g}"
-    return f"whether {first.records} records with a coin of their own can refute {claim}: {'. '.join(parts)}"
+    own = "records with a coin of their own" if what == "records" else "groups"
+    return f"whether {first.coins} {own} can refute {claim}: {'. '.join(parts)}"

@@ -17,7 +17,8 @@ from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.reports.parameters import AuditParameters, ParametersError, TrainingParameters, parameters_as
+from verify.canary_bounds import of_split
 from verify.drawn_split import drawn_from
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
@@ -59,9 +60,35 @@ def is_lower_bound(item: Evidence) -> bool:
     )
 
 
+def is_group_bound(item: Evidence) -> bool:
+    """Whether ``item`` bounds the epsilon of a group of records from below."""
+    return item.bound is not Bound.TWO_SIDED and item.quantity.startswith("epsilon of a group, ")
+
+
 def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
-    """The certified lower bounds on epsilon for one record."""
-    return evidence_of(case, is_lower_bound)
+    """The certified lower bounds on epsilon for one example of the model's trainings: a record, or a group.
+
+    Where all records with one value of a field were one example, coins of single records bound something else.
+    """
+    units = {_unit_of(each) for each in case.history if each.report.step == "retrain"}
+    found = []
+    for report, i, item in evidence_of(case, lambda each: is_lower_bound(each) or is_group_bound(each)):
+        try:
+            stated = parameters_as(AuditParameters, report.report)
+        except ParametersError:
+            stated = AuditParameters()
+        of_records = is_lower_bound(item) and not (of_split(item, stated) and units - {None})
+        if of_records or (is_group_bound(item) and units == {stated.group_by}):
+            found.append((report, i, item))
+    return found
+
+
+def _unit_of(training: LoadedReport) -> str | None:
+    """The field whose values made the examples of a training; None where each record was one, or it does not say."""
+    try:
+        return parameters_as(TrainingParameters, training.report).unit
+    except ParametersError:
+        return None
 
 
 def auc(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
@@ -118,13 +145,13 @@ def disclosure(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
 
 
 def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
-    """The certified lower bound on epsilon: its lower end is what counts."""
+    """The certified lower bound on epsilon of one example: its lower end is what counts."""
     limit = policy.max_epsilon_lower_bound
     if limit is None:
         return
     items = lower_bounds(case)
     if not items:
-        yield _missing(case, policy, LOWER_BOUND, "a lower bound on epsilon (privctl audit --canaries)")
+        yield _missing(case, policy, LOWER_BOUND, "a lower bound on epsilon (privctl audit --canaries, or --split)")
     passed: list[_EvidenceItem] = []
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.lower is not None else "it has no lower bound")

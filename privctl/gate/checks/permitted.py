@@ -96,7 +96,7 @@ def _beyond(item: Evidence, holding: Sequence[Guarantee]) -> bool:
     """Whether an attack is certain to do better than one of the guarantees allows, or does not show that it is not."""
     if item.method in leakage.BASELINES:
         return False
-    if leakage.is_lower_bound(item):
+    if leakage.is_lower_bound(item) or leakage.is_group_bound(item):
         return item.lower is not None and item.lower > _least_epsilon(holding, item.details.get("delta", 0.0))
     allowed = _allowance(item)
     if allowed is None or item.lower is None:

@@ -14,9 +14,11 @@ from privctl.gate.settings import POWERS
 RULE = "min_power"
 #: The verdict on extraction goes by the first; the second is all there is without held-out text.
 _BEYOND, _ALONE = "rate beyond held-out text", "rate on training text"
+#: By records' own beginnings; what other prompts open is another question.
+_EXTRACTION = "extraction"
 _CHOSEN: dict[str, Callable[[Evidence], bool]] = {
     "auc": is_attack,
-    "extraction": lambda item: item.quantity in (_BEYOND, _ALONE),
+    "extraction": lambda item: item.method == _EXTRACTION and item.quantity in (_BEYOND, _ALONE),
     "epsilon": is_lower_bound,
 }
 _NAMES = {"auc": "an AUC", "extraction": "an extraction rate", "epsilon": "an epsilon"}

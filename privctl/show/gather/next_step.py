@@ -105,12 +105,13 @@ def _split_again(report: PrivacyReport, undecided: Verdict) -> NextStep:
     """A drawn split cannot grow once a model is trained: more records are another split, and another training."""
     if _OTHER_DATA in undecided.reason:
         return NextStep(advice="audit the model that was trained on the members of this split")
-    enough = _enough(report)
-    number = str(sum(enough)) if enough else "RECORDS"
+    enough, field = _enough(report), _settings(report).group_by
+    what, groups = ("records", ()) if field is None else ("groups", ("--group-by", field))
+    number = str(sum(enough)) if enough else what.upper()
     return NextStep(
-        advice=f"draw a split of {f'about {number}' if enough else 'more'} records, train on its members, and audit "
+        advice=f"draw a split of {f'about {number}' if enough else 'more'} {what}, train on its members, and audit "
         "that model; without so many, plant canaries",
-        command=_call("audit", "split", "DATA.jsonl", "--records", number, "-o", "split-2"),
+        command=_call("audit", "split", "DATA.jsonl", *groups, "--records", number, "-o", "split-2"),
     )
 
 

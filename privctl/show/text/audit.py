@@ -14,6 +14,7 @@ from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
 from privctl.show.leaks import WITHOUT_MODEL, exit_sentence, is_claim
 from privctl.show.plain import escape_hidden
+from privctl.show.text.leaking_groups import if_groups_went
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
 #: What a claim of privacy is, and what a hypothesis that every audit tests; only the former decide the exit code.
@@ -69,7 +70,8 @@ def audit_text(
     parts += ["\n", *(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst)]
     if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
         parts.append("\n" + _leaking(records, verbose=verbose))
-    parts.append(_if_repetitions_went(records))
+    of_groups = any(record.records is not None for record in records)
+    parts.append(if_groups_went(records) if of_groups else _if_repetitions_went(records))
     missing = [(item.method, item.quantity, item.reason) for item in report.evidence if item.reason]
     missing += [(item.what, "", item.reason) for item in report.omissions]
     if missing:
@@ -119,10 +121,12 @@ def _leaking(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
     shown = records[:_RECORDS]
     attacks = list(dict.fromkeys(attack for record in shown for attack in record.scores))[:_ATTACKS]
     explained = ["why"] if any(record.reasons for record in shown) else []
+    sized = ["records"] if any(record.records is not None for record in shown) else []
     rows = [
         (
             record.file,
             str(record.line),
+            *("-" if record.records is None else str(record.records) for _ in sized),
             {True: "yes", False: "no", None: "-"}[record.extracted],
             *(number(record.scores.get(attack), 3) for attack in attacks),
             number(next(iter(record.nonmembers_as_high.values()), None), 3),
@@ -130,11 +134,12 @@ def _leaking(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
         )
         for record in shown
     ]
-    text = table(("file", "line", "word for word", *attacks, "as high", *explained), rows)
+    text = table(("file", "line", *sized, "word for word", *attacks, "as high", *explained), rows)
     if attacks:
         text += paragraph(
-            f"The {len(shown)} records that leak most, with their scores; as high: the share of non-members whose "
-            "score by the first attack is at least as high. --leaks FILE writes all records and attacks.",
+            f"The {len(shown)} {'groups' if sized else 'records'} that leak most, with their scores; as high: the "
+            "share of non-members whose score by the first attack is at least as high. --leaks FILE writes all of "
+            "them, by all attacks.",
             indent=2, hanging=2,
         )  # fmt: skip
     return text

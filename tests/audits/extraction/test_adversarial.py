@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 from audits.extraction import adversarial
 from audits.extraction.adversarial import Adversary, OptimizedPrefixes, optimized_prefixes
 from audits.extraction.greedy import GreedyMatches
-from audits.extraction.opened import BEYOND, METHOD, BothSides, of_prefixes
+from audits.extraction.opened import METHOD, BothSides, of_prefixes
+from audits.extraction.summary import BEYOND
 from audits.findings import Findings
 from audits.statistics.two_rates import fisher
 from privctl.domain.errors import CommandError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig
 
-from audits.extraction import near
+from audits.extraction import decoding, near
 from audits.extraction.distance import EditDistance, string_distances
 from audits.extraction.near import FARTHEST, near_matches
 from audits.extraction.summary import NEAR_BEYOND, near_quantity
@@ -93,12 +93,12 @@ def mamba(folder: Path) -> LanguageModel:
     ["llama", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gpt2", "gemma2", "sliding")), "mamba"],
 )
 def test_what_is_compared_is_what_generate_writes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near, "_TOGETHER", 7)
+    monkeypatch.setattr(decoding, "TOGETHER", 7)
     if kind in ("sliding", "mamba"):
         model = sliding() if kind == "sliding" else mamba(tmp_path)
     else:
         model = load_model(save_model(tmp_path, kind), device="cpu")
-    monkeypatch.setattr(near, "_texts", lambda _, tokens: [" ".join(map(str, ids)) for ids in tokens])
+    monkeypatch.setattr(near, "decoded", lambda _, tokens: [" ".join(map(str, ids)) for ids in tokens])
     random = np.random.default_rng(0)
     decoded = generated(model, random.integers(3, SIZE, (40, PREFIX)), LENGTH)
     rows = decoded.copy()

@@ -14,7 +14,7 @@ from audits.extraction.audit import ExtractionAudit, ExtractionRequest
 from audits.extraction.law import SamplingLaw
 from audits.extraction.reach import detectable
 from audits.extraction.summary import CUED, QueryBudget
-from audits.extraction.windows import SkippedReason, cues, sample, shape_of
+from audits.extraction.windows import SkippedReason, cues, sample, text_shape
 from audits.findings import Findings
 from audits.scores.causal import CausalScorer
 from audits.scores.scorer import compute_scores, plan_scoring
@@ -205,7 +205,7 @@ def test_texts_are_split_by_tokens_not_by_characters(model: LanguageModel, tmp_p
         path=model.path, folder=model.folder, network=model.network, tokenizer=Merging(), device=model.device
     )
     train = write_jsonl(tmp_path / "train.jsonl", ["aabab"])
-    (row,) = sample(odd, shape_of(odd, 1, 2, None), train, limit=None, seed=0).rows
+    (row,) = sample(odd, text_shape(odd, 1, 2, None), train, limit=None, seed=0).rows
     assert row.tolist() == [0, 2, 2]
     halves = merging.encode_batch(["aa", "bab"])
     assert [*halves[0].ids, *halves[1].ids] == [0, 0, 1, 2], "cutting the string would ask for tokens that never came"

@@ -12,17 +12,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from audits import load_attack
 from audits.findings import Findings
+from audits.membership import groups
+from audits.membership.attack import ScoreAttack, Settings
 from audits.membership.audit import MembershipAudit, MembershipRequest
-from audits.membership.groups import highest, read_groups, weighed
+from audits.membership.baseline import GUARD, baseline
+from audits.membership.groups import Grouping, grouped, highest, read_groups, weighed
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.max_t import max_t, rank_statistics
 from privctl.cli import run
 from privctl.data.columns import USUAL
+from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from tests.audits.membership.planted import Ruled
+from tests.audits.membership.test_attacks import table
+from tests.audits.tiny import sentences
 from verify.audited_groups import check_groups
 
 FEW = ("loss", "min-k")
@@ -157,6 +164,34 @@ def test_groups_are_wholly_on_one_side(tmp_path: Path) -> None:
         read_groups("person", members, others, USUAL)
 
 
+def doubted(seed: int, spreads: tuple[float, float], users: int = 24) -> bool:
+    """Whether the blind baseline doubts ``users`` a side whose log sizes differ in nothing but ``spreads``."""
+    source = np.random.default_rng([seed, users])
+    logarithms = np.concatenate([source.normal(1.6, spread, users) for spread in spreads])
+    sizes = np.maximum(1, np.exp(logarithms).round()).astype(int)
+    index, member = np.repeat(np.arange(2 * users), sizes), np.repeat(np.arange(2 * users) < users, sizes)
+    scores = source.normal(size=len(index))
+    of_records = table(scores[member] - 9, scores[~member] - 9)
+    records = [Record(i, text) for i, text in enumerate(sentences(len(index), seed + 1000))]
+    candidates = groups._candidates(replace(of_records, records=records, reference=None), index)
+    return baseline(candidates, Settings()).p_value <= GUARD
+
+
+def test_users_of_other_sizes_are_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the spread of their sizes too, which the logarithm alone does not show."""
+    seeds = range(6)
+    assert sum(doubted(seed, (0.25, 0.75)) for seed in seeds) >= 5
+    of_both = groups._of_size
+    monkeypatch.setattr(groups, "_of_size", lambda sizes: of_both(sizes)[:, :1])
+    assert sum(doubted(seed, (0.25, 0.75)) for seed in seeds) <= 4
+
+
+@pytest.mark.slow
+def test_users_of_like_sizes_are_doubted_as_often_as_the_guard_says() -> None:
+    """Of 150 data sets 30 on average; less than 15 or more than 45 are once in 300."""
+    assert 15 <= sum(doubted(seed, (0.5, 0.5)) for seed in range(150)) <= 45
+
+
 def test_what_cannot_be_asked_of_groups_is_said(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="--attack midpoint cannot be run: it sets a threshold for single records"):
         audited(tmp_path, Users(rule=nothing), users=10, attacks=("midpoint",))
@@ -205,3 +240,22 @@ def test_a_split_of_records_has_no_groups(report_path: Path, capfd: pytest.Captu
     assert run(["audit", "split", str(data), "-o", str(folder), "-q"]) == 0
     assert run(["audit", "membership", "m", "--split", str(folder / "manifest.json"), "--group-by", "user"]) == 2
     assert "threw a coin for each record" in capfd.readouterr().err
+
+
+def test_shadow_models_scores_of_records_are_joined_by_group() -> None:
+    """LiRA scores each record by itself, and a group by all of its own or by the highest."""
+    source = np.random.default_rng(4)
+    candidates = table(source.normal(-4.5, 0.5, 12), source.normal(-5, 0.5, 12))
+    records = [Record(i % 12 + 1, f"w{i} w{i % 5}") for i in range(24)]
+    lines = replace(candidates.table, line=np.arange(24, dtype=np.int64) % 12 + 1)
+    candidates = replace(candidates, table=lines, records=records, digests=[record.digest for record in records])
+    names = {(side, line): f"{side}{line // 4}" for side in (True, False) for line in range(1, 13)}
+    grouping = Grouping(field="user", names=names)
+    attack = load_attack("lira")
+    groups, attacks = grouped(candidates, grouping, [attack], Settings())
+    scores = {each.name: each.blindly(groups, Settings()) for each in attacks if isinstance(each, ScoreAttack)}
+    assert isinstance(attack, ScoreAttack)
+    of_records, index = attack.blindly(candidates, Settings()), grouping.index(candidates)
+    assert scores.keys() == {"lira", "lira-top"}
+    assert np.array_equal(scores["lira"], weighed(of_records, index))
+    assert np.array_equal(scores["lira-top"], highest(of_records, index))

@@ -145,19 +145,19 @@ def test_a_network_that_looks_ahead_is_refused(llama: Path) -> None:
 def test_what_is_left_out_is_counted_with_its_line(llama: Path) -> None:
     model = load_model(llama, device="cpu")
     members = records(["w1 w2 w3", "w4 w5", "w1 w2 w3", "w9", "w6 w7"])
-    nonmembers = records(["w6 w7", "w8 w9 w1", "w8 w9 w1"])
+    nonmembers = records(["w6 w7", "w8 w9 w1", "w8 w9 w1", "w2 w8"])
     table = score(model, prepare(CausalSubject(model), members, nonmembers))
     assert table.skip_counts() == {
         (True, Skip.TOO_SHORT): 1,
-        (True, Skip.DUPLICATE): 1,
+        (True, Skip.REPEATED): 2,
         (True, Skip.IN_BOTH): 1,
-        (False, Skip.DUPLICATE): 1,
+        (False, Skip.REPEATED): 2,
         (False, Skip.IN_BOTH): 1,
     }
-    assert table.line.tolist() == [1, 2, 2]
-    assert table.member.tolist() == [True, True, False]
-    assert sorted(table.skipped_line[table.skipped_member].tolist()) == [3, 4, 5]
-    assert table.samples == {"members": 2, "nonmembers": 1}
+    assert table.line.tolist() == [2, 4]
+    assert table.member.tolist() == [True, False]
+    assert sorted(table.skipped_line[table.skipped_member].tolist()) == [1, 3, 4, 5]
+    assert table.samples == {"members": 1, "nonmembers": 1}
 
 
 def test_bos_makes_one_token_enough(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from audits.findings import Findings
 from audits.record_scores import ScoreColumns, run_record_scores
 from audits.split.bounds import DrawnScores
 from audits.split.draw import SplitRequest, draw_split
+from audits.split.drawn import DrawnSplit, read_split
 from audits.split.findings import split_findings
-from audits.split.manifest import DrawnSplit, read_split
 from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
@@ -43,7 +43,7 @@ def rows(split: DrawnSplit, shift: float, seed: int = 0) -> Rows:
     source = np.random.default_rng(seed)
     return [
         (f"{'members' if member else 'nonmembers'}:{line}", int(member), shift * member + source.normal())
-        for member, line in sorted(split.single)
+        for member, line in sorted(split.coins)
     ]
 
 

@@ -19,7 +19,8 @@ from audits.canaries.design import canaries_to_refute, power_ceiling, register
 from audits.membership.baseline import BLIND, LENGTH, Baseline
 from audits.membership.verdict import verdict
 from audits.split.draw import SplitRequest, draw_split
-from audits.split.manifest import commitment_of, encode_manifest, read_manifest, read_split
+from audits.split.drawn import read_split
+from audits.split.manifest import commitment_of, encode_manifest, read_manifest
 from audits.split.power import USUAL_ATTACKS
 from audits.split.premises import of_training, premises
 from privctl.cli import run
@@ -73,7 +74,7 @@ def test_what_a_split_can_refute_is_said_before_training(tmp_path: Path, capfd: 
     assert "by one attack alone (--attack) they can," in said
     assert run([*call, "--to-see", "4", "--json", "-q"]) == 0
     all_six, one = json.loads(capfd.readouterr().out)["power"]
-    assert (all_six["attacks"], one["attacks"], one["records"]) == (6, 1, 299)
+    assert (all_six["attacks"], one["attacks"], one["coins"]) == (6, 1, 299)
     # What an audit may certify with every guess right: as much as its bounds do at their share of the error.
     for count, can in ((all_six["needed"], True), (all_six["needed"] - 1, False)):
         assert (power_ceiling(register([1] * count), 1e-5, 0.05 / 2 / 6) > 4) is can
@@ -95,7 +96,7 @@ def test_copies_of_a_record_share_its_coin(tmp_path: Path) -> None:
     assert len(members) + len(others) == 100
     of_both = (("members", members), ("nonmembers", others))
     once = {(side == "members", n) for side, each in of_both for n, x in enumerate(each, 1) if each.count(x) == 1}
-    assert once == read_split(split / "manifest.json").single
+    assert once == set(read_split(split / "manifest.json").coins)
     assert len(once) == 0
 
 

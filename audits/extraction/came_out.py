@@ -1,0 +1,155 @@
+"""Which records come out in what a model wrote: one pass over a file, for several sets of prompts at once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.extraction.spans import SpanIndex, Spans
+from audits.scores.rows import decoded
+from privctl.domain.progress import Advance, silent
+from privctl.models.language import LanguageModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CameOut:
+    """What comes out of a file's records in the texts of one set of prompts.
+
+    ``record`` and ``text`` are pairs [pairs], ``verbatim`` [pairs] those word for word. ``characters`` [records] are
+    those of each record that stand word for word in any text, ``longest`` [records] the tokens of its longest stretch.
+    """
+
+    record: NDArray[np.int64]
+    text: NDArray[np.int64]
+    verbatim: NDArray[np.bool_]
+    characters: NDArray[np.int64]
+    longest: NDArray[np.int64]
+
+    def records(self, chosen: NDArray[np.bool_], *, nearly: bool) -> NDArray[np.bool_]:
+        """Which of the ``chosen`` records [records] come out, word for word or ``nearly`` so."""
+        found = np.zeros(len(chosen), dtype=np.bool_)
+        found[self.record if nearly else self.record[self.verbatim]] = True
+        return found & chosen
+
+    def texts(self, chosen: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
+        """Which of ``count`` texts give one of the ``chosen`` records word for word."""
+        found = np.zeros(count, dtype=np.bool_)
+        found[self.text[self.verbatim & chosen[self.record]]] = True
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedFile:
+    """The records of a file that are long enough for a span, and what comes out of them for each set of prompts.
+
+    ``digest`` [records] tells their tokens apart, ``known`` [records] have a span in the prompts already. ``short``
+    records are not among them.
+    """
+
+    line: NDArray[np.int64]
+    digest: NDArray[np.uint64]
+    known: NDArray[np.bool_]
+    short: int
+    came_out: tuple[CameOut, ...]
+
+
+def search(
+    model: LanguageModel,
+    batches: Iterable[tuple[Sequence[int], Sequence[NDArray[np.int64]]]],
+    least: int,
+    indexes: Sequence[SpanIndex],
+    prompts: SpanIndex,
+    advance: Advance = silent,
+) -> SearchedFile:
+    """Look for spans of the records in ``batches`` (lines and tokens) in each of ``indexes``, and in the ``prompts``.
+
+    ``advance`` counts records. A record of fewer than ``least`` tokens is only counted.
+    """
+    lines: list[int] = []
+    digests: list[int] = []
+    known: list[NDArray[np.bool_]] = []
+    short = 0
+    found: list[list[tuple[Spans, int, NDArray[np.int64]]]] = [[] for _ in indexes]
+    for numbers, rows in batches:
+        kept = [(line, row) for line, row in zip(numbers, rows, strict=True) if len(row) >= least]
+        short += len(rows) - len(kept)
+        tokens = [row for _, row in kept]
+        seen = np.zeros(len(kept), dtype=np.bool_)
+        seen[prompts.search(tokens).record] = True
+        known.append(seen)
+        for of_index, index in zip(found, indexes, strict=True):
+            spans = index.search(tokens)
+            of_index.append((spans, len(lines), _characters(model, spans, tokens)))
+        lines += [line for line, _ in kept]
+        digests += [_digest(row) for row in tokens]
+        advance(len(rows))
+    return SearchedFile(
+        line=np.array(lines, dtype=np.int64),
+        digest=np.array(digests, dtype=np.uint64),
+        known=np.concatenate([np.zeros(0, dtype=np.bool_), *known]),
+        short=short,
+        came_out=tuple(_joined(each, len(lines)) for each in found),
+    )
+
+
+def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
+    """Which records [records] of each file count: different ones, in no other file, and not known from the prompts."""
+    found = []
+    for number, file in enumerate(files):
+        once = np.zeros(len(file.digest), dtype=np.bool_)
+        once[np.unique(file.digest, return_index=True)[1]] = True
+        others = [other.digest for place, other in enumerate(files) if place != number]
+        found.append(once & ~file.known & ~np.isin(file.digest, np.concatenate([np.zeros(0, np.uint64), *others])))
+    return found
+
+
+def drawn(file: SearchedFile, among: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:
+    """``count`` of the records ``among`` [records], drawn by numpy's PCG64 under ``seed``; those of more hold fewer."""
+    places = np.flatnonzero(among)
+    order = places[np.argsort(file.digest[places], kind="stable")]  # whatever order the file has
+    chosen = np.zeros(len(among), dtype=np.bool_)
+    chosen[np.random.default_rng(seed).permutation(order)[:count]] = True
+    return chosen
+
+
+def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Record, characters that stand word for word in a text, and tokens of the longest stretch, [records, 3]."""
+    found = []
+    sure = np.flatnonzero(spans.verbatim)
+    for record in np.unique(spans.record[sure]).tolist():
+        some = sure[spans.record[sure] == record]
+        covered = np.zeros(len(rows[record]) + 1, dtype=np.int64)
+        np.add.at(covered, spans.start[some], 1)
+        np.add.at(covered, spans.stop[some], -1)
+        inside = np.cumsum(covered[:-1]) > 0
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]])))
+        stretches = [rows[record][a:b] for a, b in edges.reshape(-1, 2).tolist()]
+        characters = sum(map(len, decoded(model, stretches)))
+        found.append((record, characters, int((spans.stop[some] - spans.start[some]).max())))
+    return np.array(found, dtype=np.int64).reshape(-1, 3)
+
+
+def _joined(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int) -> CameOut:
+    """Each pair of record and text once; ``parts`` are the batches, with the records before each."""
+    empty = np.zeros(0, dtype=np.int64)
+    record = np.concatenate([empty, *(spans.record + before for spans, before, _ in parts)])
+    text = np.concatenate([empty, *(spans.text for spans, _, _ in parts)])
+    verbatim = np.concatenate([empty.astype(np.bool_), *(spans.verbatim for spans, _, _ in parts)])
+    pairs, which = np.unique(np.stack([record, text]), axis=1, return_inverse=True)
+    sure = np.zeros(pairs.shape[1], dtype=np.bool_)
+    sure[which.ravel()[verbatim]] = True
+    sizes = np.zeros((records, 2), dtype=np.int64)
+    for _, before, characters in parts:
+        sizes[characters[:, 0] + before] = characters[:, 1:]
+    return CameOut(record=pairs[0], text=pairs[1], verbatim=sure, characters=sizes[:, 0], longest=sizes[:, 1])
+
+
+def _digest(row: NDArray[np.int64]) -> int:
+    return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest(), "little")

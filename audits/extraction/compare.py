@@ -1,0 +1,69 @@
+"""The one way to judge what a search opens: Fisher's exact test of training text against held-out text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from audits.extraction.summary import UncertainCount
+from audits.statistics.metrics import CLOPPER_PEARSON
+from audits.statistics.two_rates import FISHER, detectable_share, fisher
+from privctl.domain.evidence import Bound, Evidence
+
+
+def beyond(
+    method: str,
+    quantity: str,
+    ours: UncertainCount,
+    theirs: UncertainCount,
+    confidence: float,
+    sides: tuple[str, str] = ("training", "held_out"),
+) -> Evidence:
+    """Whether more of ``ours`` come out than of ``theirs``, the two ``sides``. Undecided texts count against it."""
+    level = 1 - confidence
+    p_value = fisher(ours.least, ours.total, theirs.most, theirs.total)
+    reach = detectable_share(ours.total, theirs.total, level)
+    return Evidence(
+        method=method,
+        quantity=quantity,
+        estimate=ours.extracted / ours.total - theirs.extracted / theirs.total,
+        confidence=confidence,
+        bound=Bound.NONE,
+        interval=FISHER,
+        samples=dict(zip(sides, (ours.total, theirs.total), strict=True)),
+        details={
+            f"{sides[0]}_texts": ours.total,
+            f"{sides[0]}_extracted": ours.extracted,
+            f"{sides[0]}_least": ours.least,
+            f"{sides[1]}_texts": theirs.total,
+            f"{sides[1]}_extracted": theirs.extracted,
+            f"{sides[1]}_most": theirs.most,
+            "p_value": p_value,
+            "level": level,
+            "detected": float(p_value <= level),
+            "chance": 0.0,
+            **({} if reach is None else {"detectable": reach}),
+        },
+    )
+
+
+def rate(
+    method: str,
+    side: str,
+    count: UncertainCount,
+    confidence: float,
+    samples: Mapping[str, int],
+    details: Mapping[str, float],
+) -> Evidence:
+    """The rate at which texts of one ``side`` come out, with its interval."""
+    lower, upper = count.interval(1 - confidence)
+    return Evidence(
+        method=method,
+        quantity=f"rate on {side} text",
+        estimate=count.extracted / count.total,
+        lower=lower,
+        upper=upper,
+        confidence=confidence,
+        interval=CLOPPER_PEARSON,
+        samples=samples,
+        details={"texts": count.total, "extracted": count.extracted, **details},
+    )

@@ -1,0 +1,190 @@
+"""Decoding one token after another, for whoever chooses the tokens: the one way in which extraction lets models write.
+
+Keys and values are kept where a network keeps nothing else, so that texts that end early are dropped from the batch.
+Other networks are run by transformers' own loop, which is made to take the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from transformers import EncoderDecoderCache, GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+from transformers.modeling_outputs import BaseModelOutput
+
+from audits.scores.forward import Batching, trunk_and_head
+from privctl.models.language import LanguageModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Texts continued together on a CPU: each step reads all weights once.
+TOGETHER = 128
+
+#: Logits [texts, vocabulary] of the texts that go on -> the token [texts] of each, and the places of those that go on.
+Choose = Callable[[torch.Tensor], "tuple[torch.Tensor, NDArray[np.int64]]"]
+
+
+class Decoder(Protocol):
+    """Writes what follows prompts of one length."""
+
+    def together(self, length: int) -> int:
+        """How many texts of ``length`` tokens to continue at once."""
+
+    def decode(self, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
+        """Continue ``prompts`` [texts, length] by at most ``steps`` tokens; False where the network cannot be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDecoder:
+    """Of a causal model; ``halves`` are the network's trunk and head where it is just these."""
+
+    model: LanguageModel
+    halves: tuple[Any, Any] | None
+
+    @classmethod
+    def of(cls, model: LanguageModel) -> TextDecoder:
+        """The decoder of ``model``. Raises InputError for a network that is not causal."""
+        return cls(model=model, halves=trunk_and_head(model))
+
+    def together(self, length: int) -> int:
+        """See ``Decoder``; a network that is run whole gives logits of all positions of the prompt."""
+        most = _most(self.model)
+        logits = 8 * Batching.on(self.model.device).logits // (length * self.model.vocabulary)
+        return most if self.halves is not None else max(1, min(most, logits))
+
+    def decode(self, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
+        """See ``Decoder``."""
+        logits, cache = self._next(prompts, None)
+        if not _selectable(cache):
+            return _generated(self.model.network, prompts, steps, choose)
+        for step in range(steps):
+            chosen, kept = choose(logits)
+            if not len(kept) or step == steps - 1:
+                break
+            if len(kept) < len(chosen):
+                places = torch.from_numpy(kept).to(chosen.device)
+                chosen = chosen[places]
+                cache.batch_select_indices(places)
+            logits, cache = self._next(chosen[:, None], cache)
+        return True
+
+    def _next(self, ids: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
+        """Logits [texts, vocabulary] after ``ids`` [texts, new], and what is kept for the tokens after these."""
+        if self.halves is None:
+            out = self.model.network(input_ids=ids, past_key_values=cache, use_cache=True)
+            return out.logits[:, -1], getattr(out, "past_key_values", None)
+        trunk, head = self.halves
+        out = trunk(input_ids=ids, past_key_values=cache, use_cache=True)
+        return head(out.last_hidden_state[:, -1]), getattr(out, "past_key_values", None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetDecoder:
+    """Of a sequence-to-sequence model: the last ``given`` ids of a prompt are the decoder's, those before the source's.
+
+    The first of these is what the decoder begins with.
+    """
+
+    model: LanguageModel
+    given: int
+
+    def together(self, length: int) -> int:
+        """See ``Decoder``."""
+        return _most(self.model)
+
+    def decode(self, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
+        """See ``Decoder``."""
+        network = self.model.network
+        ids = prompts[:, -self.given :]
+        mask = torch.ones_like(prompts[:, : -self.given])
+        hidden = network.get_encoder()(input_ids=prompts[:, : -self.given], attention_mask=mask).last_hidden_state
+        cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        for step in range(steps):
+            out = network(
+                encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+                attention_mask=mask,
+                decoder_input_ids=ids,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = out.past_key_values
+            chosen, kept = choose(out.logits[:, -1])
+            if not len(kept) or step == steps - 1:
+                break
+            if len(kept) < len(chosen):
+                places = torch.from_numpy(kept).to(chosen.device)
+                chosen, hidden, mask = chosen[places], hidden[places], mask[places]
+                cache.batch_select_indices(places)
+            ids = chosen[:, None]
+        return True
+
+
+def batches_of_one_length(
+    rows: Sequence[NDArray[np.int64]], places: NDArray[np.int64], together: int
+) -> Iterator[NDArray[np.int64]]:
+    """Rows at ``places``, those of one length together: what is kept of them does not support padding."""
+    lengths = np.array([len(rows[i]) for i in places], dtype=np.int64)
+    for length in np.unique(lengths):
+        alike = places[lengths == length]
+        yield from (alike[start : start + together] for start in range(0, len(alike), together))
+
+
+def _most(model: LanguageModel) -> int:
+    return TOGETHER if model.device.type == "cpu" else 16 * TOGETHER
+
+
+def _selectable(cache: Any) -> bool:
+    """Whether all that is kept are keys and values, from which the texts that go on can be selected."""
+    layers = getattr(cache, "layers", None) or [None]
+    return all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)
+
+
+class _ForcedTokens(LogitsProcessor):  # type: ignore[misc]
+    """Makes transformers' argmax the token that ``choose`` takes; a text that does not go on gets any."""
+
+    def __init__(self, choose: Choose, texts: int) -> None:
+        self._choose = choose
+        self._alive = np.arange(texts)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, 0] = 0
+        if len(self._alive):
+            places = torch.from_numpy(self._alive).to(scores.device)
+            chosen, kept = self._choose(scores[places])
+            forced[places, 0] = -torch.inf
+            forced[places, chosen] = 0
+            self._alive = self._alive[kept]
+        return forced
+
+
+def _generated(network: Any, prompts: torch.Tensor, steps: int, choose: Choose) -> bool:
+    """The same by transformers' own loop, for networks that keep something else than keys and values."""
+    processor = LogitsProcessorList([_ForcedTokens(choose, len(prompts))])
+    try:
+        with _plain_decoding(network, steps):
+            network.generate(prompts, attention_mask=torch.ones_like(prompts), logits_processor=processor)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, AttributeError):
+        return False  # some architectures have no such loop
+    return True
+
+
+@contextmanager
+def _plain_decoding(network: Any, tokens: int) -> Iterator[None]:
+    """Raw argmax for so many tokens: a model's generation configuration may suppress or punish some."""
+    before = network.generation_config
+    network.generation_config = GenerationConfig(
+        do_sample=False, max_new_tokens=tokens, eos_token_id=None, pad_token_id=0
+    )
+    try:
+        yield
+    finally:
+        network.generation_config = before

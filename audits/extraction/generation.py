@@ -1,0 +1,122 @@
+"""What a model writes after prompts, once by argmax and otherwise drawn: the queries of an attacker without records."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from audits.extraction.decoding import TextDecoder, batches_of_one_length
+from audits.extraction.law import SamplingLaw, draw
+from audits.scores.forward import enough_memory
+from privctl.domain.progress import Advance, silent
+from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.parallel import ALONE, Workers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """Each prompt is continued ``count`` times by at most ``tokens`` tokens: once by argmax, else drawn by ``law``.
+
+    Without a ``seed`` the draws begin with one from the operating system.
+    """
+
+    count: int
+    tokens: int
+    law: SamplingLaw
+    seed: int | None = None
+
+    def seeded(self, workers: Workers) -> int:
+        """The seed of the draws, the same in all processes."""
+        if self.seed is not None:
+            return self.seed
+        return int.from_bytes(workers.once(lambda: os.urandom(8)), "little") >> 1
+
+
+def continuations(
+    model: LanguageModel,
+    prompts: Sequence[NDArray[np.int64]],
+    queries: Queries,
+    seed: int,
+    workers: Workers = ALONE,
+    advance: Advance = silent,
+) -> list[NDArray[np.int64]] | None:
+    """What is written after each of ``prompts``: ``queries.count`` texts of each, the one by argmax first.
+
+    A text ends before the end-of-text token. What is drawn depends on ``seed``, prompt and number alone, not on the
+    batch. ``advance`` counts tokens. None for a network that transformers cannot generate with.
+    """
+    every, count, steps = np.arange(len(prompts)), queries.count, queries.tokens
+
+    def written(some: Sequence[int]) -> torch.Tensor:
+        found = torch.full((len(some), count * steps), -1, dtype=torch.int64)
+        with torch.inference_mode(), quiet_transformers(), enough_memory(model):
+            decoder = TextDecoder.of(model)
+            rows = [prompts[i] for i in some for _ in range(count)]
+            longest = max(map(len, rows), default=1)
+            for batch in batches_of_one_length(rows, np.arange(len(rows)), decoder.together(longest)):
+                asked = [(some[k // count], k % count) for k in batch.tolist()]
+                drawing = _Drawing(asked, queries, seed, ends_of(model))
+                ids = torch.from_numpy(np.stack([rows[k] for k in batch])).to(model.device)
+                if not decoder.decode(ids, steps, drawing.choose):
+                    return torch.full_like(found, -2)
+                for k, tokens in zip(batch.tolist(), drawing.tokens, strict=True):
+                    found[k // count, (k % count) * steps : (k % count + 1) * steps] = torch.from_numpy(tokens)
+                advance(len(batch) * steps)
+        return found
+
+    rows = workers.spread_rows(every.tolist(), written, count * steps, torch.int64).numpy()
+    if (rows == -2).any():
+        return None
+    texts = rows.reshape(len(prompts) * count, steps)
+    return [text[: int((text >= 0).sum())].astype(np.int64) for text in texts]
+
+
+def ends_of(model: LanguageModel) -> frozenset[int]:
+    """The ids that end a text, by the tokenizer and by the model's generation configuration."""
+    stated = getattr(getattr(model.network, "generation_config", None), "eos_token_id", None)
+    ids = stated if isinstance(stated, list) else [stated]
+    return frozenset(int(i) for i in (*ids, model.tokenizer.eos_token_id) if i is not None)
+
+
+class _Drawing:
+    """Takes a batch's tokens: ``tokens`` [texts, steps], -1 after the end."""
+
+    def __init__(self, asked: Sequence[tuple[int, int]], queries: Queries, seed: int, ends: frozenset[int]) -> None:
+        """``asked`` are the prompt and the number of each text."""
+        self.tokens = np.full((len(asked), queries.tokens), -1, dtype=np.int64)
+        self._law, self._step, self._alive = queries.law, 0, np.arange(len(asked))
+        self._ends = np.array(sorted(ends), dtype=np.int64)
+        drawn = [_uniform(seed, prompt, number, queries.tokens) for prompt, number in asked]
+        #: Numbers in [0, 1) to draw by, NaN where argmax decides.
+        self._uniform = np.stack(drawn)
+
+    def choose(self, logits: torch.Tensor) -> tuple[torch.Tensor, NDArray[np.int64]]:
+        """The next token of each text that goes on, and the places of those that do so after it."""
+        chosen = logits.argmax(dim=1)
+        uniform = self._uniform[self._alive, self._step]
+        sampled = np.flatnonzero(~np.isnan(uniform))
+        if len(sampled):
+            places = torch.from_numpy(sampled).to(logits.device)
+            numbers = torch.from_numpy(uniform[sampled]).to(logits.device)
+            chosen[places] = draw(logits[places], numbers, self._law)
+        tokens = chosen.cpu().numpy()
+        kept = np.flatnonzero(~np.isin(tokens, self._ends))
+        self._alive = self._alive[kept]
+        self.tokens[self._alive, self._step] = tokens[kept]
+        self._step += 1
+        return chosen, kept
+
+
+def _uniform(seed: int, prompt: int, number: int, steps: int) -> NDArray[np.float64]:
+    if number == 0:
+        return np.full(steps, math.nan)
+    return np.random.default_rng([seed, prompt, number]).random(steps)

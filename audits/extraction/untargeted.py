@@ -1,0 +1,330 @@
+"""Attacks without the records: prompts from outside, what the model writes after them, and which records come out.
+
+Nasr et al. 2023 call what comes out so extractable, in contrast to what a record's own beginning discovers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from audits.extraction import prompts as prompt_sets
+from audits.extraction.came_out import SearchedFile, drawn, search, usable
+from audits.extraction.compare import beyond, rate
+from audits.extraction.generation import Queries, continuations
+from audits.extraction.law import SamplingLaw
+from audits.extraction.near import NEAR
+from audits.extraction.prompts import CONTROL, DIVERGENCE, PromptSet
+from audits.extraction.spans import SpanIndex
+from audits.extraction.summary import BEYOND, NEAR_BEYOND, UncertainCount
+from audits.extraction.windows import WindowSample, token_batches
+from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
+from privctl.data.columns import Columns
+from privctl.data.several import DataPath
+from privctl.domain.errors import CommandError
+from privctl.domain.evidence import Evidence
+from privctl.domain.progress import Progress, unseen
+from privctl.domain.report import Omission
+from privctl.models.language import LanguageModel
+from privctl.parallel import Workers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Two comparisons, two rates and the cost in queries; of the repetition also a comparison with its control.
+QUANTITIES = 5
+COST = "queries for one training text"
+OVER_CONTROL = "prompts that give training text, beyond the control"
+#: Tokens written at most, and kept of a prompt, where the model's context says nothing.
+_TOKENS, _ROOM = 256, 2048
+#: Prompts that a report names.
+_NAMED = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntargetedRequest:
+    """``prompts`` from a file, or ``divergence`` by repetition, or both.
+
+    Each prompt is continued ``continuations`` times by at most ``tokens`` tokens (None: what suits the model), and the
+    draws begin with ``seed``, or one from the operating system.
+    """
+
+    prompts: DataPath | None = None
+    divergence: bool = False
+    continuations: int = 4
+    tokens: int | None = None
+    seed: int | None = None
+
+    def length(self, model: LanguageModel, span: int) -> int:
+        """Tokens written after a prompt. Raises CommandError where no span of ``span`` tokens fits."""
+        context = model.context
+        tokens = self.tokens or min(_TOKENS, _TOKENS if context is None else 3 * context // 4)
+        if context is not None and tokens >= context:
+            raise CommandError(
+                f"--continuation-tokens is {tokens}, but {model.path} sees at most {context} tokens; give less"
+            )
+        if tokens < span:
+            raise CommandError(
+                f"--continuation-tokens is {tokens}, and --suffix-tokens {span} is the length of what must come out; "
+                "give more of the former or less of the latter"
+            )
+        return tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What the model wrote for one set of prompts: ``texts`` one prompt after another, as many for each.
+
+    ``begins`` [texts] is where each left what it repeated.
+    """
+
+    prompts: PromptSet
+    texts: list[NDArray[np.int64]]
+    begins: NDArray[np.int64]
+
+    @property
+    def searched(self) -> list[NDArray[np.int64]]:
+        """What follows the repetition."""
+        return [text[begin:] for text, begin in zip(self.texts, self.begins.tolist(), strict=True)]
+
+    def details(self) -> dict[str, float]:
+        """How many texts repeated and then left the repetition, and after how many tokens."""
+        if self.prompts.words is None:
+            return {}
+        lengths = np.array([len(text) for text in self.texts])
+        left = (self.begins > 0) & (self.begins < lengths)
+        mean = {"left_after_mean": float(self.begins[left].mean())} if left.any() else {}
+        return {"repeated": int((self.begins > 0).sum()), "diverged": int(left.sum()), **mean}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOutcome:
+    """One set of prompts: what was written, and by side which records count, are compared, and come out."""
+
+    written: Written
+    files: tuple[SearchedFile, ...]
+    number: int
+    counted: tuple[NDArray[np.bool_], ...]
+    compared: tuple[NDArray[np.bool_], ...]
+
+    def count(self, side: int, chosen: NDArray[np.bool_], *, nearly: bool = False) -> UncertainCount:
+        """Of the ``chosen`` records of one side those that come out."""
+        found = int(self.files[side].came_out[self.number].records(chosen, nearly=nearly).sum())
+        return UncertainCount(extracted=found, least=found, most=found, total=int(chosen.sum()))
+
+    @property
+    def giving(self) -> NDArray[np.bool_]:
+        """Which texts give a training record word for word."""
+        return self.files[0].came_out[self.number].texts(self.counted[0], len(self.written.texts))
+
+    @property
+    def giving_prompts(self) -> NDArray[np.bool_]:
+        """Which prompts do, in any of their texts."""
+        return np.asarray(self.giving.reshape(len(self.written.prompts.rows), -1).any(axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untargeted:
+    """The outcome of each set of prompts, or why there is none; draws began with ``seed``."""
+
+    outcomes: tuple[PromptOutcome, ...]
+    queries: Queries
+    seed: int
+    edits: int
+    omissions: tuple[Omission, ...] = ()
+
+    @property
+    def quantities(self) -> int:
+        """How many intervals and tests ``evidence`` holds."""
+        return QUANTITIES * len(self.outcomes) + any(o.written.prompts.method == CONTROL for o in self.outcomes)
+
+    def evidence(self, confidence: float) -> tuple[Evidence, ...]:
+        """All figures of every set."""
+        found = [item for outcome in self.outcomes for item in _of_one(outcome, confidence)]
+        by_method = {outcome.written.prompts.method: outcome for outcome in self.outcomes}
+        if CONTROL in by_method:
+            sides = [by_method[name].giving_prompts for name in (DIVERGENCE, CONTROL)]
+            ours, theirs = (
+                UncertainCount(extracted=int(s.sum()), least=int(s.sum()), most=int(s.sum()), total=len(s))
+                for s in sides
+            )
+            found.append(beyond(DIVERGENCE, OVER_CONTROL, ours, theirs, confidence, ("repeating", "control")))
+        return tuple(found)
+
+    def parameters(self) -> dict[str, Any]:
+        """What the report says of the prompts and of the search; prompts that give training text by number only."""
+        given = {o.written.prompts.method: o.written.prompts.line[o.giving_prompts].tolist() for o in self.outcomes}
+        return {
+            "continuations": self.queries.count,
+            "continuation_tokens": self.queries.tokens,
+            **({"sampling_seed": self.seed} if self.queries.count > 1 else {}),
+            "span_edits": self.edits,
+            "prompts": {o.written.prompts.method: len(o.written.prompts.rows) for o in self.outcomes},
+            "prompts_giving": {method: lines[:_NAMED] for method, lines in given.items()},
+        }
+
+    def caveats(self) -> tuple[str, ...]:
+        """What was left out of the search, in sentences."""
+        if not self.outcomes:
+            return ()
+        first = self.outcomes[0]
+        lines = []
+        known = sum(int(file.known.sum()) for file in first.files)
+        if known:
+            lines.append(
+                f"extraction: {known} records have a span that is in the prompts already, and are not looked for in "
+                "what is written after prompts"
+            )
+        short = sum(file.short for file in first.files)
+        if short:
+            lines.append(
+                f"extraction: {short} records have fewer tokens than a span, and are not looked for in what is written "
+                "after prompts"
+            )
+        cut = sum(outcome.written.prompts.cut for outcome in self.outcomes)
+        if cut:
+            lines.append(f"extraction: of {cut} prompts only the end fits before what is written")
+        return tuple(lines)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Lines of training records that come out, and which queries give any, for each set."""
+        found: dict[str, NDArray[Any]] = {}
+        for outcome in self.outcomes:
+            name = f"extraction.{outcome.written.prompts.method.replace(' ', '_')}"
+            came, chosen = outcome.files[0].came_out[outcome.number], outcome.counted[0]
+            found |= {
+                f"{name}.line": outcome.files[0].line[came.records(chosen, nearly=False)],
+                f"{name}.near_line": outcome.files[0].line[came.records(chosen, nearly=True)],
+                f"{name}.giving": outcome.giving,
+            }
+        return found
+
+
+def attack(
+    model: LanguageModel,
+    request: UntargetedRequest,
+    span: int,
+    samples: Sequence[WindowSample],
+    *,
+    law: SamplingLaw,
+    greedy_only: bool,
+    records: int | None,
+    seed: int,
+    columns: Columns,
+    workers: Workers,
+    progress: Progress = unseen,
+) -> Untargeted:
+    """Continue the prompts, and look for spans of ``span`` tokens of both ``samples``' files in what is written.
+
+    ``records`` of each file, drawn under ``seed``, are looked for; as many of one as of the other are compared.
+    """
+    tokens, edits = request.length(model, span), int(NEAR[0] * span)
+    room = _ROOM if model.context is None else model.context - tokens
+    queries = Queries(count=1 if greedy_only else request.continuations, tokens=tokens, law=law, seed=request.seed)
+    drawn_by = queries.seeded(workers)
+    result = Untargeted(outcomes=(), queries=queries, seed=drawn_by, edits=edits)
+    sets = [prompt_sets.from_file(model, request.prompts, columns, room)] if request.prompts is not None else []
+    sets += prompt_sets.repetitions(model, seed, room) if request.divergence else ()
+    written = []
+    for number, each in enumerate(sets):
+        size = len(each.rows) * queries.count * tokens / workers.size
+        with progress(f"continuing {each.method}", size, "tokens") as advance:
+            texts = continuations(model, each.rows, queries, drawn_by + number, workers, advance)
+        if texts is None:
+            return _without(result, sets, "transformers cannot generate with this network")
+        written.append(Written(prompts=each, texts=texts, begins=_begins(model, each, texts, queries.count)))
+    indexes = [SpanIndex(each.searched, span, edits) for each in written]
+    known = SpanIndex([row for each in sets for row in each.rows], span, edits)
+    files = []
+    with progress("searching what was written", sum(one.records for one in samples), "records") as advance:
+        for one in samples:
+            batches = token_batches(model, one.path, columns)
+            files.append(search(model, batches, span, indexes, known, advance))
+    among = usable(files)
+    sizes = [int(each.sum()) for each in among]
+    if not all(sizes):
+        return _without(result, sets, "no record of both files is left that is long enough and not in the prompts")
+    counted = [
+        drawn(file, which, size if records is None else records, seed)
+        for file, which, size in zip(files, among, sizes, strict=True)
+    ]
+    fewest = min(int(each.sum()) for each in counted)
+    compared = [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
+    outcomes = tuple(
+        PromptOutcome(written=each, files=tuple(files), number=number, counted=tuple(counted), compared=tuple(compared))
+        for number, each in enumerate(written)
+    )
+    return replace(result, outcomes=outcomes)
+
+
+def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
+    method, came = outcome.written.prompts.method, outcome.files[0].came_out[outcome.number]
+    training, others = (outcome.count(side, outcome.counted[side]) for side in (0, 1))
+    samples = {"training": training.total, "held_out": others.total}
+    out = came.records(outcome.counted[0], nearly=False)
+    sizes = {
+        "near_verbatim": outcome.count(0, outcome.counted[0], nearly=True).extracted,
+        "characters": int(came.characters[out].sum()),
+        "longest_tokens": int(came.longest[out].max(initial=0)),
+    }
+    near = outcome.count(1, outcome.counted[1], nearly=True).extracted
+    differences = []
+    for name, flag in ((BEYOND, False), (NEAR_BEYOND, True)):
+        ours, theirs = (outcome.count(side, outcome.compared[side], nearly=flag) for side in (0, 1))
+        differences.append(beyond(method, name, ours, theirs, confidence))
+    return [
+        *differences,
+        rate(method, "training", training, confidence, samples, sizes),
+        rate(method, "held-out", others, confidence, samples, {"near_verbatim": near}),
+        _cost(outcome, confidence),
+    ]
+
+
+def _cost(outcome: PromptOutcome, confidence: float) -> Evidence:
+    """The expected number of queries until one gives a training record, each of a prompt and a way drawn evenly.
+
+    The interval is that of the mean of independent chances, some of which are 0 or 1: Clopper and Pearson's holds for
+    these too (Hoeffding 1956, "On the distribution of the number of successes in independent trials").
+    """
+    giving = outcome.giving
+    queries, found = len(giving), int(giving.sum())
+    low, high = clopper_pearson(found, queries, 1 - confidence)
+    greedy = giving.reshape(len(outcome.written.prompts.rows), -1)[:, 0]
+    return Evidence(
+        method=outcome.written.prompts.method,
+        quantity=COST,
+        estimate=queries / found if found else None,
+        lower=1 / high,
+        upper=1 / low if low else None,
+        confidence=confidence,
+        interval=f"{CLOPPER_PEARSON}, inverted",
+        samples={"queries": queries},
+        details={
+            "queries": queries,
+            "giving": found,
+            "prompts": len(greedy),
+            "giving_prompts": int(outcome.giving_prompts.sum()),
+            "giving_greedily": int(greedy.sum()),
+            "held_out_giving": int(outcome.files[1].came_out[outcome.number].texts(outcome.counted[1], queries).sum()),
+            **outcome.written.details(),
+        },
+        reason="" if found else "no query gave a training text word for word",
+    )
+
+
+def _begins(
+    model: LanguageModel, prompts: PromptSet, texts: Sequence[NDArray[np.int64]], count: int
+) -> NDArray[np.int64]:
+    if prompts.words is None:
+        return np.zeros(len(texts), dtype=np.int64)
+    used = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *texts])).tolist()
+    words = {token: prompt_sets.word_of(model, token) for token in used}
+    found = [prompt_sets.left(text, prompts.words[number // count], words) for number, text in enumerate(texts)]
+    return np.array(found, dtype=np.int64)
+
+
+def _without(result: Untargeted, sets: Sequence[PromptSet], reason: str) -> Untargeted:
+    return replace(result, omissions=tuple(Omission(what=each.method, reason=reason) for each in sets))

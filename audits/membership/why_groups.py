@@ -1,0 +1,97 @@
+"""Why a group of members may stand out, such as a user: many records, repetitions, words or labels that no other has.
+
+As for single records (``why_exposed``) these are facts of the data, found without the model, and no proof that they are
+the cause. They hold no text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.data.records import Record
+from privctl.domain.leaking import Reason, Why
+from privctl.domain.shown import counted
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: A group has many records from this many times the median on.
+_TIMES = 4
+#: The share of a group's records that repeat others, from which on they are many.
+_REPEATED = 0.25
+#: The share of a group's words that no other group has, and their number.
+_RARE_SHARE, _RARE = 0.2, 3
+#: A label is rare where at most this share of the groups has it, and this share of what a label has on average.
+_RARE_LABEL, _BELOW_MEAN, _HARD = 0.01, 0.25, 0.95
+
+
+def why_groups_exposed(
+    groups: Mapping[int, Sequence[Record]], reference: NDArray[Any] | None = None
+) -> dict[int, tuple[Reason, ...]]:
+    """What stands out of each of the members' ``groups``, which go by a line of theirs; of most groups nothing.
+
+    ``reference`` [groups] is the mean log-probability (nats) of each under a model that saw none.
+    """
+    usual = float(np.median([len(records) for records in groups.values()])) if groups else 0.0
+    texts = Counter(digest for records in groups.values() for digest in {record.digest for record in records})
+    words = {line: {word for record in records for word in record.text.split()} for line, records in groups.items()}
+    holders = Counter(word for each in words.values() for word in each)
+    labels = Counter(label for records in groups.values() for label in _labels(records))
+    rare = min(_RARE_LABEL * len(groups), _BELOW_MEAN * labels.total() / len(labels)) if labels else 0.0
+    hard = np.inf if reference is None or not len(groups) else float(np.quantile(-reference, _HARD))
+    found: dict[int, tuple[Reason, ...]] = {}
+    for place, (line, records) in enumerate(groups.items()):
+        reasons = [
+            *_many(len(records), usual),
+            *_repeated(records, texts),
+            *_rare_words(words[line], holders),
+            *_rare_labels(records, labels, rare, len(groups)),
+        ]
+        if reference is not None and -float(reference[place]) > hard:
+            reasons.append(Reason(why=Why.HARD, text="harder for the reference model than 95 % of the groups"))
+        if reasons:
+            found[line] = tuple(reasons)
+    return found
+
+
+def _many(size: int, usual: float) -> Iterator[Reason]:
+    if size >= _TIMES * usual:
+        yield Reason(why=Why.MANY_RECORDS, text=f"{size} records, where half of the groups have {usual:g} at most")
+
+
+def _repeated(records: Sequence[Record], texts: Mapping[bytes, int]) -> Iterator[Reason]:
+    """Repetitions within the group, which deduplicating by group would remove, and records of others."""
+    own = len(records) - len({record.digest for record in records})
+    if own and own >= _REPEATED * len(records):
+        yield Reason(why=Why.COPIES, text=f"{own} of its {counted(len(records), 'record')} repeat others of it")
+    others = sum(texts[record.digest] > 1 for record in records)
+    if others and others >= _REPEATED * len(records):
+        yield Reason(
+            why=Why.SHARED, text=f"{others} of its {counted(len(records), 'record')} stand in other groups too"
+        )
+
+
+def _rare_words(words: set[str], holders: Mapping[str, int]) -> Iterator[Reason]:
+    own = sum(holders[word] == 1 for word in words)
+    if own >= _RARE and own >= _RARE_SHARE * len(words):
+        yield Reason(why=Why.RARE_WORDS, text=f"{own} of its {counted(len(words), 'word')} are in no other group")
+
+
+def _rare_labels(records: Sequence[Record], labels: Counter[str], rare: float, groups: int) -> Iterator[Reason]:
+    found = [label for label in _labels(records) if labels[label] <= rare]
+    if found:
+        count = sum(record.label in found for record in records)
+        least = min(labels[label] for label in found)
+        yield Reason(
+            why=Why.RARE_LABEL,
+            text=f"{count} of its {counted(len(records), 'record')} have a label that few groups have, one of them "
+            f"{least} of {groups}",
+        )
+
+
+def _labels(records: Sequence[Record]) -> set[str]:
+    return {record.label for record in records if record.label is not None}

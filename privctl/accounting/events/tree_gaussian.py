@@ -1,0 +1,67 @@
+"""Gaussian noise on the nodes of binary trees over the steps: one Gaussian in all.
+
+Each node has its own noise, so a record moves the nodes by the square root of the sum over nodes of |its contributions
+below the node|^2, which is largest where they are equal (docs/theory.md#tree-aggregation).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from privctl.accounting.events.row import EventAccounting, NoiseSetting
+from privctl.accounting.pld.grid_plan import RepeatedPair
+from privctl.accounting.pld.pairs import Gaussian
+from privctl.accounting.poisson_binomial import Floats
+from privctl.domain.events import TreeGaussian
+
+
+@lru_cache(maxsize=64)
+def squared_sensitivity(leaves: int, steps_per_pass: int, steps: int) -> int:
+    """How far a record moves all nodes, in squared clip norms, for the position in its passes that moves them most.
+
+    A node of as many steps as c passes and r more holds a record c times, and once more where its position is among
+    the r.
+    """
+    if leaves == steps_per_pass:  # the first leaf is below a node of every level of every tree
+        return steps // leaves * leaves.bit_length() + (steps % leaves).bit_length()
+    whole, turns = 0, np.zeros(steps_per_pass + 1, dtype=np.int64)
+    leaves = min(leaves, steps)
+    trees, left = divmod(steps, leaves)
+    for level in range(leaves.bit_length()):
+        size = 1 << level
+        starts = np.add.outer(np.arange(trees) * leaves, np.arange(leaves >> level) * size).ravel()
+        starts = np.append(starts, trees * leaves + np.arange(left >> level) * size)
+        passes, more = divmod(size, steps_per_pass)
+        whole += passes * passes * len(starts)
+        first = starts % steps_per_pass
+        wraps = first + more > steps_per_pass
+        ends = np.where(wraps, first + more - steps_per_pass, first + more)
+        turns += (2 * passes + 1) * (np.bincount(first, minlength=len(turns)) - np.bincount(ends, minlength=len(turns)))
+        turns[0] += (2 * passes + 1) * int(wraps.sum())
+    return whole + int(np.cumsum(turns[:-1]).max())
+
+
+def _shift(event: TreeGaussian) -> float:
+    return math.sqrt(squared_sensitivity(event.leaves, event.steps_per_pass, event.steps)) / event.noise_multiplier
+
+
+def _pair(event: TreeGaussian, lower: bool) -> RepeatedPair:
+    return RepeatedPair(Gaussian(_shift(event) / math.sqrt(event.steps)), event.steps)
+
+
+def _divergences(event: TreeGaussian, alphas: Floats) -> Floats:
+    """All trees' divergences, spread over the steps."""
+    return alphas * (_shift(event) ** 2 / 2 / event.steps)
+
+
+ROW = EventAccounting(
+    pair=_pair,
+    divergences=_divergences,
+    setting=NoiseSetting(field="noise_multiplier"),
+    shift=_shift,
+    full_shift=_shift,
+    extreme=lambda event: event.noise_multiplier < 1e-6,
+)

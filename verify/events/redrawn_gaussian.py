@@ -1,0 +1,127 @@
+"""Gaussian noise on batches each place of which is drawn afresh among all examples.
+
+Restated: k places hold the record with probability 1 / n each. Taking it away leaves k places with other examples, so J
+places change by two clip norms each; others opposite to it attain that. Replacing or zeroing it changes J places too,
+but batches without it stay possible. A label j tells J where it is not 0 and is made up where it is: where it is true
+with the chance h, likelihood ratios are 1 - h + h r, where r is that of a Gaussian moved by 2 j.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from privctl.domain.events import Batches, RedrawnGaussian
+from privctl.domain.guarantee import Adjacency
+from privctl.reports.parameters import BudgetParameters
+from verify.events.row import CellMaker, Draw, EventVerification, Floats, PlannedAs
+from verify.recompute.step_cells import (
+    CellReach,
+    LossCells,
+    binomial_law,
+    gaussian_mixture,
+    one_of,
+    opposite_mixtures,
+    symmetrize,
+)
+
+
+def _law(event: RedrawnGaussian) -> tuple[Floats, float]:
+    """Chances of 0, 1, 2, ... places with the record, and what is cut off."""
+    return binomial_law([1 / event.examples] * event.draws)
+
+
+def _cells(event: RedrawnGaussian, attained_only: bool) -> CellMaker:
+    law, lost = _law(event)
+    moves, noise = np.arange(len(law), dtype=np.float64), event.noise_multiplier
+    if event.neighbours is Adjacency.ADD_OR_REMOVE:
+        return lambda width, reach: _with_lost(
+            gaussian_mixture(2 * moves, law, noise, width, reach), 0.0 if attained_only else lost
+        )
+    if not attained_only:
+        return lambda width, reach: _of_replaced(law, lost, noise, width, reach)
+    # All others contribute nothing.
+    if event.neighbours is Adjacency.ZERO_OUT:
+        return lambda width, reach: gaussian_mixture(moves, law, noise, width, reach)
+    return lambda width, reach: opposite_mixtures(moves, law, noise, width, reach)
+
+
+def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: CellReach) -> LossCells:
+    """Gaussians moved by 2 j, each where its label is true; either way round."""
+    times = np.flatnonzero(law[1:]) + 1
+    true, least = law[times], times[0]
+    by_cost = np.log(true / true[0]) + 2 * np.log(times / least) + 2 * (times**2 - float(least) ** 2) / noise**2
+    made_up = np.exp(np.minimum(by_cost, -math.log(4) * (times - least)))
+    chances = true + law[0] * made_up / made_up.sum()
+    parts = [
+        (chance, gaussian_mixture(np.array([0.0, 2.0 * j]), np.array([1 - rate, rate]), noise, width, reach))
+        for j, chance, rate in zip(times, chances, true / chances, strict=True)
+    ]
+    return symmetrize(_with_lost(one_of(parts), lost))
+
+
+def _with_lost(cells: LossCells, lost: float) -> LossCells:
+    return replace(cells, p_infinite=cells.p_infinite + lost)
+
+
+def _draw(event: RedrawnGaussian) -> Draw | None:
+    if event.neighbours is not Adjacency.ADD_OR_REMOVE:
+        return None
+    law, _ = _law(event)
+    moves, variance = 2 * np.arange(len(law)), event.noise_multiplier**2
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        """All others contribute -1, the record 1: places filled one by one."""
+        places = rng.integers(0, event.examples, (event.draws, count)) if present else np.ones((event.draws, count))
+        sums = np.where(places == 0, 1.0, -1.0).sum(0)
+        seen = sums + event.draws + event.noise_multiplier * rng.standard_normal(count)
+        likelihood = np.exp(np.multiply.outer(seen, moves) / variance - moves**2 / (2 * variance)) @ law
+        return np.asarray(np.log(likelihood))
+
+    return draw
+
+
+def _chance(event: RedrawnGaussian) -> float:
+    """To be drawn at all."""
+    return 1 - (1 - 1 / event.examples) ** event.draws
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedrawnParameters(BudgetParameters):
+    """A plan of batches drawn with replacement."""
+
+
+def _sizes(parameters: Any) -> Mapping[str, Any]:
+    if parameters.dataset_size is None or parameters.batch_size is None:
+        return {}
+    return {"examples": parameters.dataset_size, "draws": parameters.batch_size}
+
+
+ROW = EventVerification(
+    planned=PlannedAs(
+        mechanism="with-replacement",
+        parameters=RedrawnParameters,
+        fields={"noise_multiplier": ("noise_multiplier", None), "steps": ("steps", 1)},
+        solved={"noise multiplier": "noise_multiplier"},
+        more=_sizes,
+    ),
+    neighbours=lambda event: event.neighbours,
+    chances=lambda event: (_chance(event),),
+    drawn=lambda event: Batches.WITH_REPLACEMENT,
+    cells=_cells,
+    zeroed=lambda event: event.neighbours is Adjacency.ZERO_OUT,
+    met=lambda event: event.neighbours is Adjacency.ADD_OR_REMOVE,
+    tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps),
+    draw=_draw,
+    noise=lambda event: event.noise_multiplier,
+    with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
+    statements={
+        "contribution": (
+            "one example changes what noise is added to by the clip norm at most, each time that it is drawn",
+        ),
+    },
+)

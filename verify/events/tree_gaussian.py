@@ -1,0 +1,132 @@
+"""Gaussian noise on the nodes of binary trees over the steps, in passes that keep their order.
+
+Restated: a record of position p takes part at p, p + b, p + 2b, ... Its step t lies, on level l, in node
+floor((t mod L) / 2^l) of tree floor(t / L), which is released if all of its steps are within the tree. A record moves a
+node by as many clip norms as it has steps below it at most, and all nodes together by the root of the sum of squares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from privctl.domain.events import Batches, Event, SampledGaussian, TreeGaussian
+from privctl.domain.guarantee import Adjacency
+from privctl.reports.parameters import BudgetParameters
+from verify.events import sampled_gaussian
+from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
+
+Whole = np.ndarray[tuple[int], np.dtype[np.int64]]
+_GAUSSIAN = sampled_gaussian.ROW
+
+
+@lru_cache(maxsize=64)
+def moved_by_one(leaves: int, steps_per_pass: int, steps: int) -> int:
+    """The square of how far the worst placed record moves all nodes, in clip norms: steps counted node by node."""
+    if steps_per_pass == leaves:  # once a tree: the record of the first step is in one node of every level
+        trees = [leaves] * min(1, steps // leaves) + [steps % leaves]
+        levels = [sum(1 << level <= tree for level in range(64)) for tree in trees]
+        return levels[0] * (steps // leaves) + levels[-1]
+    times = np.arange(steps)
+    total = np.zeros(steps_per_pass, dtype=np.int64)
+    for level in range(min(leaves, steps).bit_length()):
+        nodes, position = _released(times, leaves, steps, level), times % steps_per_pass
+        seen = nodes >= 0
+        found, counts = np.unique(nodes[seen] * steps_per_pass + position[seen], return_counts=True)
+        total += np.bincount(found % steps_per_pass, counts.astype(np.int64) ** 2, steps_per_pass).astype(np.int64)
+    return int(total.max())
+
+
+def _released(times: Whole, leaves: int, steps: int, level: int) -> Whole:
+    """A number of the node of ``level`` that holds each of ``times``; -1 where it is never complete."""
+    tree, within = times // leaves, times % leaves
+    of_tree = np.minimum(leaves, steps - tree * leaves)
+    node = within >> level
+    return np.where((node + 1) << level <= of_tree, tree * ((leaves >> level) + 1) + node, -1)
+
+
+def _squared_shift(event: TreeGaussian) -> float:
+    return moved_by_one(event.leaves, round(1 / event.sample_rate), event.steps) / event.noise_multiplier**2
+
+
+def _whole(event: TreeGaussian) -> SampledGaussian:
+    """The one Gaussian that all trees are."""
+    return SampledGaussian(noise_multiplier=1 / math.sqrt(_squared_shift(event)))
+
+
+def _parts(event: TreeGaussian) -> list[tuple[Event, int]]:
+    return [(_whole(event), 1)]
+
+
+def _cells(event: TreeGaussian, attained_only: bool) -> CellMaker:
+    return _GAUSSIAN.cells(_whole(event), attained_only)
+
+
+def _drawn(event: TreeGaussian) -> Batches | None:
+    return None if event.sample_rate == 1 else Batches.FIXED_ORDER
+
+
+def _once(event: TreeGaussian) -> DeltaOfRatio | None:
+    return _GAUSSIAN.once(_whole(event)) if event.steps == 1 else None
+
+
+def _toy(event: TreeGaussian) -> Callable[[int], Draw]:
+    return lambda steps: toy_training(event, steps)
+
+
+def toy_training(event: TreeGaussian, steps: int, *, noise: float = 1.0) -> Draw:
+    """Losses of ``steps`` steps that release every node as it is complete, of which the first record is told apart.
+
+    Its contribution is the clip norm along an axis of its own. ``noise`` scales what is really added: 1 is right, 0.5 a
+    fault that a test must see.
+    """
+    length, sigma = round(1 / event.sample_rate), event.noise_multiplier
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        losses = np.zeros(count)
+        open_nodes: dict[int, int] = {}  # level -> how often the record took part in the node that is being summed
+        for step in range(steps):
+            done = step % event.leaves + 1
+            if done == 1:
+                open_nodes = dict.fromkeys(range(event.leaves.bit_length()), 0)
+            for level in open_nodes:
+                open_nodes[level] += step % length == 0
+                if done % (1 << level) == 0:
+                    told = open_nodes[level] * present + noise * sigma * rng.standard_normal(count)
+                    losses += open_nodes[level] * (told - open_nodes[level] / 2) / sigma**2
+                    open_nodes[level] = 0
+        return losses
+
+    return draw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeParameters(BudgetParameters):
+    """A plan of sums along trees of ``tree_steps`` steps."""
+
+    tree_steps: int | None = None
+
+
+ROW = EventVerification(
+    planned=PlannedAs(
+        mechanism="tree",
+        parameters=TreeParameters,
+        fields={"noise_multiplier": ("noise_multiplier", None), "tree_steps": ("leaves", None), **OF_STEPS},
+        solved={"noise multiplier": "noise_multiplier"},
+    ),
+    neighbours=lambda event: Adjacency.ZERO_OUT,
+    chances=lambda event: (event.sample_rate,),
+    drawn=_drawn,
+    cells=_cells,
+    parts=_parts,
+    squared_shift=_squared_shift,
+    once=_once,
+    toy=_toy,
+    noise=lambda event: event.noise_multiplier,
+    with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
+    in_floats=True,
+)

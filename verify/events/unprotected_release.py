@@ -1,0 +1,24 @@
+"""A release without noise: it may tell for sure whether the record is there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privctl.domain.events import UnprotectedRelease
+from verify.events.row import EventVerification, PlannedAs, fixed_cells
+from verify.recompute.step_cells import LossCells
+
+
+def _all_told(event: UnprotectedRelease) -> LossCells:
+    zero, least = np.zeros(1), np.full(1, 1e-300)  # a grid needs some finite loss
+    return LossCells(low=zero, high=zero, p=least, q=least, up=zero, p_infinite=1.0, q_infinite=1.0)
+
+
+ROW = EventVerification(
+    planned=PlannedAs(mechanism="non-private", fields={}),
+    neighbours=lambda event: event.neighbours,
+    chances=lambda event: (1.0,),
+    drawn=lambda event: None,
+    cells=fixed_cells(_all_told),
+    statements={"contribution": ("nothing limits what one example changes",)},
+)
