@@ -33,6 +33,7 @@ _LOST = (
     "clipping_passes",
     "micro_examples",
     "micro_tokens",
+    "records_per_draw",
     "fresh_tensors",
     "frozen_norm_layers",
     "history",

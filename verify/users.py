@@ -20,7 +20,9 @@ def unit_of_privacy(parameters: TrainingParameters) -> tuple[str, bool]:
         return "each record is one example", True
     used = "" if most is None else f", of which {most} at most are used,"
     if choice is None:
-        return f"all records with one value of {field!r}{used} are one example", False
+        together = parameters.records_per_draw
+        mean = "" if together is None else f", and of up to {together} that a step draws the mean gradient is clipped"
+        return f"all records with one value of {field!r}{used} are one example{mean}", False
     if choice == _EVERY:
         refused = f"of neighbours neither has a user in more than {most}, or it is refused"
         return f"all records that name one user in {field!r} are one example; {refused}", False
@@ -31,7 +33,13 @@ def unit_of_privacy(parameters: TrainingParameters) -> tuple[str, bool]:
 
 
 def disagreements(parameters: TrainingParameters) -> Iterator[str]:
-    """What is wrong with the parameters of records that have several users."""
+    """What is wrong with the parameters of users: of records that have several, or that are clipped together."""
+    together = parameters.records_per_draw
+    if together is not None:
+        if together < 2:
+            yield f"records_per_draw is {together}, where a user's records would not be clipped together"
+        if parameters.unit is None or parameters.max_records_per_user is not None:
+            yield "records of a user are clipped together, but the parameters name no user, or clip each by itself"
     choice = parameters.shared_records
     if choice is None:
         return

@@ -75,7 +75,8 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
     ),
     "unit of privacy": (
         "each record is one example; who is in several records is protected in each, not in all together",
-        r"all records with one value of .+?(, of which \d+ at most are used,)? are one example",
+        r"all records with one value of .+?(, of which \d+ at most are used,)? are one example"
+        r"(, and of up to \d+ that a step draws the mean gradient is clipped)?",
         r"all records that name one user in .+? are one example; of neighbours neither has a user in more than \d+, or "
         "it is refused",
         r"all records that name one user in .+?, of which \d+ at most are used, are one example; neighbours differ in "

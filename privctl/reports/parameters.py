@@ -144,6 +144,7 @@ class TrainingParameters:
     data: str | None = None
     unit: str | None = None
     max_records_per_user: int | None = None
+    records_per_draw: int | None = None
     shared_records: str | None = None
     initial_weights: str | None = None
     initial_seed: int | None = None

@@ -16,7 +16,8 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.train.methods import method_named
 from privctl.train.methods.dpquant.measurements import measurements_of
 from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
-from privctl.train.preparation.budget import ledger_of, recipe_for
+from privctl.train.preparation.budget import recipe_for
+from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.settings.choices import FormatName
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -13,8 +13,9 @@ from flint import arb, ctx
 
 from privctl.domain.events import Batches, TruncatedGaussian
 from privctl.reports.parameters import BudgetParameters
-from verify.events.row import OF_STEPS, CellMaker, PlannedAs, PoissonVerification
+from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
 from verify.recompute.step_cells import CellReach, LossCells, gaussian_mixture, one_of
+from verify.simulate.training import gaussian_loss, toy_training
 
 _BITS = 256
 
@@ -64,6 +65,23 @@ def _moved(noise: float, by: float, rate: float, width: float, reach: CellReach)
     return gaussian_mixture(np.array([0.0, by]), np.array([1 - rate, rate]), noise, width, reach)
 
 
+def _draw(event: TruncatedGaussian) -> Draw:
+    """Of data in which all others contribute nothing."""
+    sigma, taken = event.noise_multiplier, _chances(event)[2]
+
+    def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
+        x = sigma * rng.standard_normal(count)
+        if present:
+            x += rng.random(count) < taken
+        return gaussian_loss(x, sigma, taken)
+
+    return draw
+
+
+def _toy(event: TruncatedGaussian) -> Callable[[int], Draw]:
+    return lambda steps: toy_training(event, steps, taken=_chances(event)[2])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncatedParameters(BudgetParameters):
     """A plan of truncated Poisson batches of at most ``largest_batch`` records."""
@@ -90,6 +108,8 @@ ROW = PoissonVerification(
     zeroed=lambda event: False,
     met=lambda event: False,
     tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0,
+    draw=_draw,
+    toy=_toy,
     noise=lambda event: event.noise_multiplier,
     with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
 )  # fmt: skip

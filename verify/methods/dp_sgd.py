@@ -13,6 +13,7 @@ from privctl.domain.events import (
     GroupGaussian,
     Ledger,
     SampledGaussian,
+    TruncatedGaussian,
 )
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
@@ -70,11 +71,13 @@ class SearchedTraining(NoisyGradients):
 class PrivateSteps(SearchedTraining):
     """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, or ``matrix`` that of all, where it is so.
 
-    The others are those of a clip norm that changes, ``clip_norms`` being its path (``verify.clip_norms``).
+    ``largest_batch`` is how many examples of a larger draw are kept. The others are those of a clip norm that changes,
+    ``clip_norms`` being its path (``verify.clip_norms``).
     """
 
     coefficients: tuple[float, ...] | None = None
     matrix: StatedMatrix | None = None
+    largest_batch: int | None = None
     target_unclipped_quantile: float | None = None
     clip_norm_learning_rate: float | None = None
     unclipped_count_stddev: float | None = None
@@ -93,11 +96,13 @@ _BATCHES_OF = {
     BandedGaussian: Batches.CYCLIC_POISSON,
     BufferedGaussian: Batches.FIXED_ORDER,
     GroupGaussian: Batches.POISSON,
+    TruncatedGaussian: Batches.TRUNCATED_POISSON,
 }
 
 
 def steps_disagree(
-    events: Sequence[SampledGaussian | BandedGaussian | BufferedGaussian | GroupGaussian], parameters: NoisyGradients
+    events: Sequence[SampledGaussian | BandedGaussian | BufferedGaussian | GroupGaussian | TruncatedGaussian],
+    parameters: NoisyGradients,
 ) -> Iterator[str]:
     """What differs between the events of the steps and the parameters."""
     total = sum(event.steps for event in events)
@@ -128,6 +133,8 @@ def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Ite
         yield from _of_buffers(mechanism, parameters)
     elif parameters.max_records_per_user is not None or any(isinstance(e, GroupGaussian) for e in mechanism.events):
         yield from _of_users(mechanism, parameters)
+    elif parameters.largest_batch is not None or any(isinstance(e, TruncatedGaussian) for e in mechanism.events):
+        yield from _of_cut_batches(mechanism, parameters)
     elif (events := sampled_only(mechanism)) is not None:
         yield from steps_disagree(events, parameters)
     else:
@@ -144,6 +151,20 @@ def _of_users(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     yield from compare("number of records of a group in the ledger", event.group_size, most, "the parameters say")
     if parameters.unit is None:
         yield "the ledger protects groups of records, but the parameters name no field that says whose a record is"
+    yield from steps_disagree([event], parameters)
+
+
+def _of_cut_batches(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+    """What is wrong where larger batches are cut: a record may then replace another, so each bound must know it."""
+    event = ledger.events[0]
+    if len(ledger.events) != 1 or not isinstance(event, TruncatedGaussian):
+        yield "the parameters cut batches to a largest size, but the ledger holds steps of another kind"
+        return
+    largest, records = parameters.largest_batch, parameters.examples
+    yield from compare("largest batch in the ledger", event.largest_batch, largest, "the parameters say")
+    yield from compare("number of examples in the ledger", event.examples, records, "the parameters say")
+    if parameters.secrets or parameters.max_records_per_user is not None:
+        yield "batches are cut to a largest size, which no bound on groups or secrets covers here"
     yield from steps_disagree([event], parameters)
 
 

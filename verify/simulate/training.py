@@ -13,38 +13,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privctl.domain.events import Batches, SampledGaussian
+from privctl.domain.events import Batches, SampledGaussian, TruncatedGaussian
 from verify.events.row import Draw, Floats
 
 _RECORDS = 12
 _LEARNING_RATE = 0.5
 
 
-def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> Draw:
-    """Losses of runs of ``steps`` steps at the event's rate and noise, on Poisson or balls-and-bins batches.
+def toy_training(
+    event: SampledGaussian | TruncatedGaussian, steps: int, *, noise: float = 1.0, taken: float | None = None
+) -> Draw:
+    """Losses of runs of ``steps`` steps at the event's rate and noise, on Poisson, balls-and-bins or cut batches.
 
-    ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
+    Of batches that are cut, ``taken`` is the chance that the record is in one; the other records do not show along its
+    coordinate. ``noise`` scales what is really added: 1 is right, 0.5 a fault that a test must see.
     """
     sigma, rate = event.noise_multiplier, event.sample_rate
-    in_bins = event.batches is Batches.BALLS_AND_BINS
+    cut = event if isinstance(event, TruncatedGaussian) else None
+    in_bins = isinstance(event, SampledGaussian) and event.batches is Batches.BALLS_AND_BINS
+    records = _RECORDS if cut is None else min(_RECORDS, cut.examples - 1)
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
-        points = np.linspace(-2, 2, _RECORDS)
+        points = np.linspace(-2, 2, records)
         labels = np.where(points > 0.3, 1.0, -1.0)
         weights = np.zeros((count, 2))
         losses = np.zeros(count)
-        expected = rate * (_RECORDS + 1)
-        takes_part = _by_bins(rng, count, rate) if in_bins else _by_coins(rng, count, rate, present)
+        expected = rate * (records + 1)
+        takes_part = _by_bins(rng, count, rate) if in_bins else _by_coins(rng, count, rate, records, present)
         ratios = _PassRatios(count, sigma, rate)
         for step in range(steps):
             chosen = takes_part(step)
-            drawn = chosen[:, :_RECORDS]
+            if cut is not None:
+                _cut(rng, chosen, cut)
+            drawn = chosen[:, :records]
             margins = labels * points * weights[:, :1]
             slopes = np.clip(-labels * points / (1 + np.exp(margins)), -1, 1)
             total = np.zeros((count, 2))
             total[:, 0] = (drawn * slopes).sum(1)
             if present:
-                total[:, 1] -= chosen[:, _RECORDS]
+                total[:, 1] -= chosen[:, records]
             total += noise * sigma * rng.standard_normal((count, 2))
             before = weights.copy()
             weights -= _LEARNING_RATE * total / expected
@@ -53,7 +60,7 @@ def toy_training(event: SampledGaussian, steps: int, *, noise: float = 1.0) -> D
             if in_bins:
                 losses += ratios.after(step, seen, last=step == steps - 1)
             else:
-                losses += gaussian_loss(seen, sigma, rate)
+                losses += gaussian_loss(seen, sigma, rate if taken is None else taken)
         return losses
 
     return draw
@@ -98,13 +105,25 @@ class _PassRatios:
 _TakesPart = Callable[[int], NDArray[Any]]
 
 
-def _by_coins(rng: np.random.Generator, count: int, rate: float, present: bool) -> _TakesPart:
+def _by_coins(rng: np.random.Generator, count: int, rate: float, records: int, present: bool) -> _TakesPart:
     def takes_part(step: int) -> NDArray[Any]:
-        others = rng.random((count, _RECORDS)) < rate
+        others = rng.random((count, records)) < rate
         own = rng.random(count) < rate if present else np.zeros(count, bool)
         return np.column_stack((others, own))
 
     return takes_part
+
+
+def _cut(rng: np.random.Generator, chosen: NDArray[Any], event: TruncatedGaussian) -> None:
+    """Leave in ``chosen`` those that are kept where more records than it shows fill the batch; one row a run."""
+    unseen = rng.binomial(event.examples - chosen.shape[1], event.sample_rate, len(chosen))
+    seen = chosen.sum(1)
+    full = np.flatnonzero(seen + unseen > event.largest_batch)
+    if not len(full):
+        return
+    kept = rng.hypergeometric(seen[full], unseen[full], event.largest_batch)
+    keys = np.where(chosen[full], rng.random((len(full), chosen.shape[1])), 2.0)
+    chosen[full] &= keys.argsort(1).argsort(1) < kept[:, None]
 
 
 def _by_bins(rng: np.random.Generator, count: int, rate: float) -> _TakesPart:

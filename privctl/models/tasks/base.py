@@ -1,14 +1,14 @@
 """What every task offers to a training loop.
 
 A *unit* is what is sampled and what the guarantee protects (a record, or all records of one person). An *example* is
-what a loss is computed for. A unit takes part in a step with one of its examples.
+what a loss is computed for. A unit takes part in a step with one of its examples, or with several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ from privctl.parallel import ALONE, Workers
 #: What ``evaluate`` runs at a time by default.
 EVALUATED_EXAMPLES = 64
 EVALUATED_TOKENS = 4096
+
+
+#: An example, or the examples of a unit.
+Item = TypeVar("Item", int, tuple[int, ...])
 
 
 class Task(Protocol):
@@ -67,15 +71,15 @@ class Task(Protocol):
 
 
 def group_by_length(
-    examples: Sequence[int], length: Callable[[int], int], max_examples: int, max_tokens: int | None = None
-) -> Iterator[list[int]]:
+    examples: Sequence[Item], length: Callable[[Item], int], max_examples: int, max_tokens: int | None = None
+) -> Iterator[list[Item]]:
     """``examples`` ordered by length, longest first, in groups of at most ``max_examples`` and ``max_tokens`` padded.
 
     An example longer than ``max_tokens`` is a group of its own. Raises ValueError for limits below 1.
     """
     if max_examples < 1 or (max_tokens is not None and max_tokens < 1):
         raise ValueError(f"a group of {max_examples} examples and {max_tokens} tokens holds nothing")
-    group: list[int] = []
+    group: list[Item] = []
     longest = 0  # the longest come first, so that what needs the most memory fails at once
     for example in sorted(examples, key=lambda e: (-length(e), e)):
         full = len(group) == max_examples or (max_tokens is not None and longest * (len(group) + 1) > max_tokens)

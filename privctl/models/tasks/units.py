@@ -1,4 +1,4 @@
-"""Which example of a unit takes part in a step."""
+"""Which examples of a unit take part in a step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Units:
         Units are numbered from 0, in the order of their first examples.
         """
         self._count = int(owners.max()) + 1 if len(owners) else 0
-        self._shares, self._keys = shares, keys
+        self._owners, self._shares, self._keys = owners, shares, keys
         self._order: NDArray[np.int64] | None = None  # units of one example each have its number
         if self._count < len(owners):
             self._order = np.argsort(owners, kind="stable")
@@ -52,6 +52,31 @@ class Units:
         members: list[int] = self._order[begin : int(self._ends[unit])].tolist()
         return members
 
+    def owner(self, example: int) -> int:
+        """The unit of ``example``."""
+        return int(self._owners[example])
+
+    def draw_several(self, units: Sequence[int], seed: int, step: int, most: int) -> Iterator[tuple[int, ...]]:
+        """Up to ``most`` examples of each of ``units``, in their order; those of one rise.
+
+        Of more, so many are drawn without replacement, one after another in proportion to their shares.
+        """
+        for unit in units:
+            members = self.members(unit)
+            if len(members) <= most:
+                yield tuple(members)
+                continue
+            shares = self._shares[members].astype(np.float64)
+            drawn = self._generator(members, seed, step).choice(
+                len(members), most, replace=False, p=shares / shares.sum()
+            )
+            yield tuple(members[place] for place in sorted(drawn.tolist()))
+
+    def _generator(self, members: Sequence[int], seed: int, step: int) -> np.random.Generator:
+        """What draws for the unit of ``members``, by their content alone."""
+        key = content_key(*(int(self._keys[member]).to_bytes(8, "little") for member in members))
+        return np.random.default_rng((seed, step, key))
+
     def draw(self, units: Sequence[int], seed: int, step: int) -> Iterator[int]:
         """One example of each of ``units``, in their order."""
         for unit in units:
@@ -60,6 +85,5 @@ class Units:
                 yield members[0]
                 continue
             ends = self._shares[members].cumsum(dtype=np.int64)
-            key = content_key(*(int(self._keys[member]).to_bytes(8, "little") for member in members))
-            point = np.random.default_rng((seed, step, key)).integers(int(ends[-1]))
+            point = self._generator(members, seed, step).integers(int(ends[-1]))
             yield members[int(np.searchsorted(ends, point, side="right"))]

@@ -24,7 +24,7 @@ from privctl.parallel import short_of_memory
 from privctl.train.clipping import check, promotion, rules
 from privctl.train.clipping.embedding import bound_rows, bounded
 from privctl.train.clipping.factors import Clipping, clipping_factors, sum_squares
-from privctl.train.clipping.passes import Pass, first_backward, measurer, norms_of, require_repeatable
+from privctl.train.clipping.passes import Pass, first_backward, measurer, norms_of, require_losses, require_repeatable
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import NotSeparatedError, Promotion
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
@@ -104,6 +104,7 @@ class PerExample:
         self._leaves = Leaves(model, self.trainable)
         self._rounds = 0  # of promotion
         self._latest: Pass | None = None
+        self._run = 1  # of rows an example
         self._checked = compared
         self._checked_alone = False  # and so far on a single example, which shows little
         #: Parameters that no batch has used so far: autograd detects whether a later one does, outside all hooks.
@@ -152,13 +153,16 @@ class PerExample:
         """
         bound_rows(self._bounded)
 
-    def accumulate(self, losses_of: Callable[[], Tensor], *, weight: float = 1.0, look: bool = True) -> ClippedBatch:
+    def accumulate(
+        self, losses_of: Callable[[], Tensor], *, weight: float = 1.0, look: bool = True, run: int = 1
+    ) -> ClippedBatch:
         """Add ``weight`` times the sum over examples of clipped gradients to the ``grad`` of every trained parameter.
 
-        ``losses_of`` runs the forward pass and returns losses (n,), n > 0, that of example i from row i alone. On the
-        first call the result is compared with autograd's, which costs one more backward pass. Raises, with every
-        ``grad`` as it was, NotFiniteError for rows whose loss or gradient is not finite (where one is, others of its
-        batch may only seem to be) and InputError for a parameter whose use was not seen.
+        ``losses_of`` runs the forward pass and returns losses (n,), n > 0, that of example i from row i alone, or with
+        a ``run`` above 1 from rows i run to (i + 1) run - 1. On the first call the result is compared with autograd's,
+        which costs one more backward pass. Raises, with every ``grad`` as it was, NotFiniteError for examples whose
+        loss or gradient is not finite (where one is, others of its batch may only seem to be) and InputError for a
+        parameter whose use was not seen.
 
         To know whether all is finite is to wait for a GPU. Without ``look``, calls after the first do not: then
         whoever uses the sum must look at the losses and norms that were returned, and where one is not finite, drop
@@ -167,6 +171,7 @@ class PerExample:
         Where processes share the parameters, each calls this as often as all others, and gets its shard of the sum over
         all of them; one whose rows are not finite adds nothing to it.
         """
+        self._run = run
         try:
             passed, squares, norms = self._separated(losses_of, look=look)
             with torch.no_grad(), full_precision(passed.losses.device):
@@ -176,7 +181,7 @@ class PerExample:
             self._add_nothing()
             raise
         finally:
-            self._latest = None
+            self._latest, self._run = None, 1
         return ClippedBatch(losses=passed.losses.detach(), norms=norms, shorter=shorter)
 
     def verify(self, losses_of: Callable[[], Tensor], rows: int = 1) -> None:
@@ -265,11 +270,12 @@ class PerExample:
         unsettled = self._leaves.any_of(not self._checked or self._checked_alone)
         watched = set(self.trainable) if unsettled else self._idle
         with self._gradients_only_for(watched):
+            self._recorder.run = self._run
             anchor = self._recorder.start(next(iter(self.trainable.values())).device)
             try:
                 with torch.enable_grad():
                     losses = losses_of()
-                _check_losses(losses, self._recorder.rows)
+                require_losses(losses, self._recorder.rows, self._run)
                 if self._leaves.any_of(not self._checked or (self._checked_alone and len(losses) > 1)):
                     with self._recorder.muted():
                         expected = check.reference(losses, self._leaves.found)
@@ -386,13 +392,3 @@ class PerExample:
         finally:
             for parameter in self.trainable.values():
                 parameter.requires_grad_(True)
-
-
-def _check_losses(losses: Tensor, rows: int | None) -> None:
-    if losses.dim() != 1 or not losses.requires_grad:
-        raise InputError(
-            f"the losses have shape {tuple(losses.shape)} and {'a' if losses.requires_grad else 'no'} gradient, where "
-            "one differentiable loss an example is needed; do not reduce them over the batch"
-        )
-    if rows is not None and rows != len(losses):
-        raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss a row")

@@ -91,3 +91,15 @@ def norms_of(squares: Mapping[str, Squares], losses: Tensor) -> Tensor:
     """The norms (n,) float64 of the gradients of all parameters together."""
     nothing = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
     return torch.stack([nothing, *(each.square for each in squares.values())]).sum(0).sqrt()
+
+
+def require_losses(losses: Tensor, rows: int | None, run: int) -> None:
+    """Raise InputError unless there is a differentiable loss for every ``run`` of the ``rows`` that the model saw."""
+    if losses.dim() != 1 or not losses.requires_grad:
+        raise InputError(
+            f"the losses have shape {tuple(losses.shape)} and {'a' if losses.requires_grad else 'no'} gradient, where "
+            "one differentiable loss an example is needed; do not reduce them over the batch"
+        )
+    if rows is not None and rows != len(losses) * run:
+        each = "a row" if run == 1 else f"for {run} rows"
+        raise InputError(f"the model saw {rows} rows and {len(losses)} losses came back; return one loss {each}")

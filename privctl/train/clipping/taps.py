@@ -19,6 +19,7 @@ from privctl.train.clipping.generic import generic
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.rules import BY_POSITION, OWN_LAYOUT, RERUN, Rule
+from privctl.train.clipping.runs import Runs
 from privctl.train.clipping.sinks import Kept, Sink
 from privctl.train.clipping.terms import GradientTerm
 from privctl.train.clipping.use import (
@@ -102,6 +103,8 @@ class Recorder:
         #: How many uses of each parameter the forward pass made.
         self.uses: Counter[str] = Counter()
         self.rows: int | None = None
+        #: How many rows each example has, one after another.
+        self.run = 1
         #: The modules whose examples could not be told apart in this pass, by path, and why.
         self.faults: dict[str, str] = {}
         self.shared: set[str] = set()  # those of them that have one row for all
@@ -327,8 +330,10 @@ class Recorder:
             reason = f"{type(error).__name__}: {error}".splitlines()[0][:120]
             raise Inseparable(f"cannot be differentiated by itself ({reason})") from None
         by_name: dict[str, list[GradientTerm]] = {}
-        for name, term in terms.items():
-            by_name.setdefault(site.parameters[name], []).append(term)
+        runs = None if self.run == 1 else Runs(self.run)
+        with torch.no_grad():
+            for name, term in terms.items():
+                by_name.setdefault(site.parameters[name], []).append(term if runs is None else runs.of(term))
         self.sink.receive(set(site.parameters.values()), by_name)
 
     def _layout(self, site: Site, gradients: tuple[Tensor | None, ...]) -> _Layout:

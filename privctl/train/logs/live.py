@@ -22,8 +22,8 @@ from privctl.domain.events import Ledger
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.train.logs.withheld import withholds
 from privctl.train.network.memory import peak_memory
-from privctl.train.preparation.budget import ledger_of
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.ledgers import ledger_of
 
 #: The ledger of so many begun steps; None where there is none.
 Spent = Callable[[int], Ledger | None]

@@ -6,27 +6,20 @@ import math
 from collections.abc import Mapping
 
 from privctl.accounting.banded import banded_coefficients, require_bands
-from privctl.accounting.buffered import BufferedMatrix, buffered_event
+from privctl.accounting.buffered import BufferedMatrix
 from privctl.accounting.buffered_search import buffered_matrix
 from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.gridded import Released, exact_target
 from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
-from privctl.accounting.runs_law import NumberOfRuns
 from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
-from privctl.domain.events import (
-    BandedGaussian,
-    Batches,
-    BestOfRuns,
-    GroupGaussian,
-    Ledger,
-    SampledGaussian,
-)
+from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
 from privctl.train.network.half_precision import in_bfloat16
+from privctl.train.preparation.ledgers import StepLaw
 from privctl.train.settings.choices import ClippingPasses
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import RetrainRequest
@@ -56,13 +49,19 @@ def recipe_for(
     steps = _steps(request, examples, rate) if plan is None else _planned_steps(request, plan)
     private = request.method.noised
     delta = (request.budget.delta or default_delta(examples)) if request.method.guaranteed else None
-    search = request.method.search(request)
     try:
-        coefficients = _coefficients(request.method.bands(request), rate, steps)
-        matrix = _matrix(request.method.buffers(request), rate, steps)
-        noise = 0.0
-        if private and delta is not None:
-            noise = _noise(request, examples, rate, steps, delta, plan, trained, coefficients or matrix, search)
+        law = StepLaw(
+            examples=examples,
+            sample_rate=rate,
+            steps=steps,
+            batches=batches,
+            coefficients=_coefficients(request.method.bands(request), rate, steps),
+            matrix=_matrix(request.method.buffers(request), rate, steps),
+            group=request.method.group(request),
+            search=request.method.search(request),
+            largest_batch=request.method.largest_batch(request),
+        )
+        noise = 0.0 if not private or delta is None else _noise(request, law, delta, plan, trained)
         return TrainingSettings(
             method=request.method_name,
             steps=steps,
@@ -83,10 +82,11 @@ def recipe_for(
             clipping_passes=2 if request.clipping_passes is ClippingPasses.TWO else 1,
             bf16=in_bfloat16(request),
             batches=batches,
-            coefficients=coefficients,
-            matrix=matrix,
-            group=request.method.group(request),
-            search=search,
+            coefficients=law.coefficients,
+            matrix=law.matrix,
+            group=law.group,
+            search=law.search,
+            largest_batch=law.largest_batch,
             adaptive=request.method.adaptive(request, noise, size),
         ), delta
     except ValueError as error:
@@ -122,74 +122,6 @@ def _tokens_at_once(request: RetrainRequest) -> int:
     return _TOKENS_CPU if choose_device(request.device).type == "cpu" else _TOKENS
 
 
-def ledger_of(
-    recipe: TrainingSettings, spent: int, plan: Protection | None = None, measured: SampledGaussian | None = None
-) -> Ledger:
-    """The ledger of ``spent`` private steps and of the side releases ``measured``, for any one record.
-
-    If records have probabilities of their own, the largest is used for all: drawing a record more often never lowers
-    its privacy loss.
-    """
-    rate = recipe.sample_rate if plan is None else plan.largest_probability
-    if recipe.search is not None:
-        return _searched(recipe.noise_multiplier, rate, spent, recipe.search)
-    if recipe.coefficients is not None:
-        return _correlated(recipe.noise_multiplier, rate, spent, recipe.coefficients)
-    if recipe.matrix is not None:
-        return _correlated(recipe.noise_multiplier, rate, spent, recipe.matrix)
-    if recipe.group is not None:
-        return _grouped(recipe.noise_multiplier, rate, spent, recipe.group)
-    return _gaussians(recipe.noise_multiplier, rate, spent, measured, recipe.batches)
-
-
-def _correlated(noise: float, rate: float, steps: int, by: tuple[float, ...] | BufferedMatrix) -> Ledger:
-    """Of noise correlated over bands of coefficients, or by buffers."""
-    if isinstance(by, BufferedMatrix):
-        return Ledger(events=(buffered_event(by, noise, rate, steps),))
-    event = BandedGaussian(noise_multiplier=noise, coefficients=by, sample_rate=rate, steps=steps)
-    return Ledger(events=(event,))
-
-
-def _grouped(noise: float, rate: float, steps: int, group: int) -> Ledger:
-    return Ledger(events=(GroupGaussian(noise_multiplier=noise, group_size=group, sample_rate=rate, steps=steps),))
-
-
-def price_of_group(recipe: TrainingSettings, delta: float | None) -> str:
-    """What clipping each record of a user by itself costs beside clipping all of them as one; "" where it is not done.
-
-    As one example a user would be drawn as often as a record is.
-    """
-    if recipe.group is None or delta is None:
-        return ""
-    rate, steps = recipe.sample_rate, recipe.steps
-    epsilon = epsilon_bound(_grouped(recipe.noise_multiplier, rate, steps, recipe.group), delta)
-    alone = noise_multiplier_for(epsilon, delta, lambda noise: _gaussians(noise, rate, steps))
-    return (
-        f"with up to {recipe.group} records of a user, each clipped by itself, epsilon {epsilon:.3g} takes a noise "
-        f"multiplier of {recipe.noise_multiplier:.4g}; clipping all of a user's records as one, without "
-        f"--max-records-per-user, takes {alone:.4g} at the same sampling rate"
-    )
-
-
-def _searched(noise: float, rate: float, steps: int, search: NumberOfRuns) -> Ledger:
-    """The best of a random number of runs of so many steps."""
-    event = BestOfRuns(
-        noise_multiplier=noise, mean_runs=search.mean, shape=search.shape, sample_rate=rate, run_steps=steps
-    )
-    return Ledger(events=(event,))
-
-
-def _gaussians(
-    noise: float,
-    rate: float,
-    steps: int,
-    measured: SampledGaussian | None = None,
-    batches: Batches = Batches.POISSON,
-) -> Ledger:
-    event = SampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps, batches=batches)
-    return Ledger(events=(event,) if measured is None else (event, measured))
-
-
 def require_one(command: str, given: Mapping[str, float | None]) -> None:
     """Raises CommandError unless exactly one of the options, by their flags, has a value."""
     if sum(value is not None for value in given.values()) != 1:
@@ -210,40 +142,22 @@ def require_positive(given: Mapping[str, float | None]) -> None:
             raise CommandError(f"{flag} is {value:g}; it must be a finite number above 0")
 
 
-def _noise(
-    request: RetrainRequest,
-    examples: int,
-    rate: float,
-    steps: int,
-    delta: float,
-    plan: Protection | None,
-    trained: int,
-    correlation: tuple[float, ...] | BufferedMatrix | None = None,
-    search: NumberOfRuns | None = None,
-) -> float:
+def _noise(request: RetrainRequest, law: StepLaw, delta: float, plan: Protection | None, trained: int) -> float:
     budget = request.budget
     if plan is not None:
-        return _planned_noise(request, steps, delta, plan, trained)
+        return _planned_noise(request, law.steps, delta, plan, trained)
     require_budget(request)
     if budget.noise_multiplier is not None:
         return budget.noise_multiplier
     assert budget.epsilon is not None
-    measured = request.method.side_releases(request, examples, steps, rate)
+    measured = request.method.side_releases(request, law.examples, law.steps, law.sample_rate)
     if measured is None:
-        within = _within(
-            budget.epsilon, delta, steps * numbers_of_step(request, trained) * (1 if search is None else search.most)
-        )
-        if search is not None:
-            return noise_multiplier_for(*within, lambda noise: _searched(noise, rate, steps, search))
-        if correlation is not None:
-            return noise_multiplier_for(*within, lambda noise: _correlated(noise, rate, steps, correlation))
-        if (group := request.method.group(request)) is not None:
-            return noise_multiplier_for(*within, lambda noise: _grouped(noise, rate, steps, group))
-        batches = request.method.batches(request)
-        return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps, batches=batches))
-    within = _within(budget.epsilon, delta, steps * trained + measured.releases * _MOST_LAYERS if trained else 0)
+        runs = 1 if law.search is None else law.search.most
+        within = _within(budget.epsilon, delta, law.steps * numbers_of_step(request, trained) * runs)
+        return noise_multiplier_for(*within, law.ledger)
+    within = _within(budget.epsilon, delta, law.steps * trained + measured.releases * _MOST_LAYERS if trained else 0)
     measured.check_alone(*within)
-    return noise_multiplier_for(*within, lambda noise: _gaussians(noise, rate, steps, measured.event(noise)))
+    return noise_multiplier_for(*within, lambda noise: law.ledger(noise, measured.event(noise)))
 
 
 def _within(epsilon: float, delta: float, released: int) -> tuple[float, float]:
@@ -270,9 +184,10 @@ def _planned_noise(request: RetrainRequest, steps: int, delta: float, plan: Prot
     if budget.epsilon is None:
         return least
     epsilon, delta = _within(budget.epsilon, delta, steps * trained)
-    if epsilon_bound(_gaussians(least, rate, steps), delta) <= epsilon:
+    law = StepLaw(examples=plan.facts.examples, sample_rate=rate, steps=steps)
+    if epsilon_bound(law.ledger(least), delta) <= epsilon:
         return least
-    return max(least, noise_multiplier_for(epsilon, delta, lambda noise: _gaussians(noise, rate, steps)))
+    return max(least, noise_multiplier_for(epsilon, delta, law.ledger))
 
 
 def _planned_size(request: RetrainRequest, plan: Protection) -> float:

@@ -35,6 +35,7 @@ from privctl.models.purpose import problem_of
 from privctl.models.stored import leave_stored
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
+from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.unfilled import layout_of
 from privctl.models.vocabulary import Vocabulary, frequent_words, private_vocabulary, vocabulary_from_file
 from privctl.parallel import ALONE, Workers
@@ -80,6 +81,8 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
         labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
     model = _loaded(request, workers, labels or request.data.labels, _vocabulary(request.model, train, workers))
     task = text_task(model, train(), text_options(request.data), seed=request.seed, keep=keep)
+    if isinstance(task, CorpusTask) and (several := request.method.per_draw(request)) > 1:
+        task = replace(task, per_draw=several)
     held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
     return _job(request, model, task, held_out, collected, plan)
 

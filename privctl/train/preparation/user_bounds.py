@@ -12,7 +12,8 @@ from privctl.data.users import Sharing
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.training_plan import UserBound
-from privctl.train.preparation.budget import ledger_of, recipe_for
+from privctl.train.preparation.budget import recipe_for
+from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.preparation.reading import texts_at
 from privctl.train.settings.request import RetrainRequest
 

@@ -24,8 +24,8 @@ from privctl.reports.files import digested_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.logs import withheld
-from privctl.train.preparation.budget import ledger_of
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.release import searched
 from privctl.train.release.names import collected, released_names
 from privctl.train.release.premises import normalisation, premises, secret_noise, starting_weights
@@ -33,6 +33,8 @@ from privctl.train.release.users import for_neighbours, unprotected_users
 from privctl.train.secrets.guarantees import KEEP_THE_PLAN, secret_guarantees, secret_parameters
 from privctl.train.secrets.posteriors import CheckedSecrets
 from privctl.train.settings.adaptive_clipping import adaptive_parameters
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.settings.request import RetrainRequest
 from privctl.train.steps.contribution import test_parameters, with_contribution_test
 from privctl.train.steps.gradient_noise import GradientNoise
 from privctl.train.steps.loop import FinishedRun
@@ -47,7 +49,7 @@ PRIVATE_OWNER = (
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
 #: Settings that a report states only where they say something.
-_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "matrix", "adaptive", "search", "group")
+_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "matrix", "adaptive", "search", "group", "largest_batch")
 #: Quantities of the history, as evidence names them.
 QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -247,16 +249,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
     settings = {name: getattr(recipe, name) for name in recipe.__slots__ if name not in _UNLESS_USUAL}
     if "passes" in request.method.takes:
         settings["clipping_passes"] = recipe.clipping_passes
-    if recipe.batches is not Batches.POISSON:
-        settings["batches"] = recipe.batches
-    if recipe.coefficients is not None:
-        settings["coefficients"] = list(recipe.coefficients)
-    if recipe.matrix is not None:
-        settings["matrix"] = asdict(recipe.matrix)
-    if recipe.group is not None:
-        settings["max_records_per_user"] = recipe.group
-    if (rule := request.method.shared(request)) is not None:
-        settings["shared_records"] = rule
+    settings |= _of_batches(request, recipe)
     if recipe.search is not None:
         settings["search"] = searched.parameters_of(request, recipe.search)
     if recipe.adaptive is not None:
@@ -288,6 +281,26 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         **test_parameters(job),
         "history": withheld.released(request, finished.history),
     }
+
+
+def _of_batches(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, Any]:
+    """How batches are drawn, whose records are in them, and how the noise of steps hangs together, where unusual."""
+    settings: dict[str, Any] = {}
+    if recipe.batches is not Batches.POISSON:
+        settings["batches"] = recipe.batches
+    if recipe.coefficients is not None:
+        settings["coefficients"] = list(recipe.coefficients)
+    if recipe.matrix is not None:
+        settings["matrix"] = asdict(recipe.matrix)
+    if recipe.group is not None:
+        settings["max_records_per_user"] = recipe.group
+    if (several := request.method.per_draw(request)) > 1:
+        settings["records_per_draw"] = several
+    if recipe.largest_batch is not None:
+        settings["largest_batch"] = recipe.largest_batch
+    if (rule := request.method.shared(request)) is not None:
+        settings["shared_records"] = rule
+    return settings
 
 
 def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:

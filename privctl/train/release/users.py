@@ -20,7 +20,9 @@ def _unit(request: RetrainRequest) -> str:
         return "each record is one example; who is in several records is protected in each, not in all together"
     if rule is None:
         used = "" if most is None else f", of which {most} at most are used,"
-        return f"all records with one value of {field!r}{used} are one example"
+        several = request.method.per_draw(request)
+        drawn = "" if several == 1 else f", and of up to {several} that a step draws the mean gradient is clipped"
+        return f"all records with one value of {field!r}{used} are one example{drawn}"
     named = f"all records that name one user in {field!r}"
     if not rule.fixes_graph:
         return f"{named} are one example; of neighbours neither has a user in more than {most}, or it is refused"

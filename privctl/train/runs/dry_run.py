@@ -26,8 +26,9 @@ from privctl.train.network.adapters import adapted
 from privctl.train.network.half_precision import hold_base
 from privctl.train.network.memory import peak_memory
 from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
-from privctl.train.preparation.budget import ledger_of, price_of_group, recipe_for
+from privctl.train.preparation.budget import recipe_for
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.preparation.ledgers import ledger_of, price_of_group, price_of_largest_batch
 from privctl.train.preparation.prepare import most_trained
 from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
 from privctl.train.preparation.user_bounds import compared_bounds, told_of_bounds
@@ -177,6 +178,13 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
     if job.delta is not None and (near := delta_warning(job.delta, len(job.task))):
         yield near
     if job.request.method.shared(job.request) is None and (price := price_of_group(job.recipe, job.delta)):
+        yield price
+    if (several := job.request.method.per_draw(job.request)) > 1:
+        yield (
+            f"time and memory are those of one record a user; with {several} each step takes up to {several} times as "
+            "long, and the records of one user are in memory at once"
+        )
+    if price := price_of_largest_batch(job.recipe, job.delta):
         yield price
 
 

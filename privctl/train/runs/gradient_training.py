@@ -54,6 +54,7 @@ from privctl.train.steps.sampling import (
     FixedOrder,
     Passes,
     PoissonBatches,
+    TruncatedPoisson,
     WeightedBatches,
 )
 from privctl.train.steps.step_noise import correlated
@@ -228,6 +229,8 @@ def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> Ba
         return CyclicPoisson(len(job.task), job.recipe.bands, job.recipe.sample_rate, shared_source(workers, key))
     if job.recipe.batches is Batches.FIXED_ORDER:
         return FixedOrder(len(job.task), job.recipe.steps_per_epoch, job.request.seed)
+    if (largest := job.recipe.largest_batch) is not None:
+        return TruncatedPoisson(len(job.task), job.recipe.sample_rate, largest, shared_source(workers))
     if job.request.method.noised:
         return PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers))
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
@@ -239,6 +242,8 @@ def announced(job: TrainingJob) -> str:
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:
         sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    if recipe.largest_batch is not None:
+        sentence += f", {recipe.largest_batch} examples at most in a batch"
     if recipe.adaptive is not None:
         sentence += (
             f"; the clip norm follows quantile {recipe.adaptive.quantile:g} of the gradients' norms from "

@@ -23,12 +23,13 @@ class TrainingSettings:
     ``sample_rate`` is batch_size / number of examples, ``batches`` how private batches are drawn. ``noise_multiplier``
     is noise standard deviation / ``clip_norm``, 0 where there is none; ``coefficients`` correlate it over as many steps
     (``BandedGaussian``), and are None where each step has noise of its own, or where ``matrix`` correlates it over all
-    steps (``BufferedGaussian``). ``group`` is how many records of a user are
-    examples that are protected together (``GroupGaussian``), None where each is by itself. ``search`` is how many such
-    runs there are of which the best is released, None for this one alone. With ``adaptive``, ``clip_norm`` is that of
-    the first step, and ``noise_multiplier`` that of each step's two releases together. ``micro_tokens`` and
-    ``micro_examples`` bound what goes through the network at once, and ``clipping_passes`` are the backward passes that
-    clip it; they change nothing but memory, time and rounding. Raises ValueError for settings out of range.
+    steps (``BufferedGaussian``). ``group`` is how many records of a user are examples that are protected together
+    (``GroupGaussian``), None where each is by itself. ``largest_batch`` is how many examples of a larger draw are kept
+    (``TruncatedGaussian``), None for all. ``search`` is how many such runs there are of which the best is released,
+    None for this one alone. With ``adaptive``, ``clip_norm`` is that of the first step, and ``noise_multiplier`` that
+    of each step's two releases together. ``micro_tokens`` and ``micro_examples`` bound what goes through the network at
+    once, and ``clipping_passes`` are the backward passes that clip it; they change nothing but memory, time and
+    rounding. Raises ValueError for settings out of range.
     """
 
     method: str
@@ -53,6 +54,7 @@ class TrainingSettings:
     coefficients: tuple[float, ...] | None = None
     matrix: BufferedMatrix | None = None
     group: int | None = None
+    largest_batch: int | None = None
     search: NumberOfRuns | None = None
     adaptive: AdaptiveClipping | None = None
 
@@ -76,6 +78,11 @@ class TrainingSettings:
         if self.adaptive is None:
             return self.noise_multiplier
         return sum_noise_multiplier(self.noise_multiplier, self.adaptive.count_stddev)
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        return round(self.batch_size / self.sample_rate)
 
     @property
     def bands(self) -> int:

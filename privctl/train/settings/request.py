@@ -137,11 +137,12 @@ class Method:
     ``sampled`` tells whether a request's batches are secret samples, drawn as ``batches`` says, and over how many steps
     noise is correlated (``bands``), or by how many ``buffers`` over all; ``group`` is how many records a user may have
     who is protected as a whole though each record is clipped by itself, None where there is no such, and ``shared`` how
-    records are chosen that may have several users. Otherwise they are passes in a public order; then ``whole_passes``,
-    if not empty, says what is accounted in whole passes, and no run may end within one. ``search`` is how many runs
-    there are of which the best is released, None for one run. ``adaptive`` gives how the clip norm follows the
-    gradients, for a noise multiplier and a batch size, None where it stays. ``files`` are suffixes of files beside the
-    output.
+    records are chosen that may have several users; ``largest_batch`` is how many examples of a larger draw are kept.
+    ``per_draw`` is with how many records a user takes part in a step, at most. Otherwise they are passes in a public
+    order; then ``whole_passes``, if not empty, says what is accounted in whole passes, and no run may end within one.
+    ``search`` is how many runs there are of which the best is released, None for one run. ``adaptive`` gives how the
+    clip norm follows the gradients, for a noise multiplier and a batch size, None where it stays. ``files`` are
+    suffixes of files beside the output.
     """
 
     name: str
@@ -167,6 +168,8 @@ class Method:
     buffers: Callable[[RetrainRequest], int | None] = lambda _: None
     group: Callable[[RetrainRequest], int | None] = lambda _: None
     shared: Callable[[RetrainRequest], SharedRecords | None] = lambda _: None
+    largest_batch: Callable[[RetrainRequest], int | None] = lambda _: None
+    per_draw: Callable[[RetrainRequest], int] = lambda _: 1
     search: Callable[[RetrainRequest], NumberOfRuns | None] = lambda _: None
     adaptive: Callable[[RetrainRequest, float, float], AdaptiveClipping | None] = lambda *_: None
     check: Callable[[RetrainRequest], None] = lambda _: None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import InputError
 from privctl.models.synthetic import synthetic
 from privctl.models.tasks.base import Task
+from privctl.models.tasks.corpus import run_length
 from privctl.parallel import Workers, take_part
 from privctl.train.clipping.engine import ClippedBatch, NotFiniteError, PerExample
 from privctl.train.clipping.shards import begin_anew
@@ -91,9 +92,10 @@ class BatchGradients:
         if not examples:
             self._accompany(engine, position)
             return []
-        losses = partial(self._losses, self.task.batch(examples, self.device, position))
+        run = run_length(self.task, examples)
+        losses = partial(self._losses, self.task.batch(examples, self.device, position), run)
         if engine is not None:
-            result = self._clipped(engine, losses, examples)
+            result = self._clipped(engine, losses, examples, run)
             if isinstance(result, ClippedBatch):
                 tally.losses.append(result.losses)
                 tally.norms.append(result.norms)
@@ -103,14 +105,15 @@ class BatchGradients:
             if not self.noisy:  # in lockstep: the others are in this step too
                 tally.losses.append(torch.tensor([math.nan], device=self.device))
                 return []
-            if result and len(examples) == 1:
+            units = [list(examples[i : i + run]) for i in range(0, len(examples), run)]
+            if result and len(units) == 1:
                 tally.zeroed += 1
                 return []
             # A non-finite row can make other rows of its batch non-finite (inf times 0 is NaN). So that no example
             # decides the fate of another, each suspect row is run again alone, and only then counted as zero. Without
             # suspects, it was another process's rows that were not finite.
-            sound = [example for row, example in enumerate(examples) if row not in result]
-            return [group for group in (sound, *([examples[row]] for row in sorted(result))) if group]
+            sound = [example for row, own in enumerate(units) if row not in result for example in own]
+            return [group for group in (sound, *(units[row] for row in sorted(result))) if group]
         with self.precision.on(examples):
             batch_losses = losses()
             torch.autograd.backward(batch_losses.sum() * self.held.share / self.recipe.batch_size)
@@ -128,12 +131,14 @@ class BatchGradients:
             if self._suspects(engine, losses, 1) is None:
                 engine.accumulate(losses, weight=0.0)
 
-    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def _losses(self, inputs: Mapping[str, Tensor], run: int = 1) -> Tensor:
+        """The mean loss of each unit, whose examples are ``run`` rows one after another."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
-            return self.task.losses(self.network, inputs)
+            losses = self.task.losses(self.network, inputs)
+        return losses if run == 1 else losses.view(-1, run).mean(1)
 
     def _clipped(
-        self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int]
+        self, engine: PerExample, losses: Callable[[], Tensor], examples: Sequence[int], run: int
     ) -> ClippedBatch | frozenset[int]:
         """Add a batch's clipped gradients. Return rows that are not finite, with nothing added; without noise raise."""
         try:
@@ -141,7 +146,7 @@ class BatchGradients:
             if suspects is not None:
                 return suspects
             with self.precision.on(examples):
-                return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks)
+                return engine.accumulate(losses, weight=1 / self.recipe.batch_size, look=self._looks, run=run)
         except NotFiniteError as fault:
             if not self.noisy and not self.workers.lockstep:
                 raise

@@ -12,7 +12,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.progress import Notify
 from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
-from privctl.models.tasks.corpus import CorpusTask
+from privctl.models.tasks.corpus import CorpusTask, run_length
 from privctl.parallel import ALONE, MemoryElsewhereError, Workers, short_of_memory
 from privctl.train.network.memory import release_unused
 from privctl.train.settings.recipe import TrainingSettings
@@ -86,7 +86,8 @@ class MicroBatches:
         lengths = self.task.length if isinstance(self.task, CorpusTask) else None
         most = self.examples if lengths is None else self.tokens
         if micro is not None:
-            most = len(micro) // 2 * (1 if lengths is None else max(map(lengths, micro), default=0))
+            run = run_length(self.task, micro)
+            most = len(micro) // run // 2 * run * (1 if lengths is None else max(map(lengths, micro), default=0))
         if self.workers.lockstep:
             most = int(self.workers.gather(torch.tensor([most])).min())
         if not most:

@@ -1,4 +1,4 @@
-"""Selects the examples of each step: Poisson batches, parts in turn, one random step a pass, shuffled passes."""
+"""Selects the examples of each step: Poisson batches, also cut, parts in turn, one random step a pass, passes."""
 
 from __future__ import annotations
 
@@ -64,6 +64,45 @@ class PoissonBatches:
             words = self.source.words(step, block, min(_BLOCK, self.size - start))
             drawn.append(np.flatnonzero(words < threshold) + start)
         return np.concatenate(drawn).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedPoisson:
+    """Batches of ``PoissonBatches`` of at most ``largest`` examples: of a larger one so many are kept.
+
+    Those with the least of words drawn for them alone are kept, so every set of so many is as likely as any other, to
+    within the chance that two words of 64 bits are equal. Raises ValueError for a size or ``largest`` below 1, or a
+    rate outside [0, 1].
+    """
+
+    size: int
+    rate: float
+    largest: int
+    source: NoiseSource
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 1)
+        at_least("largest", self.largest, 1)
+        probability("rate", self.rate)
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.TRUNCATED_POISSON
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``; rising."""
+        drawn = PoissonBatches(self.size, self.rate, self.source).batch(step)
+        if len(drawn) <= self.largest:
+            return drawn
+        # The coins of the step came from the blocks before these.
+        first = -(-self.size // _BLOCK)
+        words = [
+            self.source.words(step, first + block, min(_BLOCK, len(drawn) - start))
+            for block, start in enumerate(range(0, len(drawn), _BLOCK))
+        ]
+        kept = np.argpartition(np.concatenate(words), self.largest - 1)[: self.largest]
+        return np.sort(drawn[kept])
 
 
 @dataclass(frozen=True, slots=True)

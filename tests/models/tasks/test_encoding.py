@@ -18,6 +18,7 @@ from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextFacts, TextOptions, encode_causal, encode_classified, encode_masked
 from privctl.models.loading import load_for_training
 from privctl.models.tasks.build import text_task
+from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.tasks.units import Units, content_key
 from privctl.models.vocabulary import SPECIAL, frequent_words, private_vocabulary, vocabulary_from_file
 from tests.models.tasks.small import RECORDS, TEXTS, architecture, words
@@ -146,3 +147,43 @@ def test_a_split_task_visits_every_piece(tmp_path: Path) -> None:
         assert batch["weights"].sum(1).tolist() == pytest.approx([1, 1])
     assert seen == {0, 1, 2, 3}
     assert task.evaluate(model.network, torch.device("cpu"))["tokens"] == 21 + 4
+
+
+def test_a_unit_takes_part_with_several_examples_whoever_else_is_there() -> None:
+    owners, keys = np.array([0, 1, 0, 1, 1, 2, 1]), np.arange(10, 17, dtype=np.uint64)
+    units = Units(owners, np.array([1, 1, 2, 1, 5, 3, 1], np.int32), keys)
+    for step in range(20):
+        drawn = list(units.draw_several([2, 1, 0], 3, step, 2))
+        assert drawn[0] == (5,)
+        assert drawn[2] == (0, 2)
+        assert len(set(drawn[1])) == 2
+        assert set(drawn[1]) <= {1, 3, 4, 6}
+        assert drawn[1] == tuple(sorted(drawn[1]))
+        (alone,) = units.draw_several([1], 3, step, 2)
+        assert alone == drawn[1]
+    # Of shares 1, 1, 5 and 1 the third is among two with 5/8 + 3 (1/8)(5/7).
+    often = sum(4 in next(units.draw_several([1], 3, step, 2)) for step in range(2000)) / 2000
+    chance = 5 / 8 + 3 / 8 * 5 / 7
+    assert often == pytest.approx(chance, abs=5 * (chance * (1 - chance) / 2000) ** 0.5)
+    assert [units.owner(example) for example in range(7)] == owners.tolist()
+
+
+def test_a_group_has_equally_many_examples_of_each_of_its_units() -> None:
+    has = [1, 2, 3, 5, 3, 1, 2]
+    records = [
+        TextRecord(stretch=Stretch("a"), text="the cat sat " * (1 + i), unit=str(who))
+        for who, count in enumerate(has)
+        for i in range(count)
+    ]
+    task = CorpusTask(corpus=encode_causal(records, facts(None), TextOptions()), facts=facts(None), per_draw=3)
+    groups = list(task.micro_batches(range(len(has)), 0, 6, 100))
+    seen = []
+    for group in groups:
+        run = task.run_of(group)
+        own = [{task.corpus.units.owner(e) for e in group[i : i + run]} for i in range(0, len(group), run)]
+        assert all(len(owners) == 1 for owners in own)
+        assert len(group) <= 6
+        assert max(map(task.length, group)) * len(group) <= 100 or len(own) == 1
+        seen += [(next(iter(owners)), run) for owners in own]
+    assert sorted(seen) == [(who, min(count, 3)) for who, count in enumerate(has)]
+    assert [len(group) for group in task.micro_batches([3, 4], 0, 1, 5)] == [3, 3]  # no user is taken apart

@@ -35,7 +35,8 @@ from privctl.randomness import NoiseSource
 from privctl.train.clipping import engine
 from privctl.train.clipping.factors import Clipping
 from privctl.train.methods import method_named
-from privctl.train.preparation.budget import ledger_of, recipe_for
+from privctl.train.preparation.budget import recipe_for
+from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.steps.gradient_noise import GradientNoise, KeyedNoise

@@ -18,7 +18,8 @@ from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Not
 from privctl.secrets.protection import Form, Protection, ProtectionCalibration
 from privctl.show.progress import progress
 from privctl.train.methods import method_named
-from privctl.train.preparation.budget import ledger_of, recipe_for
+from privctl.train.preparation.budget import recipe_for
+from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.secrets.guarantees import plan_premise, secret_guarantees
 from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.secrets.read_plan import SecretPlan

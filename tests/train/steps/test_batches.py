@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from privctl.domain.errors import InputError
-from privctl.domain.events import Batches
+from privctl.domain.events import Batches, TruncatedGaussian
 from privctl.randomness import NoiseSource
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.sampling import BallsAndBins, CyclicPoisson, Passes, PoissonBatches
+from privctl.train.steps.sampling import BallsAndBins, CyclicPoisson, Passes, PoissonBatches, TruncatedPoisson
+from verify.events.truncated_gaussian import _chances
 
 
 def sizes(rate: float, steps: int, size: int = 2000) -> np.ndarray:
@@ -160,3 +162,43 @@ def test_a_resumed_run_goes_on_with_the_same_order(tmp_path: Path) -> None:
     (tmp_path / "run" / "batches").write_bytes(b"short")
     with pytest.raises(InputError, match="remove .* and start again"):
         again.batch_key()
+
+
+def test_of_a_large_batch_every_set_of_the_largest_size_is_as_likely() -> None:
+    """10 are drawn and 3 kept: each record in 3 of 10 steps, each pair in 2 of 30. The first 3 would be noticed."""
+    source = TruncatedPoisson(10, 1.0, 3, NoiseSource(7))
+    kept = np.zeros((4000, 10), dtype=bool)
+    for step in range(4000):
+        kept[step, source.batch(step)] = True
+    assert (kept.sum(1) == 3).all()
+    assert np.abs(kept.mean(0) - 0.3).max() < 5 * math.sqrt(0.3 * 0.7 / 4000)
+    together = (kept[:, :, None] & kept[:, None, :]).mean(0)[np.triu_indices(10, 1)]
+    assert np.abs(together - 1 / 15).max() < 5 * math.sqrt(14 / 15**2 / 4000)
+    assert abs((kept[1:] & kept[:-1]).mean() - 0.09) < 5 * math.sqrt(0.09 * 0.91 / 4000 / 10) * 2
+    first = np.arange(10) < 3
+    assert np.abs(first - 0.3).max() > 50 * math.sqrt(0.3 * 0.7 / 4000)
+
+
+def test_a_record_is_in_a_cut_batch_as_often_as_is_accounted_for() -> None:
+    event = TruncatedGaussian(noise_multiplier=1, largest_batch=8, examples=20, sample_rate=0.3)
+    source = TruncatedPoisson(20, 0.3, 8, NoiseSource(8))
+    whole = PoissonBatches(20, 0.3, NoiseSource(8))
+    taken = 0
+    for step in range(4000):
+        batch, drawn = source.batch(step), whole.batch(step)
+        assert len(batch) == min(8, len(drawn))
+        assert set(batch) <= set(drawn)
+        assert (np.diff(batch) > 0).all()
+        taken += len(batch)
+    # Of M others that are drawn, min(1, 8 / (M + 1)) of those drawn with the record are kept.
+    others = np.arange(20)
+    chance = float((binom.pmf(others, 19, 0.3) * 0.3 * np.minimum(1, 8 / (others + 1))).sum())
+    assert taken / 80_000 == pytest.approx(chance, abs=5 * math.sqrt(chance * (1 - chance) / 80_000))
+    assert _chances(event)[2] == pytest.approx(chance, rel=1e-12)
+    assert chance < 0.3 - 5 * math.sqrt(0.21 / 80_000)
+
+
+def test_bad_largest_sizes_are_named() -> None:
+    with pytest.raises(ValueError, match="largest is 0"):
+        TruncatedPoisson(5, 0.5, 0, NoiseSource())
+    assert TruncatedPoisson(5, 1.0, 5, NoiseSource()).batch(0).tolist() == [0, 1, 2, 3, 4]

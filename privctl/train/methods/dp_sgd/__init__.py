@@ -1,0 +1,152 @@
+"""DP-SGD (Abadi et al. 2016): random batches, each example's gradient clipped, noise on their sum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from privctl.train.methods.dp_sgd.checks import check
+from privctl.train.methods.dp_sgd.settings import (
+    DpSgdSettings,
+    adaptive_of,
+    bands_of,
+    batches_of,
+    buffers_of,
+    group_of,
+    largest_batch_of,
+    per_draw_of,
+    search_of,
+    shared_of,
+)
+from privctl.train.runs.method import TrainingMethod
+
+if TYPE_CHECKING:
+    from privctl.domain.report import PrivacyReport
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.settings.session import Session
+
+__all__ = ["METHOD", "TUNING", "DpSgdSettings"]
+
+TUNING = (
+    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
+    "same data cost more"
+)
+
+
+def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    from privctl.train.runs.canary_run import CanaryRun
+    from privctl.train.runs.gradient_training import NO_HOOKS, MethodHooks, train_by_gradients
+
+    count = job.request.settings_as(DpSgdSettings).gradient_canaries
+    if count is None:
+        return train_by_gradients(job, session, NO_HOOKS)
+    canaries = CanaryRun(count)
+    hooks = MethodHooks(canaries=canaries.start, amend=canaries.amend, beside=canaries.staged)
+    return train_by_gradients(job, session, hooks)
+
+
+METHOD = TrainingMethod(
+    name="dp-sgd",
+    help="""Train MODEL with an (epsilon, delta) guarantee: clipped gradients, random batches, noise.
+
+    The noisy gradients go to any --optimizer: sgd makes it DP-SGD proper, adam DP-Adam, and adamw, the default, DP-Adam
+    with decoupled weight decay.
+
+    MODEL is a Hugging Face directory or a .safetensors file in one; a directory with a config.json and no weights is
+    trained from scratch. Ctrl-C saves the state after the current step, and --resume continues from there; the state is
+    kept in OUTPUT.run until the run is complete.
+
+    Before the output gets its final name, it is loaded by transformers alone and compared with the trained network.
+    Name the classes of a classifier with --labels: names collected from the private data void the guarantee. Batch
+    normalisation mixes examples and is refused; with --norm frozen it keeps its running statistics, which must be
+    public, like the starting weights. --convert batch-norm moves them into the layer's scales and shifts first, and
+    leaves the statistics of a new layer, 0 and 1. The architecture stays, so that transformers loads the model with the
+    accuracy that the report states: no config.json can name group normalisation in its place.
+
+    MODEL may be a LoRA adapter's directory as peft writes it; its base is frozen, and the output is an adapter. With
+    --lora-rank new adapters are trained and merged into the weights, or written alone with --save-adapter.
+
+    With --bands, noise is correlated from step to step (matrix factorization), which leaves less of it in the weights
+    where batches are large or epochs few. The state of an unfinished run then holds the noise of so many steps, twice
+    the size of the gradients each.
+
+    With --buffers, noise is correlated over all steps by a few buffers (BLT), for runs of so many steps that bands
+    would take too much memory. Every record is used once an epoch, in an order that does not change, and no
+    amplification by sampling is counted. The state of an unfinished run holds each buffer, twice the size of the
+    gradients.
+
+    With --largest-batch, of a batch above that size so many examples are kept, drawn uniformly: the longest step is
+    bounded, as steps compiled for one shape need it. A record can then push another one out, and epsilon covers that.
+    Five standard deviations above the expected size it costs next to nothing, and at three far more; --dry-run shows
+    the price.
+
+    With --records-per-draw, a user that a step draws (--unit) takes part with several records, and the mean of their
+    gradients is clipped as one: users are protected at the same epsilon, and their gradients vary less.
+
+    With --search, settings are chosen by results and the guarantee is that of the choice. The number of runs and the
+    settings of each are drawn first; the runs are made in OUTPUT.search, the best by held-out loss is released, and the
+    others are deleted. The held-out examples choose, so they are taken to be public, and no guarantee covers them. Keep
+    the number of runs, and how long the search took, to yourself. `privctl account --mechanism search` shows the price.
+
+    With --target-unclipped-quantile, the clip norm follows the gradients (adaptive clipping), and --clip-norm is only
+    where it begins. Each step then also releases how many gradients of its batch are not clipped, with noise; epsilon
+    covers both, and the noise on the sum rises by some percent at most in return. The report holds the clip norms.
+
+    With --shared-records, the field of --unit may hold a list of users (a JSON array, also in the cell of a table, or a
+    list in parquet and Arrow). Each user is then protected together with all records that name them. With all, every
+    record is used, and a user may be added or removed with their records. With the other rules no more than
+    --max-records-per-user of a user's records are used, and what is protected is what they hold, while which users each
+    record names is taken to be public: without a user, other records might have been chosen. --dry-run shows what each
+    rule keeps.
+
+    With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
+    may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
+    size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
+
+    \b
+    Example:
+      privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
+          --epochs 3 --batch-size 512 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
+          --labels 0,1 --epsilon 8 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 2 \\
+          -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --epochs 10 \\
+          --batch-size 512 --buffers 3 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 \\
+          --largest-batch 626 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --held-out public.jsonl --epsilon 8 \\
+          --search 'learning-rate=1e-4,3e-4,1e-3 clip-norm=0.5,1' --expected-runs 5 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 \\
+          --target-unclipped-quantile 0.5 -o private/
+      privctl retrain dp-sgd model/ --data posts.jsonl --epsilon 8 --unit user \\
+          --records-per-draw 4 -o private/
+      privctl retrain dp-sgd model/ --data mails.jsonl --epsilon 8 --unit people \\
+          --max-records-per-user 4 --shared-records greedy -o private/
+      privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
+          -o adapter/
+      torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
+          --epsilon 8 -o private/
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
+          -o plan.safetensors
+      privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
+    """,
+    takes=("clipping", "passes", "schedule", "budget", "secrets", "convert", "adapters"),
+    shards=True,
+    noised=True,
+    private=True,
+    guaranteed=True,
+    warning=TUNING,
+    settings=DpSgdSettings,
+    sampled=lambda _: True,
+    batches=batches_of,
+    bands=bands_of,
+    buffers=buffers_of,
+    group=group_of,
+    shared=shared_of,
+    largest_batch=largest_batch_of,
+    per_draw=per_draw_of,
+    search=search_of,
+    adaptive=adaptive_of,
+    check=check,
+    run=_run,
+)

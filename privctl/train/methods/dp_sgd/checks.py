@@ -1,0 +1,165 @@
+"""What the settings of DP-SGD do not go together with."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from privctl.domain.errors import CommandError
+from privctl.domain.events import Batches
+from privctl.train.methods.dp_sgd.settings import (
+    DpSgdSettings,
+    bands_of,
+    batches_of,
+    buffers_of,
+    group_of,
+    largest_batch_of,
+    per_draw_of,
+    search_of,
+    shared_of,
+)
+from privctl.train.settings.choices import ClippingStyle
+from privctl.train.settings.searching import check_search
+
+if TYPE_CHECKING:
+    from privctl.train.settings.request import RetrainRequest
+
+
+def check(request: RetrainRequest) -> None:
+    """Raises CommandError for what does not go together, or is not accounted for together."""
+    if group_of(request) is not None:
+        _check_group(request)
+    elif shared_of(request) is not None:
+        raise CommandError(
+            "--shared-records needs --max-records-per-user: a record of several users cannot be clipped as part of one"
+        )
+    if per_draw_of(request) > 1:
+        _check_per_draw(request)
+    if largest_batch_of(request) is not None:
+        _check_largest_batch(request)
+    _check_search(request)
+    _check_adaptive(request)
+    if bands_of(request) > 1 or buffers_of(request) is not None:
+        _check_correlated(request)
+    elif batches_of(request) is Batches.BALLS_AND_BINS:
+        for flag, given in (
+            ("--secrets", request.secrets is not None),
+            ("--gradient-canaries", request.settings_as(DpSgdSettings).gradient_canaries is not None),
+        ):
+            if given:
+                raise CommandError(f"{flag} needs Poisson batches; remove it, or --batches {batches_of(request)}")
+    _check_canaries(request)
+
+
+def _check_canaries(request: RetrainRequest) -> None:
+    """Raises CommandError for what canary gradients do not go together with."""
+    if request.fsdp and request.settings_as(DpSgdSettings).gradient_canaries is not None:
+        raise CommandError("--gradient-canaries are added to whole gradients, and --fsdp shards them; remove one")
+    if request.secrets is not None and request.settings_as(DpSgdSettings).gradient_canaries is not None:
+        raise CommandError(
+            "--gradient-canaries are drawn at one rate, and --secrets sets one for each record; remove one"
+        )
+
+
+def _check_adaptive(request: RetrainRequest) -> None:
+    """Raises CommandError for what has not been worked out for a clip norm that changes."""
+    settings, flag = request.settings_as(DpSgdSettings), "--target-unclipped-quantile"
+    if settings.target_unclipped_quantile is None:
+        for name in ("clip_norm_learning_rate", "unclipped_count_stddev"):
+            if getattr(settings, name) is not None:
+                raise CommandError(f"--{name.replace('_', '-')} is a setting of adaptive clipping; give {flag} too")
+        return
+    for given, what in (
+        (request.clipping is not ClippingStyle.FLAT, f"--clipping {request.clipping} does not clip whole gradients"),
+        (bands_of(request) > 1, "--bands correlates the noise of steps, which needs one clip norm for all"),
+        (buffers_of(request) is not None, "--buffers correlates the noise of steps, which needs one clip norm for all"),
+        (request.secrets is not None, "--secrets plans the noise of one release a step"),
+    ):
+        if given:
+            raise CommandError(f"{flag} changes the clip norm by how many gradients it clips, and {what}; remove one")
+
+
+def _check_correlated(request: RetrainRequest) -> None:
+    """Raises CommandError for what has not been worked out for correlated noise."""
+    settings = request.settings_as(DpSgdSettings)
+    buffered = settings.buffers is not None
+    flag = "--buffers" if buffered else "--bands"
+    batches = "uses no record in a fixed place" if buffered else "takes no parts in turn"
+    for given, what in (
+        (buffered and bands_of(request) > 1, "--bands does so in another way"),
+        (request.secrets is not None, "--secrets draws each record at a rate of its own"),
+        (settings.gradient_canaries is not None, "--gradient-canaries are judged step by step"),
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches} {batches}"),
+        (request.fsdp, "--fsdp keeps no noise of earlier steps"),
+    ):
+        if given:
+            raise CommandError(f"{flag} correlates the noise of steps, and {what}; remove one")
+
+
+def _check_per_draw(request: RetrainRequest) -> None:
+    """Raises CommandError where a user is not one example, or its records are not clipped together."""
+    if request.data.unit is None:
+        raise CommandError("--records-per-draw needs --unit, the field that names a record's user")
+    for given, what in (
+        (group_of(request) is not None, "--max-records-per-user clips every record by itself"),
+        (request.secrets is not None, "--secrets draws every record by itself"),
+        (request.fsdp, "--fsdp clips one record of each"),
+    ):
+        if given:
+            raise CommandError(f"--records-per-draw clips several records of a user as one, and {what}; remove one")
+
+
+def _check_largest_batch(request: RetrainRequest) -> None:
+    """Raises CommandError for what batches that are cut are not accounted for with."""
+    settings = request.settings_as(DpSgdSettings)
+    largest = settings.largest_batch
+    for given, what in (
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
+        (bands_of(request) > 1, "--bands"),
+        (buffers_of(request) is not None, "--buffers"),
+        (request.secrets is not None, "--secrets"),
+        (settings.gradient_canaries is not None, "--gradient-canaries"),
+        (group_of(request) is not None, "--max-records-per-user"),
+        (search_of(request) is not None, "--search"),
+    ):
+        if given:
+            raise CommandError(
+                f"--largest-batch is accounted for in Poisson steps of one rate, each example by itself; remove it, or "
+                f"{what}"
+            )
+    if largest is not None and largest < request.batch_size:
+        raise CommandError(
+            f"--largest-batch is {largest}, below the expected size, --batch-size {request.batch_size}: most batches "
+            "would be cut, and the steps be too short; give more, such as "
+            f"{request.batch_size + math.ceil(5 * math.sqrt(request.batch_size))}"
+        )
+
+
+def _check_group(request: RetrainRequest) -> None:
+    """Raises CommandError for what users whose records are clipped one by one do not go with."""
+    settings = request.settings_as(DpSgdSettings)
+    if request.data.unit is None:
+        raise CommandError("--max-records-per-user needs --unit, the field that names a record's user")
+    for given, what in (
+        (request.secrets is not None, "--secrets"),
+        (settings.gradient_canaries is not None, "--gradient-canaries"),
+        (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
+        (bands_of(request) > 1, "--bands"),
+        (buffers_of(request) is not None, "--buffers"),
+        (settings.target_unclipped_quantile is not None, "--target-unclipped-quantile"),
+        (search_of(request) is not None, "--search"),
+    ):
+        if given:
+            raise CommandError(f"--max-records-per-user is accounted for in plain Poisson steps; remove it, or {what}")
+
+
+def _check_search(request: RetrainRequest) -> None:
+    settings = request.settings_as(DpSgdSettings)
+    unsearched = (
+        ("--bands", bands_of(request) > 1),
+        ("--buffers", buffers_of(request) is not None),
+        ("--batches", settings.batches is not Batches.POISSON),
+        ("--gradient-canaries", settings.gradient_canaries is not None),
+        ("--target-unclipped-quantile", settings.target_unclipped_quantile is not None),
+    )
+    check_search(request, settings, unsearched)
