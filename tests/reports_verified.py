@@ -25,8 +25,6 @@ _SUFFIX = ".report.json"
 #: Entries that differ from run to run and change nothing about what is claimed.
 _IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omissions", "warnings", "log")
 
-#: Enough to notice noise that is not there; ``tests/verify/test_weights.py`` takes as many as users get.
-_DRAWS = 80_000
 #: Modules that use what is remembered; nothing remembered reads what a test puts in their place.
 _USERS = (
     *("privctl.train.runs.gradient_training", "privctl.train.release.model", "privctl.train.runs.setup"),
@@ -60,7 +58,7 @@ class Watch:
             if self.exempt or not path.is_file() or not self._new(path):
                 continue
             try:
-                with nullcontext() if self.patched else remembered.bounds(_DRAWS):
+                with nullcontext() if self.patched else remembered.bounds(remembered.FEW_DRAWS):
                     found = verify(path, read(path))
             except PrivctlError as error:
                 raise AssertionError(f"privctl verify cannot read what privctl wrote: {error}") from error

@@ -24,7 +24,15 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Path:
-    """A GPT-2 without weights, with a tokenizer."""
+    """A GPT-2 of one layer, without weights, with a tokenizer."""
+    folder = architecture(tmp_path / "start", "gpt2", n_layer=1)
+    words().tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def start_of_two_layers(tmp_path: Path) -> Path:
+    """As ``start``, for tests that tell layers from each other."""
     folder = architecture(tmp_path / "start", "gpt2")
     words().tokenizer.save_pretrained(folder)
     return folder

@@ -32,6 +32,12 @@ WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 
 
 @pytest.fixture
+def start(start_of_two_layers: Path) -> Path:
+    """Groups and what is trained are counted over two layers."""
+    return start_of_two_layers
+
+
+@pytest.fixture
 def data(tmp_path: Path) -> Path:
     path, drawn = tmp_path / "train.jsonl", random.Random(0)
     lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9)))} for _ in range(60)]

@@ -44,7 +44,7 @@ def data(tmp_path: Path) -> Path:
 
 def retrain(method: str, model: Path, data: Path, output: Path, *more: str) -> int:
     call = ["retrain", method, str(model), "--data", str(data), "-o", str(output), "--batch-size", "12"]
-    return run([*call, "--epochs", "2", "--device", "cpu", "-q", *more])
+    return run([*call, "--epochs", "2", "--micro-tokens", "160", "--device", "cpu", "-q", *more])
 
 
 def rows(output: Path) -> list[dict[str, str]]:

@@ -17,7 +17,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., P
     """They must be left as they are; ``tests/conftest.py`` keeps the files that ask for them in one worker."""
     threads = torch.get_num_threads()
     folder = tmp_path_factory.mktemp("kinds")
-    with remembered.bounds():
+    with remembered.bounds(remembered.FEW_DRAWS):
         made = {**quick(folder, write_model), **trained(folder)}
     torch.set_num_threads(threads)
     return made

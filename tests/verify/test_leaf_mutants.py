@@ -26,7 +26,7 @@ _QUICK, _SLOW_KINDS = 61, ("plan", "plan of fixed batches", "ledger", "noise, se
 @pytest.fixture(scope="module", autouse=True)
 def _remembered() -> Iterator[None]:
     """Most changes leave the ledger as it was."""
-    with remembered.bounds():
+    with remembered.bounds(remembered.FEW_DRAWS):
         yield
 
 
