@@ -165,6 +165,10 @@ def group_of(content: bytes, field: str, where: str) -> str:
         raise InputError(f"{where} is not UTF-8 text; give records as JSON in UTF-8") from None
     if not isinstance(fields, dict):
         raise InputError(f"{where} is not a JSON object; give records with a field {field!r}")
+    if isinstance(fields.get(field), list):
+        raise InputError(
+            f"{where} has a list as {field!r}; a record has the coin of one group, so give one value of each"
+        )
     return name_of(fields, field, where)
 
 
