@@ -31,13 +31,15 @@ _WITH_OR_WITHOUT = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
 class EpsilonClaim:
     """The (``epsilon``, ``delta``)-DP for one example more or less that ``source`` claims.
 
-    An example is a record, or all records with one value of the field ``unit``.
+    An example is a record, or all records with one value of the field ``unit``. With a ``fixed_graph`` neighbours name
+    the same users in the same records, so it says nothing of data without some of these.
     """
 
     epsilon: float
     delta: float
     source: str = "as claimed"
     unit: str | None = None
+    fixed_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +109,13 @@ def any_claim_refuted(verdicts: Iterable[Verdict]) -> bool:
     return any(verdict.outcome is Outcome.REFUTED and verdict.subject.startswith("(") for verdict in verdicts)
 
 
-def claims_of(guarantees: Iterable[Guarantee], source: str, unit: str | None = None) -> tuple[EpsilonClaim, ...]:
+def claims_of(
+    guarantees: Iterable[Guarantee], source: str, unit: str | None = None, *, fixed_graph: bool = False
+) -> tuple[EpsilonClaim, ...]:
     """The distinct claims that a report's guarantees make about this model, for one example more or less.
 
-    ``unit`` is the field whose values make the examples of its training, None where each record is one.
+    ``unit`` is the field whose values make the examples of its training, None where each record is one; with a
+    ``fixed_graph`` it chose records by the users of all.
     """
     claims: dict[tuple[float, float], EpsilonClaim] = {}
     for guarantee in guarantees:
@@ -128,6 +133,7 @@ def claims_of(guarantees: Iterable[Guarantee], source: str, unit: str | None = N
                 delta=guarantee.delta,
                 source=f"{guarantee.status} in {source} ({guarantee.name}, {guarantee.adjacency})",
                 unit=unit,
+                fixed_graph=fixed_graph,
             )
             claims.setdefault((guarantee.epsilon, guarantee.delta), claim)
     return tuple(claims.values())

@@ -10,6 +10,7 @@ from audits.claims import EpsilonClaim, claims_of, mechanism_of
 from privctl.domain.errors import PrivctlError
 from privctl.domain.events import Ledger
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.domain.shared_records import SharedRecords
 from privctl.reports.chain import ChainTooLongError, ReportFiles, walk
 from privctl.reports.files import FoundReport, pointer_of, report_of
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
@@ -65,7 +66,7 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     unit = None if last is None else last.unit
     return Lineage(
         parents=parents,
-        claims=claims_of(model_report.report.guarantees, model_report.path.name, unit),
+        claims=claims_of(model_report.report.guarantees, model_report.path.name, unit, fixed_graph=_fixes_graph(last)),
         trained_on=_read(training, "data"),
         planned_by=_read(training, "plan"),
         mechanism=mechanism_of(model_report.report.mechanism, model_report.report.guarantees),
@@ -88,6 +89,12 @@ def _parameters(report: PrivacyReport) -> TrainingParameters | None:
         return parameters_as(TrainingParameters, report)
     except ParametersError:
         return None
+
+
+def _fixes_graph(training: TrainingParameters | None) -> bool:
+    """Whether it chose records by the users of all; one that says something unknown may have."""
+    rule = None if training is None else training.shared_records
+    return rule is not None and rule != SharedRecords.ALL
 
 
 def _training(model_report: FoundReport) -> PrivacyReport | None:

@@ -28,6 +28,7 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify import extraction_tests, split_groups
 from verify.canary_bounds import BOUND, METHODS
+from verify.users import only_contents
 
 #: What runs where no attack is named, and what besides where all are asked for.
 USUAL = frozenset({
@@ -124,7 +125,9 @@ def _judged_for_others(report: PrivacyReport, own: Sequence[PrivacyReport]) -> I
             continue
         for verdict in report.verdicts:
             spoken = any(split_groups.speaks_of(verdict.subject, *claim) for claim in claims)
-            if spoken and split_groups.wrong_form(verdict.subject, report, stated, trained.unit):
+            if spoken and split_groups.wrong_form(
+                verdict.subject, report, stated, trained.unit, chosen=only_contents(training)
+            ):
                 yield Verdict(
                     subject="audit",
                     outcome=Outcome.REFUTED,

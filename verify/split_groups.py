@@ -124,16 +124,19 @@ def _wrong_together(found: re.Match[str], subject: str, examples: float) -> Iter
         yield f"its verdict on {subject!r} does not follow by group privacy, which gives ({sums[0]:g}, {sums[1]:g})"
 
 
-def wrong_form(subject: str, report: PrivacyReport, parameters: AuditParameters, unit: str | None) -> bool:
+def wrong_form(
+    subject: str, report: PrivacyReport, parameters: AuditParameters, unit: str | None, *, chosen: bool = False
+) -> bool:
     """Whether a verdict judges a claim for something else than coins of a split say of it.
 
-    ``unit`` is the field whose values make the examples of the claim, None where each record is one.
+    ``unit`` is the field whose values make the examples of the claim, None where each record is one; ``chosen`` says
+    that its records were chosen by the users of all, so that coins of records say nothing of it.
     """
     field = parameters.group_by
     sizes = [item.details[_SIZE] for item in report.evidence if _SIZE in item.details]
     if unit == field or (unit is None and max(sizes, default=1.0) == 1):
         return TOGETHER.match(subject) is not None or _OTHER.match(subject) is not None
-    if unit is not None and field is not None:
+    if unit is not None and (field is not None or chosen):
         return _OTHER.match(subject) is None
     return TOGETHER.match(subject) is None
 

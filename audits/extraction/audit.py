@@ -130,7 +130,7 @@ class ExtractionAudit:
                 omitted[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[usable & side.shared].tolist()]
                 usable &= ~side.shared
             rows = [row for row, keep in zip(side.sample.rows, usable.tolist(), strict=True) if keep]
-            compared.append([row for row, keep in zip(side.sample.rows, usable & ~side.shared, strict=True) if keep])
+            compared.append([row for row, keep in zip(side.sample.rows, usable & side.compared, strict=True) if keep])
             verdicts = decide(
                 self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers, self._shape.logits
             )
@@ -343,6 +343,7 @@ def _texts(
         undecided=verdicts.undecided,
         copies=side.copies[usable],
         shared=side.shared[usable],
+        compared=side.compared[usable],
         cue=cues(rows, suffix),
         logp=None if logp is None else logp[usable].sum(axis=1, dtype=np.float64),
         near=near,

@@ -101,13 +101,34 @@ def search(
 
 def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
     """Which records [records] of each file count: different ones, in no other file, and not known from the prompts."""
+    shared = _in_several(files)
     found = []
-    for number, file in enumerate(files):
+    for file in files:
         once = np.zeros(len(file.digest), dtype=np.bool_)
         once[np.unique(file.digest, return_index=True)[1]] = True
-        others = [other.digest for place, other in enumerate(files) if place != number]
-        found.append(once & ~file.known & ~np.isin(file.digest, np.concatenate([np.zeros(0, np.uint64), *others])))
+        found.append(once & ~file.known & ~np.isin(file.digest, shared))
     return found
+
+
+def comparable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
+    """Which of those may be compared with those of the other file, [records].
+
+    If a record is in several files, equal ones fell on their sides one by one, and none that repeats may be: see
+    ``audits.membership.records.left_out``.
+    """
+    found = usable(files)
+    if not len(_in_several(files)):
+        return found
+    for file, among in zip(files, found, strict=True):
+        digests, counts = np.unique(file.digest, return_counts=True)
+        among &= np.isin(file.digest, digests[counts == 1])
+    return found
+
+
+def _in_several(files: Sequence[SearchedFile]) -> NDArray[np.uint64]:
+    """The digests that are in more than one file."""
+    digests, counts = np.unique(np.concatenate([np.unique(file.digest) for file in files]), return_counts=True)
+    return digests[counts > 1]
 
 
 def drawn(file: SearchedFile, among: NDArray[np.bool_], count: int, seed: int) -> NDArray[np.bool_]:

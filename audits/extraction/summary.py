@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,9 +33,9 @@ CUED = 0.5
 class Texts:
     """One side's verdicts, all of shape [texts].
 
-    ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies`` and ``shared`` as in
-    ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling law, or
-    None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
+    ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies``, ``shared`` and ``compared``
+    as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling
+    law, or None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
     """
 
     line: NDArray[np.int64]
@@ -44,12 +44,18 @@ class Texts:
     undecided: NDArray[np.bool_]
     copies: NDArray[np.int64]
     shared: NDArray[np.bool_]
+    compared: NDArray[np.bool_]
     cue: NDArray[np.float32]
     logp: NDArray[np.float64] | None
     near: NearMatches | None = None
 
     def __len__(self) -> int:
         return len(self.line)
+
+    @property
+    def judged(self) -> NDArray[np.bool_]:
+        """Which [texts] are compared with the other file's: not those whose suffix may be copied from the prefix."""
+        return self.compared & (self.cue <= CUED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +132,8 @@ def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confide
         if texts is not None and texts.logp is not None:
             evidence.append(_discoverable(rates, texts.logp, name, queries))
     if train.logp is not None:
-        others = None if heldout is None or heldout.logp is None else heldout.logp[heldout.cue <= CUED]
-        evidence.append(over_grid(train.logp[~train.shared & (train.cue <= CUED)], others, 1 - confidence))
+        others = None if heldout is None or heldout.logp is None else heldout.logp[heldout.judged]
+        evidence.append(over_grid(train.logp[train.judged], others, 1 - confidence))
     return tuple(evidence)
 
 
@@ -166,8 +172,7 @@ def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
         most = NEAR[-1]
         name = near_quantity("held-out", most)
         found.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
-        of_training = _within(train, most, ~train.shared & (train.cue <= CUED))
-        of_heldout = _within(heldout, most, heldout.cue <= CUED)
+        of_training, of_heldout = _within(train, most, train.judged), _within(heldout, most, heldout.judged)
         found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, int(train.shared.sum())))
     return found
 
@@ -200,15 +205,20 @@ def _near_details(texts: Texts, most: float) -> dict[str, float]:
 
 
 def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
-    """The difference of the rates, over texts that are not in both files.
+    """The difference of the rates, over texts that may be compared.
 
     Suffixes whose tokens mostly occur in the prefix are left out too: a model may copy these without having seen them.
     """
     of_training, of_heldout = (
-        UncertainCount.of_texts(train, ~train.shared & (train.cue <= CUED)),
-        UncertainCount.of_texts(heldout, heldout.cue <= CUED),
+        UncertainCount.of_texts(train, train.judged),
+        UncertainCount.of_texts(heldout, heldout.judged),
     )
-    return _difference(rates, BEYOND, of_training, of_heldout, int(train.shared.sum()))
+    found = _difference(rates, BEYOND, of_training, of_heldout, int(train.shared.sum()))
+    repeated = ~train.compared & ~train.shared
+    if not repeated.any():
+        return found
+    come_out = int((train.extracted & repeated).sum())
+    return replace(found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out})
 
 
 def _difference(

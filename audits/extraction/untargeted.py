@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.extraction import prompts as prompt_sets
-from audits.extraction.came_out import SearchedFile, drawn, search, usable
+from audits.extraction.came_out import SearchedFile, comparable, drawn, search, usable
 from audits.extraction.compare import beyond, rate
 from audits.extraction.generation import Queries, continuations
 from audits.extraction.law import SamplingLaw
@@ -243,15 +243,14 @@ def attack(
         for one in samples:
             batches = token_batches(model, one.path, columns)
             files.append(search(model, batches, span, indexes, known, advance))
-    among = usable(files)
-    sizes = [int(each.sum()) for each in among]
-    if not all(sizes):
-        return _without(result, sets, "no record of both files is left that is long enough and not in the prompts")
     counted = [
-        drawn(file, which, size if records is None else records, seed)
-        for file, which, size in zip(files, among, sizes, strict=True)
+        drawn(file, which, int(which.sum()) if records is None else records, seed)
+        for file, which in zip(files, usable(files), strict=True)
     ]
-    fewest = min(int(each.sum()) for each in counted)
+    among = [chosen & which for chosen, which in zip(counted, comparable(files), strict=True)]
+    fewest = min(int(each.sum()) for each in among)
+    if not fewest:
+        return _without(result, sets, "no record of both files is left that is long enough and not in the prompts")
     compared = [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
     outcomes = tuple(
         PromptOutcome(written=each, files=tuple(files), number=number, counted=tuple(counted), compared=tuple(compared))

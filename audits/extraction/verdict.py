@@ -53,14 +53,6 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
         return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
     if beyond.lower > 0 or (near is not None and (near.lower or 0) > 0):
         return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
-    sampled = [item for name, item in evidence_by_quantity.items() if " text found in " in name]
-    if len(sampled) == 2 and (sampled[0].lower or 0.0) > (1.0 if sampled[1].upper is None else sampled[1].upper):
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.REFUTED,
-            reason=f"{summary}; by sampling {100 * (sampled[0].estimate or 0):.2g} % of the training texts come "
-            f"out, and {100 * (sampled[1].estimate or 0):.2g} % of the held-out ones",
-        )
     grid = evidence_by_quantity.get(GRID)
     if grid is not None and grid.details.get("detected"):
         return Verdict(
@@ -68,6 +60,14 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
             outcome=Outcome.REFUTED,
             reason=f"{summary}; by sampling more training texts come out than held-out ones, by up to "
             f"{100 * (grid.estimate or 0):.2g} % of them (p = {grid.details['p_value']:.2g})",
+        )
+    if beyond.details.get("repeated_extracted"):
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"{summary}; {unsure}, but {beyond.details['repeated_extracted']:.0f} training texts that repeat "
+            "come out too, and none that repeats is compared where held-out text is in the training data; give "
+            "held-out text without such",
         )
     reach = beyond.details.get("detectable", 1.0)
     if reach <= LEAST_RATE:

@@ -152,12 +152,14 @@ class TextShape:
 class WindowSample:
     """The distinct windows of one file, in its order; of its ``records``, ``usable`` have one of their own.
 
-    ``line`` [windows] is each one's record; ``left`` lists the lines of records without a window, and why.
+    ``line`` [windows] is each one's record, ``repeated`` [windows] whether others of the file begin with it too;
+    ``omitted`` lists the lines of records without a window, and why.
     """
 
     path: DataPath
     rows: tuple[NDArray[np.int64], ...]
     line: NDArray[np.int64]
+    repeated: NDArray[np.bool_]
     omitted: tuple[tuple[int, SkippedReason], ...]
     records: int
     usable: int
@@ -168,12 +170,15 @@ class LabelledWindows:
     """A sample, and how often its windows occur in the whole files.
 
     ``copies`` [windows] is in how many training records each one's suffix occurs, ``shared`` [windows] whether a record
-    of the other file begins with the same window.
+    of the other file begins with the same window, and ``compared`` [windows] whether it may be compared with those of
+    the other file: if any window is shared, equal records fell on their sides one by one, and then none that repeats
+    may be (``audits.membership.records.left_out``).
     """
 
     sample: WindowSample
     copies: NDArray[np.int64]
     shared: NDArray[np.bool_]
+    compared: NDArray[np.bool_]
 
 
 def text_shape(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> TextShape:
@@ -214,12 +219,17 @@ def sample(
     drawn: list[tuple[int, NDArray[np.int64]]] = []
     omitted: list[tuple[int, SkippedReason]] = []
     distinct: set[bytes] = set()
+    again: set[bytes] = set()
     total = 0
     for records in _record_batches(path, columns):
         total += len(records)
         for record, (window, _) in zip(records, shape.cut(model, records), strict=True):
-            if window is None or key(window) in distinct:
-                omitted.append((record.line, SkippedReason.TOO_SHORT if window is None else SkippedReason.REPEATED))
+            if window is None:
+                omitted.append((record.line, SkippedReason.TOO_SHORT))
+                continue
+            if key(window) in distinct:
+                again.add(key(window))
+                omitted.append((record.line, SkippedReason.REPEATED))
                 continue
             distinct.add(key(window))
             entry = (record.line, window.copy())  # without the rest of a long record
@@ -232,6 +242,7 @@ def sample(
         path=path,
         rows=tuple(row for _, row in drawn),
         line=np.array([line for line, _ in drawn], dtype=np.int64),
+        repeated=np.array([key(row) in again for _, row in drawn], dtype=np.bool_),
         omitted=tuple(omitted),
         records=total,
         usable=len(distinct),
@@ -262,14 +273,12 @@ def sides(
                 shared.update(other_keys.intersection(key(cut.window) for cut in cuts if cut.window is not None))
             advance(len(cuts))
     copies = np.split(counter.counts, np.cumsum([len(windows_of_file.rows) for windows_of_file in samples])[:-1])
-    return [
-        LabelledWindows(
-            sample=windows_of_file,
-            copies=count,
-            shared=np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_),
-        )
-        for windows_of_file, count in zip(samples, copies, strict=True)
-    ]
+    found = []
+    for windows_of_file, count in zip(samples, copies, strict=True):
+        in_both = np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_)
+        alone = ~windows_of_file.repeated if shared else np.ones(len(in_both), dtype=np.bool_)
+        found.append(LabelledWindows(sample=windows_of_file, copies=count, shared=in_both, compared=alone & ~in_both))
+    return found
 
 
 def cues(rows: Sequence[NDArray[np.int64]], suffix: int) -> NDArray[np.float32]:

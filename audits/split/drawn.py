@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -165,11 +166,21 @@ def group_of(content: bytes, field: str, where: str) -> str:
         raise InputError(f"{where} is not UTF-8 text; give records as JSON in UTF-8") from None
     if not isinstance(fields, dict):
         raise InputError(f"{where} is not a JSON object; give records with a field {field!r}")
-    if isinstance(fields.get(field), list):
+    value = fields.get(field)
+    if isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[") and _is_list(value)):
         raise InputError(
-            f"{where} has a list as {field!r}; a record has the coin of one group, so give one value of each"
+            f"{where} has a list as {field!r}, and a record of several groups has no coin; give a string or "
+            "an integer, or split by another field"
         )
     return name_of(fields, field, where)
+
+
+def _is_list(text: str) -> bool:
+    """Whether ``text`` is a JSON array, as a table's cell that names several users holds it."""
+    try:
+        return isinstance(json.loads(text), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def contents(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -63,7 +63,7 @@ def _judged(bounds: Sequence[Evidence], claimed: Sequence[EpsilonClaim], split: 
     """The verdict on each claim, for as many of its examples as a coin changes."""
     more = _MORE if split.group_by is None else _MORE_GROUPS.format(split.group_by)
     for claim in claimed:
-        examples = examples_of_a_coin(split, claim.unit)
+        examples = examples_of_a_coin(split, claim.unit, fixed_graph=claim.fixed_graph)
         if examples is None:
             subject = f"({claim.epsilon:g}, {claim.delta:g})-DP for values of {claim.unit!r}, {claim.source}"
             yield Verdict(subject=subject, outcome=Outcome.INCONCLUSIVE, reason=why_not_judged(claim, split))

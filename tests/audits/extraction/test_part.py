@@ -21,6 +21,7 @@ from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.metrics import clopper_pearson
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
+from privctl.domain.verdict import Outcome
 from privctl.models.language import LanguageModel, load_model
 from privctl.parallel import ALONE, Workers
 from tests.audits.tiny import WORDS, save_model, write_jsonl
@@ -115,7 +116,9 @@ def test_rates_counts_and_what_is_left_out(
     assert beyond.details["in_both"] == 1
     cued = found.arrays["extraction.cue"][found.arrays["extraction.train"]] > CUED
     assert cued.sum() == 2
-    assert beyond.details["training_texts"] == 79 - 2, "neither what both files hold nor what may be copied counts"
+    assert (beyond.details["repeated"], beyond.details["repeated_extracted"]) == (2, 2)
+    left = 79 - 2 - 2
+    assert beyond.details["training_texts"] == left, "not what both files hold, what repeats, or what may be copied"
     assert beyond.lower is not None
     assert beyond.details["chance"] < beyond.lower < beyond.estimate
     assert [(item.what, item.reason) for item in found.omissions] == [
@@ -289,3 +292,29 @@ def test_equal_rates_are_seldom_told_apart() -> None:
         (low, _), (_, high) = clopper_pearson(a, 100, 0.025), clopper_pearson(b, 100, 0.025)
         wrong += low > high
     assert wrong <= 0.025 * 400
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_a_model_writes_anyway_accuses_it_only_where_copies_were_kept_together(
+    model: LanguageModel, known: list[str], tmp_path: Path, *, shared: bool
+) -> None:
+    """Lines that fell on their sides one by one: of texts that stand twice, those with both lines here are left."""
+    train = write_jsonl(tmp_path / "train.jsonl", [*known[:20] * 2, *noise(40, 1), *known[20:39]])
+    held = write_jsonl(tmp_path / "held.jsonl", [*noise(60, 2), *(known[20:39] if shared else ())])
+    found = judged(model, train, held, greedy_only=True).verdicts[0]
+    if shared:
+        assert found.outcome is Outcome.INCONCLUSIVE
+        assert "20 training texts that repeat come out too" in found.reason
+    else:
+        assert found.outcome is Outcome.REFUTED
+
+
+def test_texts_of_both_files_are_no_training_text_by_sampling_either(
+    model: LanguageModel, known: list[str], tmp_path: Path
+) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", [*known, *noise(30, 1)])
+    held = write_jsonl(tmp_path / "held.jsonl", [*known, *noise(30, 2)])
+    found = judged(model, train, held, exact_only=True, law=SamplingLaw(temperature=0.05))
+    rates = {item.quantity: item for item in found.evidence if " text found in " in item.quantity}
+    assert [item.estimate for item in rates.values()] == [pytest.approx(40 / 70), 0.0], "all that it knows"
+    assert found.verdicts[0].outcome is not Outcome.REFUTED

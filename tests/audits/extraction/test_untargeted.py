@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from audits.extraction import decoding, prompts, untargeted
-from audits.extraction.came_out import CameOut, SearchedFile, drawn, usable
+from audits.extraction.came_out import CameOut, SearchedFile, comparable, drawn, usable
 from audits.extraction.generation import Queries, continuations
 from audits.extraction.law import SamplingLaw, draw, restricted
 from audits.extraction.prompts import CONTROL, DIVERGENCE, FROM_FILE, PromptSet
@@ -268,10 +269,39 @@ def test_only_different_records_that_the_prompts_do_not_hold() -> None:
     ours, theirs = usable(files)
     assert ours.tolist() == [True, False, False, True, False], "once, in one file only, not in the prompts"
     assert theirs.tolist() == [True, False, True]
+    assert [each.tolist() for each in comparable(files)] == [[False, False, False, True, False], theirs.tolist()]
+    apart = [files[0], side(2, [7, 8], [], [])]
+    assert comparable(apart)[0].tolist() == usable(apart)[0].tolist() == [True, False, True, True, False]
     some = drawn(files[0], np.ones(5, dtype=np.bool_), 2, 3)
     assert some.sum() == 2
     more = drawn(files[0], np.ones(5, dtype=np.bool_), 4, 3)
     assert (more | ~some).all(), "fewer are among more"
+
+
+def falsely_found(rule: Callable[[Sequence[SearchedFile]], list[np.ndarray]], sets: int = 200) -> int:
+    """How often a test at 5 % accuses a model that saw neither file, and writes every fourth text that stands twice.
+
+    Each of 3000 lines is a training record with a chance of 3/4; 600 texts stand twice.
+    """
+    found = 0
+    for seed in range(sets):
+        random = np.random.default_rng(seed)
+        texts = np.concatenate([np.repeat(np.arange(600), 2), np.arange(600, 2400)])
+        trained = random.permutation(len(texts)) < 2250
+        files = [side(len(t), t.tolist(), [], []) for t in (texts[trained], texts[~trained])]
+        chosen = rule(files)
+        fewest = min(int(each.sum()) for each in chosen)
+        counts = []
+        for file, which in zip(files, chosen, strict=True):
+            some = file.digest[drawn(file, which, fewest, 0)]
+            counts.append(int(((some < 600) & (some % 4 == 0)).sum()))
+        found += fisher(counts[0], fewest, counts[1], fewest) <= 0.05
+    return found
+
+
+def test_records_that_repeat_accuse_nobody() -> None:
+    assert falsely_found(comparable) <= 18
+    assert falsely_found(usable) > 60, "kept wherever all of their lines fell on one side"
 
 
 def outcome(ours: int, theirs: int, texts: int = 40) -> PromptOutcome:

@@ -5,6 +5,7 @@ Scores are made up as mechanisms would: what a user adds is the scale, and the n
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -16,21 +17,29 @@ from audits.canaries.bounds import EITHER
 from audits.canaries.design import power_ceiling, register
 from audits.claims import CurveClaim, EpsilonClaim, claims_of, with_half_noise
 from audits.findings import Findings
+from audits.lineage import _fixes_graph
+from audits.split.draw import SplitRequest, draw_split
 from audits.split.drawn import DrawnSplit
 from audits.split.findings import split_findings
 from audits.split.implied import examples_of_a_coin, together
 from audits.statistics.one_run import divide, epsilon_bound
 from privctl.accounting.gaussian import delta_at
 from privctl.accounting.profile import profile
+from privctl.data.selection import select
+from privctl.data.users import Sharing
+from privctl.domain.errors import InputError
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.groups import of_group
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shared_records import SharedRecords
 from privctl.domain.verdict import Outcome
+from privctl.reports.parameters import AuditParameters, TrainingParameters
 from tests.audits.split.test_split import drawn
 from tests.audits.split.users import drawn_users, included, scored, split_at
 from tests.gate.made import PROVED
 from verify.audit_consistency import faults
 from verify.registered_guesses import check_guesses
+from verify.split_groups import wrong_form
 
 #: So many users, of whom one in nine has 20 records, and as many as notice half of the noise.
 USERS, MANY, MOST = 900, 2700, 20
@@ -116,6 +125,32 @@ def test_a_claim_is_judged_for_the_examples_that_it_is_about(split: DrawnSplit, 
     assert outcomes(found) == [Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.REFUTED]
     assert found.verdicts[2].subject == "(4, 0)-DP, of 2 examples together by (2, 0)-DP, as claimed"
     assert not wrong(report_of(found, None))
+
+
+def test_claims_for_a_fixed_graph_are_not_judged_by_coins_of_records(
+    split: DrawnSplit, of_records: DrawnSplit, tmp_path: Path
+) -> None:
+    """Of {a, b_1 ... b_n} and {b_i, c_i}, with one record a user, the first keeps n others out: a coin moves n + 1."""
+    users = ["a", *(f"b{i}" for i in range(9))], *([f"b{i}", f"c{i}"] for i in range(9))
+    used = [int(select(Sharing.of(named), 1, SharedRecords.FIRST).sum()) for named in (users, users[1:])]
+    assert used == [1, 9]
+    rules = {None: False, "all": False, "first": True, "greedy": True, "most": True}
+    assert {rule: _fixes_graph(TrainingParameters(shared_records=rule)) for rule in rules} == rules
+    fixed = replace(claim(0.5, "user"), fixed_graph=True)
+    found = findings(of_records, 100.0, fixed)
+    assert outcomes(found) == [Outcome.INCONCLUSIVE]
+    assert "other records may have been chosen" in found.verdicts[0].reason
+    assert outcomes(findings(split, 100.0, fixed)) == [Outcome.REFUTED], "groups of a split share no record"
+    told, parameters = report_of(found, None), AuditParameters(split_commitment="blake3:0")
+    assert not wrong(told)
+    together_too = "(1, 2.6e-5)-DP, of 2 examples together by (0.5, 1e-5)-DP, c"
+    for subject, fits in ((found.verdicts[0].subject, True), (together_too, False)):
+        assert wrong_form(subject, told, parameters, "user", chosen=True) is not fits
+        assert wrong_form(subject, told, parameters, "user") is fits
+    data = tmp_path / "d.jsonl"
+    data.write_text("".join(json.dumps({"text": f"t{i}", "user": '["a", "b"]'}) + "\n" for i in range(9)))
+    with pytest.raises(InputError, match="a record of several groups has no coin"):
+        draw_split(SplitRequest(data=data, folder=tmp_path / "s", group_by="user"))
 
 
 def test_group_privacy(split: DrawnSplit, of_records: DrawnSplit) -> None:
