@@ -80,8 +80,9 @@ def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -
     return Verdict(
         subject=TRACELESS,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"no test found a trace, with {count} included canaries, worth {included.details['effective']:.0f} with "
-        f"references of their own, where {_ENOUGH} and {_EFFECTIVE} are wanted{completions}",
+        reason=f"no test found a trace, but {count} included canaries, which tell as much as "
+        f"{included.details['effective']:.0f} with references of their own, are few: {_ENOUGH} and {_EFFECTIVE} are "
+        f"needed{completions}",
     )
 
 
@@ -183,8 +184,8 @@ def _claim(claim: EpsilonClaim, bound: Evidence | None, more: str) -> Verdict:
             "many)"
         )
     return inconclusive(
-        f"{found}, but to notice a violation even the strongest attack would have needed a true epsilon of "
-        f"{response:.2f} (of randomized response) or {gaussian:.2f} (of Gaussian noise)"
+        f"{found}, but this audit is too small to test the claim: even the strongest attack would refute it only if "
+        f"the true epsilon were {response:.2f} (of randomized response) or {gaussian:.2f} (of Gaussian noise)"
     )
 
 

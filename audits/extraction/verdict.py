@@ -14,12 +14,12 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
 SUBJECT = "training text cannot be extracted"
-#: Attacks with other prompts than a record's own beginning, and how a verdict says what they open.
+#: Attacks with other prompts than a record's own beginning, and how a verdict names their prompts.
 SEARCHES = {
-    opened.METHOD: "optimized prefixes open",
-    FROM_FILE: "prompts from a file open",
-    DIVERGENCE: "repetition opens",
-    CONTROL: "its control opens",
+    opened.METHOD: "after optimized prefixes",
+    FROM_FILE: "after prompts from a file",
+    DIVERGENCE: "after prompts that repeat a word",
+    CONTROL: "after their control, prompts of different words,",
 }
 
 
@@ -85,20 +85,19 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
 
 
 def _searched(evidence: Sequence[Evidence]) -> tuple[str, bool]:
-    """What other prompts open, in words, and whether it is more of training text for any of them."""
+    """What comes out after other prompts, in words, and whether it is more of training text for any of them."""
     text, detected = "", False
     for item in evidence:
         if item.method not in SEARCHES or item.quantity not in (BEYOND, NEAR_BEYOND):
             continue
-        found, nearly = bool(item.details["detected"]), " nearly" if item.quantity == NEAR_BEYOND else ""
+        found, nearly = bool(item.details["detected"]), "nearly " if item.quantity == NEAR_BEYOND else ""
         detected |= found
         if nearly and not found:
             continue
         details = item.details
         text += (
-            f"; {SEARCHES[item.method]}{nearly} {details['training_extracted']:.0f} of "
-            f"{details['training_texts']:.0f}, against {details['held_out_extracted']:.0f} of "
-            f"{details['held_out_texts']:.0f}"
+            f"; {SEARCHES[item.method]} {details['training_extracted']:.0f} of {details['training_texts']:.0f} come "
+            f"out {nearly}word for word, against {details['held_out_extracted']:.0f} of {details['held_out_texts']:.0f}"
         ) + (f" (p = {details['p_value']:.2g})" if found else "")
     return text, detected
 

@@ -179,8 +179,8 @@ def _check_paths(request: SplitRequest) -> None:
         require_absent(path, request.force)
     if holds_classes(request.data):
         raise InputError(
-            f"{request.data} is a folder of images, and only records in files are split; give them as parquet or as "
-            "JSON lines"
+            f"{request.data} is a folder without a file of records, and images or sounds in folders are not split; "
+            "give records as JSON lines or parquet"
         )
 
 

@@ -166,13 +166,13 @@ def group_of(content: bytes, field: str, where: str) -> str:
         raise InputError(f"{where} is not UTF-8 text; give records as JSON in UTF-8") from None
     if not isinstance(fields, dict):
         raise InputError(f"{where} is not a JSON object; give records with a field {field!r}")
-    name = name_of(fields, field, where)
-    if name.startswith("[") and _is_list(name):
+    value = fields.get(field)
+    if isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[") and _is_list(value)):
         raise InputError(
-            f"{where} has a list as {field!r}, in JSON, and a record of several groups has no coin; give a string or "
+            f"{where} has a list as {field!r}, and a record of several groups has no coin; give a string or "
             "an integer, or split by another field"
         )
-    return name
+    return name_of(fields, field, where)
 
 
 def _is_list(text: str) -> bool:

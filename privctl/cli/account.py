@@ -95,6 +95,10 @@ def account(**options: Any) -> None:
       privctl account --epsilon 8 --delta 1e-6 --data train.jsonl --batch-size 256 --epochs 3
       privctl account --mechanism search --expected-runs 5 --epsilon 8 --delta 1e-6 \\
           --sample-rate 0.01 --steps 1000
+      privctl account --mechanism tree --tree-steps 100 --steps 500 --epsilon 8 --delta 1e-6
+      privctl account --mechanism with-replacement --noise-multiplier 1 --delta 1e-6 \\
+          --dataset-size 60000 --batch-size 256 --epochs 3
+      privctl account --mechanism exponential --range-epsilon 0.1 --steps 50 --delta 1e-6
     """
     from privctl.api.accounting import CountedData, planned
     from privctl.plan.request import report_for
@@ -178,7 +182,7 @@ def _rendered(plan: BudgetPlan) -> str:
 def _described(event: object) -> str:
     known = {f.name: getattr(event, f.name) for f in fields(event)}  # type: ignore[arg-type]
     facts = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in known.items() if value is not None)
-    return f"{type(event).__name__}: {facts}"
+    return f"{getattr(event, 'tag', type(event).__name__)}: {facts}"
 
 
 def _short(value: object) -> str:

@@ -267,7 +267,9 @@ def name_of(row: Mapping[str, Any], key: str, where: str) -> str:
     Raises InputError, naming ``where``, for anything but a printable string or an integer.
     """
     if key not in row:
-        raise InputError(f"{where} lacks {key!r}; give every record one, a string or an integer")
+        raise InputError(
+            f"{where} lacks {key!r}; give every record one, a string or an integer; this one holds {listed(row.keys())}"
+        )
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         kind = "a number with a fraction" if isinstance(value, float) else kind_of(value)

@@ -31,6 +31,10 @@ def users_of(row: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
             value = json.loads(value)
         except (ValueError, RecursionError):
             raise InputError(f"{where} has a bracket in {key!r} and no JSON array of users after it") from None
+    if isinstance(value, dict):
+        raise InputError(
+            f"{where} has an object as {key!r}; expected a user (a string or an integer) or a list of users"
+        )
     if not isinstance(value, list):
         return (name_of(row, key, where),)
     if not value:

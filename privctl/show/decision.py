@@ -18,6 +18,7 @@ from privctl.show.leaks import (
     found_leaks,
     is_claim,
     percent,
+    trained_on,
 )
 
 
@@ -59,7 +60,7 @@ def conclusion(report: PrivacyReport) -> Conclusion:
         return _concluded(Decision.SLIGHT, [_SLIGHT.get(each.subject, each.reason) for each in refuted])
     undecided = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.INCONCLUSIVE]
     if undecided:
-        return _concluded(Decision.INCONCLUSIVE, [_why_undecided(each, report.evidence) for each in undecided])
+        return _concluded(Decision.INCONCLUSIVE, [_why_undecided(each, report) for each in undecided])
     if not report.verdicts:
         return _concluded(Decision.UNTESTED, ["the audit measured, but no hypothesis and no claim was put to the test"])
     reach = "; ".join(_reach(report))
@@ -73,7 +74,7 @@ def _concluded(decision: Decision, reasons: Sequence[str]) -> Conclusion:
     return Conclusion(decision=decision, sentence=f"{decision}: {'; '.join(reasons)}.")
 
 
-def _why_undecided(verdict: Verdict, evidence: Sequence[Evidence]) -> str:
+def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
     """The reason in words that need no table; the verdict's own first clause where there are none."""
     first = verdict.reason.partition(";")[0]
     if verdict.subject == MEMBERSHIP:
@@ -85,10 +86,15 @@ def _why_undecided(verdict: Verdict, evidence: Sequence[Evidence]) -> str:
         if first.startswith("the sides differ, but backwards"):
             return "the non-members look more like training data than the members do; the files may have been swapped"
         return (
-            f"no attack found a leak, but the audit is small: the least it could see is {_told(_detectable(evidence))}"
+            f"no attack found a leak, but the audit is small: the least it could see is "
+            f"{_told(_detectable(report.evidence), trained_on(report))}"
         )
-    if verdict.subject == EXTRACTION and not any(_compared(item) for item in evidence):
-        return f"{first}, but no held-out text was given to compare with"
+    if verdict.subject == EXTRACTION:
+        compared = next((item for item in report.evidence if _compared(item)), None)
+        if compared is None:
+            return f"{first}, but no held-out text was given to compare with"
+        share = percent(compared.details.get("detectable"))
+        return f"{first}, but the audit is small: it may miss that up to {share} of the training records come out"
     return f"{verdict.subject}: {first}" if is_claim(verdict) else first
 
 
@@ -96,7 +102,7 @@ def _reach(report: PrivacyReport) -> Iterator[str]:
     """What each test that found nothing would have found, four times in five."""
     for verdict in report.verdicts:
         if verdict.subject == MEMBERSHIP:
-            yield _told(_detectable(report.evidence))
+            yield _told(_detectable(report.evidence), trained_on(report))
         elif verdict.subject == EXTRACTION:
             share = next((item.details.get("detectable") for item in report.evidence if _compared(item)), None)
             yield f"{percent(share)} of the training records coming out word for word"
@@ -118,10 +124,10 @@ def _detectable(evidence: Sequence[Evidence]) -> float | None:
     return min((item.sees for item in areas if item.sees is not None), default=None)
 
 
-def _told(area: float | None) -> str:
+def _told(area: float | None, what: str) -> str:
     if area is None:
         return "any leak"
     return (
-        f"an attacker who tells a training record from another {percent(area)} of the time, where guessing is right "
-        "50 % of the time"
+        f"an attacker who tells a {what} from another {percent(area)} of the time, where guessing is right 50 % of the "
+        "time"
     )

@@ -44,7 +44,7 @@ CANARIES = "planted canaries left no trace"
 SECRETS = "training made no secret easier to tell"
 #: Attacks on texts with other prompts than their own beginnings, and how a leak says it.
 _SEARCHES = {
-    "adversarial prefix": ("after a short prefix that was searched for", "optimized prefixes open"),
+    "adversarial prefix": ("after a short prefix that was searched for", "optimized prefixes give"),
     "prompts from a file": ("in what the model writes after prompts from outside", "prompts from a file give"),
     "divergence": ("once the model is made to repeat a word", "repetition gives"),
     "divergence control": ("after prompts of single words", "prompts of words give"),
@@ -112,7 +112,8 @@ def _membership(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         return None
     best = max(scored, key=lambda each: each[:2])[2]
     return Leak(
-        words=_told_apart(best), figures=f"the attack {best.method} tells members from non-members, {_figure(best)}"
+        words=_told_apart(report, best),
+        figures=f"the attack {best.method} tells members from non-members, {_figure(best)}",
     )
 
 
@@ -258,17 +259,27 @@ def _beyond(item: Evidence, least: float) -> float:
     return -math.inf if item.lower is None else item.lower - max(item.details.get("chance", 0.0), least)
 
 
-def _told_apart(item: Evidence) -> str:
+def trained_on(report: PrivacyReport, *, many: bool = False) -> str:
+    """What an attack on membership tells from others, one or ``many``: a record, or all records with one value."""
+    try:
+        field = parameters_as(AuditParameters, report).group_by
+    except ParametersError:
+        field = None
+    s = "s" if many else ""
+    return f"training record{s}" if field is None else f"group{s} of training records with one {field!r}"
+
+
+def _told_apart(report: PrivacyReport, item: Evidence) -> str:
     """An AUC is the chance of picking the member out of a pair; a TPR the share of members recognized."""
     if item.quantity == "AUC":
         return (
-            "an attacker shown a training record and another one tells which is which "
+            f"an attacker shown a {trained_on(report)} and another one tells which is which "
             f"{percent(item.estimate)} of the time (at least {percent(item.lower)}; by guessing, 50 %)"
         )
     alarms = item.quantity.removeprefix("TPR at ").removesuffix(" FPR")
     return (
-        f"an attacker recognizes {percent(item.estimate)} of the training records (at least {percent(item.lower)}) "
-        f"at {alarms} false alarms"
+        f"an attacker recognizes {percent(item.estimate)} of the {trained_on(report, many=True)} "
+        f"(at least {percent(item.lower)}) at {alarms} false alarms"
     )
 
 

@@ -88,7 +88,7 @@ def _book(required: bool) -> tuple[Decorator, ...]:
 SPLIT = click.option("--split", type=_FILE, metavar="FILE", help="Split that privctl audit split drew.")
 LEAST_AUC = click.option(
     "--least-auc", type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)), metavar="AUC",
-    default=0.55, show_default=True, help="AUC to detect for silence to count.",
+    default=0.55, show_default=True, help="AUC it must be able to detect.",
 )  # fmt: skip
 THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: docs/audits.md. Slower.")
 _MEMBERSHIP: tuple[Decorator, ...] = (

@@ -15,7 +15,7 @@ from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path,
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 from privctl.show.decision import Decision, conclusion
-from privctl.show.leaks import EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
+from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
 
 #: What the command trains with where nothing says what budget suits; a model that had less is trained with half of it.
 _EPSILON = 8.0
@@ -88,8 +88,19 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
         words = ("--train", files["train"], "--heldout", held_out, *_window(report))
         advice = "compare with similar records that were not trained on"
         return NextStep(advice=advice, command=_call("audit", model, *words, *again))
+    if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
+        words = ("--train", "MORE-TRAIN.jsonl", "--heldout", "MORE-HELD-OUT.jsonl", *_window(report))
+        advice = f"audit again with about {texts:,} records of each file"
+        return NextStep(advice=advice, command=_call("audit", model, *words, *again))
+    if undecided.subject == CANARIES:
+        return NextStep(
+            advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; that "
+            "nothing was found is no proof of privacy"
+        )
     if undecided.subject != MEMBERSHIP or not both:
-        return NextStep(advice="remove the reason named above and audit again; silence is not safety")
+        return NextStep(
+            advice="remove the reason given above and audit again; that nothing was found is no proof of privacy"
+        )
     if "swapped" in undecided.reason:
         words = ("--members", both[1], "--nonmembers", both[0])
         return NextStep(advice="see whether the files were swapped", command=_call("audit", model, *words, *again))
@@ -135,6 +146,14 @@ def _enough(report: PrivacyReport) -> tuple[int, int] | None:
     more = ((sharpest.sees - 0.5) / (wanted - 0.5)) ** 2
     members, others = (_rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
     return members, others
+
+
+def _texts_needed(report: PrivacyReport) -> int | None:
+    """How many texts of each file would decide on extraction, as its verdict says."""
+    found = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
+    growing = [item for item in found if (item.estimate or 0.0) > 0]
+    least = min((item.details["needed"] for item in growing or found), default=None)
+    return None if least is None else _rounded(least)
 
 
 def _rounded(count: float) -> int:

@@ -36,7 +36,16 @@ _DECIDED = {
     Decision.NOTHING: Colour.GOOD,
     Decision.UNTESTED: Colour.CARE,
 }
-#: What a table's column or row means, shown where the table has it.
+#: What a quantity, by the beginning of its name, a column or a row means, shown where the table has it.
+_QUANTITIES = {
+    "AUC": "AUC: how often the attack tells which is which of a member and a non-member",
+    "TPR at ": "TPR at 1 % FPR: the share of members it recognizes while it takes 1 % of the non-members for members",
+    "rate beyond held-out text": "rate beyond held-out text: the share of training texts that come out, less that of "
+    "texts the model never saw",
+    "epsilon": "epsilon: how much a record, or a group of them, shows in the model; 0 is not at all",
+    "disclosed, ": "disclosed: the share of planted secrets that the model completes",
+    "mean bits": "bits: how far up a planted secret ranks among secrets never planted; about 1.4 on average by luck",
+}
 _CHANCE = "chance: what guessing gives"
 _COULD_SEE = "could see: the least that an audit of this size would notice four times in five"
 _BASELINES = {
@@ -95,19 +104,22 @@ def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
     hidden = len(others) - len(rows)
     if hidden:
         text += paragraph(f"({counted(hidden, 'more quantity', 'more quantities')}: --verbose, or the report)")
-    meant = [line for line in (_CHANCE, _COULD_SEE) if line.partition(":")[0] in headings]
+    meant = [line for name, line in _QUANTITIES.items() if any(item.quantity.startswith(name) for item in shown)]
+    meant += [line for line in (_CHANCE, _COULD_SEE) if line.partition(":")[0] in headings]
     meant += [line for name, line in _BASELINES.items() if any(item.method == name for item in shown)]
     return text + (paragraph("; ".join(meant) + ".", indent=2, hanging=2) if meant else "")
 
 
 def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     """What was not measured, each reason once: the first method or thing that it holds for, then the others."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    groups: dict[str, list[tuple[str, str]]] = {}
     for name, quantity, reason in missing:
-        groups.setdefault((quantity, reason), []).append(name)
-    for (quantity, reason), (first, *others) in groups.items():
+        groups.setdefault(reason, []).append((name, quantity))
+    for reason, ((first, quantity), *others) in groups.items():
         what = f"{first}, {quantity}" if quantity else first
-        also = f" (also {', '.join(others)})" if others else ""
+        also = f" (also {', '.join(name for name, _ in others)})" if others else ""
+        if any(each != quantity for _, each in others):
+            also = f" (and {counted(len(others), 'other quantity', 'other quantities')})"
         yield _item(f"{what}{also}: {reason}")
 
 

@@ -81,7 +81,7 @@ def test_a_record_that_its_own_beginning_does_not_open(
     assert beyond.details["training_extracted"] >= 8
     assert beyond.details["held_out_extracted"] == 0
     assert found.verdicts[0].outcome is Outcome.REFUTED
-    assert "optimized prefixes open" in found.verdicts[0].reason
+    assert "after optimized prefixes" in found.verdicts[0].reason
     others_found = [item for item in found.evidence if item.method == "extraction"]
     assert all(not (item.quantity.startswith("rate beyond") and (item.lower or 0) > 0) for item in others_found)
     assert not any(item.details.get("detected") for item in others_found), "decoding and sampling find nothing"

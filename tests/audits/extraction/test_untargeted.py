@@ -108,7 +108,7 @@ def test_planted_records_come_out(found: PrivacyReport, place: Path) -> None:
     assert over["repeating_extracted"] > over["control_extracted"]
     (verdict,) = found.verdicts
     assert verdict.outcome is Verdict.REFUTED
-    assert "prompts from a file open" in verdict.reason
+    assert "after prompts from a file" in verdict.reason
     asked = found.parameters["extraction"]
     assert asked["sampling_seed"] == 5
     giving = asked["prompts_giving"][FROM_FILE]
