@@ -93,8 +93,9 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
         compared = next((item for item in report.evidence if _compared(item)), None)
         if compared is None:
             return f"{first}, but no held-out text was given to compare with"
-        share = percent(compared.details.get("detectable"))
-        return f"{first}, but the audit is small: it may miss that up to {share} of the training records come out"
+        share = compared.details.get("detectable")
+        missed = "" if share is None else f": it may miss that {percent(share)} of the training records come out"
+        return f"{first}, but the audit is small{missed}"
     return f"{verdict.subject}: {first}" if is_claim(verdict) else first
 
 

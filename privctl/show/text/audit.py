@@ -36,13 +36,14 @@ _DECIDED = {
     Decision.NOTHING: Colour.GOOD,
     Decision.UNTESTED: Colour.CARE,
 }
-#: What a quantity, by the beginning of its name, a column or a row means, shown where the table has it.
+#: What a quantity, a column or a row means, shown where the table has it; names that end in a space begin quantities.
 _QUANTITIES = {
     "AUC": "AUC: how often the attack tells which is which of a member and a non-member",
     "TPR at ": "TPR at 1 % FPR: the share of members it recognizes while it takes 1 % of the non-members for members",
     "rate beyond held-out text": "rate beyond held-out text: the share of training texts that come out, less that of "
     "texts the model never saw",
-    "epsilon": "epsilon: how much a record, or a group of them, shows in the model; 0 is not at all",
+    "epsilon": "epsilon: how much a record shows in the model, at least; 0 is not at all",
+    "epsilon of a group": "epsilon of a group: how much all records of one group show in the model, at least",
     "disclosed, ": "disclosed: the share of planted secrets that the model completes",
     "mean bits": "bits: how far up a planted secret ranks among secrets never planted; about 1.4 on average by luck",
 }
@@ -104,10 +105,14 @@ def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
     hidden = len(others) - len(rows)
     if hidden:
         text += paragraph(f"({counted(hidden, 'more quantity', 'more quantities')}: --verbose, or the report)")
-    meant = [line for name, line in _QUANTITIES.items() if any(item.quantity.startswith(name) for item in shown)]
+    meant = [line for name, line in _QUANTITIES.items() if any(_is_named(item.quantity, name) for item in shown)]
     meant += [line for line in (_CHANCE, _COULD_SEE) if line.partition(":")[0] in headings]
     meant += [line for name, line in _BASELINES.items() if any(item.method == name for item in shown)]
     return text + (paragraph("; ".join(meant) + ".", indent=2, hanging=2) if meant else "")
+
+
+def _is_named(quantity: str, name: str) -> bool:
+    return quantity.startswith(name) if name.endswith(" ") else quantity == name
 
 
 def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
