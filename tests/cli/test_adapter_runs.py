@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from privctl.cli import run
-from privctl.data.texts import read_texts
+from privctl.data.texts import iter_texts
 from privctl.domain.errors import InputError
 from privctl.train.state import interrupts
 from tests.cli.test_adapters import DPQUANT, FERRET, TRAIN, by_peft, folder, made, report_of
@@ -72,7 +72,7 @@ def test_conversations_are_written_by_the_adapters_own_template(
     (folder / "chat.jsonl").write_text(json.dumps({"messages": [{"role": "user", "content": "the cat"}]}) + "\n")
 
     def read(path: Path, **options: Any) -> None:
-        (record,) = read_texts(path, **options)
+        (record,) = iter_texts(path, **options)
         raise InputError(f"read: {record.text}")
 
     for reader in ("privctl.train.preparation.reading.iter_texts", "privctl.shadow.pool.read_texts"):

@@ -128,6 +128,11 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Image.new("RGB", (16, 16), (shade, i, shade)).save(folder / "images" / name / f"{i}.png")
         (folder / "privctl-policy.toml").write_text("max_epsilon = 8\n")
         (folder / "names.txt").write_text("anna\nhugo\n")
+        (folder / "p.txt").write_text("call anna about\nwrite to\n")
+        chats = [{"text": f"call {name} about {i}", "user": name} for i in range(6) for name in NAMES]
+        (folder / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+        mails = [{"text": f"write to {NAMES[i % 10]}", "people": [str(i % 60), str((i + 1) % 60)]} for i in range(120)]
+        (folder / "mails.jsonl").write_text("".join(json.dumps(mail) + "\n" for mail in mails))
         (folder / "notes").mkdir()
         bodies = [f"write to {name}@x.org" for name in NAMES]
         parquet.write_table(pa.table({"body": bodies}), folder / "notes" / "0.parquet")

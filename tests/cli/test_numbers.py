@@ -55,7 +55,7 @@ OPTIONS = {
 MAY_BE_ZERO = {
     "--seed", "--momentum", "--beta1", "--beta2", "--weight-decay", "--warmup-steps", "--beta", "--smoothing",
     "audit --delta", "audit canaries --delta", "audit scores --delta", "canary plant --delta",
-    "account --delta", "audit split --delta",
+    "account --delta", "audit split --delta", "audit --prefix-tokens", "audit extraction --prefix-tokens",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from privctl.domain.evidence import Bound, Evidence
-from privctl.domain.leaking import LeakingRecord, told
+from privctl.domain.leaking import LeakingRecord
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted, downward
 from privctl.domain.verdict import Outcome, Verdict
@@ -14,7 +14,7 @@ from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
 from privctl.show.leaks import WITHOUT_MODEL, exit_sentence, is_claim
 from privctl.show.plain import escape_hidden
-from privctl.show.text.leaking_groups import if_groups_went
+from privctl.show.text.leaking import if_leaking_went, leaking_table
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
 #: What a claim of privacy is, and what a hypothesis that every audit tests; only the former decide the exit code.
@@ -44,8 +44,6 @@ _BASELINES = {
     "length baseline": "length baseline: tells them apart by the length of a record alone",
     "reference control": "reference control: the same attack on the model that saw neither file",
 }
-#: Records that are listed, and attacks whose scores fit beside them.
-_RECORDS, _ATTACKS = 10, 5
 _HEADINGS = ("finding", "quantity", "estimate", "chance", "could see")
 
 
@@ -69,9 +67,8 @@ def audit_text(
     worst = _worst_first(report.verdicts)
     parts += ["\n", *(paragraph(f'{_word(v)}: "{v.subject}": {v.reason}.') for v in worst)]
     if records and (verbose or decided.decision in (Decision.WITHHOLD, Decision.SLIGHT)):
-        parts.append("\n" + _leaking(records, verbose=verbose))
-    of_groups = any(record.records is not None for record in records)
-    parts.append(if_groups_went(records) if of_groups else _if_repetitions_went(records))
+        parts.append("\n" + leaking_table(records, verbose=verbose))
+    parts.append(if_leaking_went(records))
     missing = [(item.method, item.quantity, item.reason) for item in report.evidence if item.reason]
     missing += [(item.what, "", item.reason) for item in report.omissions]
     if missing:
@@ -112,59 +109,6 @@ def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
         what = f"{first}, {quantity}" if quantity else first
         also = f" (also {', '.join(others)})" if others else ""
         yield _item(f"{what}{also}: {reason}")
-
-
-def _leaking(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
-    """A table of the first of ``records``, which leak most; without ``verbose`` only where to find it."""
-    if not verbose:
-        return paragraph("Which records leak most: --verbose lists ten, --leaks FILE writes all, by line number.")
-    shown = records[:_RECORDS]
-    attacks = list(dict.fromkeys(attack for record in shown for attack in record.scores))[:_ATTACKS]
-    explained = ["why"] if any(record.reasons for record in shown) else []
-    sized = ["records"] if any(record.records is not None for record in shown) else []
-    rows = [
-        (
-            record.file,
-            str(record.line),
-            *("-" if record.records is None else str(record.records) for _ in sized),
-            {True: "yes", False: "no", None: "-"}[record.extracted],
-            *(number(record.scores.get(attack), 3) for attack in attacks),
-            number(next(iter(record.nonmembers_as_high.values()), None), 3),
-            *(", ".join(reason.why for reason in record.reasons) or "-" for _ in explained),
-        )
-        for record in shown
-    ]
-    text = table(("file", "line", *sized, "word for word", *attacks, "as high", *explained), rows)
-    if attacks:
-        text += paragraph(
-            f"The {len(shown)} {'groups' if sized else 'records'} that leak most, with their scores; as high: the "
-            "share of non-members whose score by the first attack is at least as high. --leaks FILE writes all of "
-            "them, by all attacks.",
-            indent=2, hanging=2,
-        )  # fmt: skip
-    return text
-
-
-def _if_repetitions_went(records: Sequence[LeakingRecord]) -> str:
-    """Of members that are repeated, how well they are told, and what leaving them out would change at best."""
-    repeated = [record for record in records if any(reason.why.repeats for reason in record.reasons)]
-    if not repeated or len(repeated) == len(records):
-        return ""
-    attack = next(iter(repeated[0].nonmembers_as_high), "")
-    gone = {(record.file, record.line) for record in repeated}
-    others = [record for record in records if (record.file, record.line) not in gone]
-    before, alone, after = (told(some, attack) for some in (records, repeated, others))
-    if before is None or alone is None or after is None:
-        return ""
-    area = [number(each.auc, 3) for each in (alone, after, before)]
-    rate = [number(100 * each.tpr, 3) for each in (alone, after, before)]
-    who = counted(alone.records, "member is repeated", "members are repeated")
-    return "\n" + paragraph(
-        f"{who} among the members, wholly or nearly (--leaks FILE says which): {attack} AUC {area[0]}, and {rate[0]} % "
-        f"of them lie beyond 99 % of the non-members. Without them the AUC of all would be {area[1]} in place of "
-        f"{area[2]}, and {rate[1]} % in place of {rate[2]} % would lie beyond. That is a prediction from these scores, "
-        "not a training without them, which may expose others more."
-    )
 
 
 def _word(verdict: Verdict) -> str:

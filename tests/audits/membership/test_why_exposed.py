@@ -13,7 +13,7 @@ from audits.membership.why_exposed import why_exposed
 from privctl.cli import run
 from privctl.data.records import Record
 from privctl.domain.leaking import LeakingRecord, Reason, Why, told
-from privctl.show.text.audit import _if_repetitions_went
+from privctl.show.text.leaking import if_leaking_went
 from tests.audits.tiny import sentences, write_jsonl
 
 
@@ -84,14 +84,14 @@ def test_what_would_be_seen_without_repetitions() -> None:
     whole = told(records, "loss")
     assert whole is not None
     assert (whole.auc, whole.tpr, whole.records) == (pytest.approx(0.75), 0.5, 4)
-    text = " ".join(_if_repetitions_went(records).split())
+    text = " ".join(if_leaking_went(records).split())
     assert text.startswith(
         "2 members are repeated among the members, wholly or nearly (--leaks FILE says which): loss AUC 0.995, and 100"
     )
     assert "the AUC of all would be 0.505 in place of 0.75, and 0 % in place of 50 % would lie beyond" in text
     assert "a prediction from these scores, not a training" in text
-    assert _if_repetitions_went(records[2:]) == "", "none is repeated"
-    assert _if_repetitions_went(records[:2]) == "", "nothing is left"
+    assert if_leaking_went(records[2:]) == "", "none is repeated"
+    assert if_leaking_went(records[:2]) == "", "nothing is left"
     assert told([], "loss") is None
 
 
