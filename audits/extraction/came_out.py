@@ -11,11 +11,15 @@ import numpy as np
 
 from audits.extraction.spans import SpanIndex, Spans
 from audits.scores.rows import decoded
+from audits.statistics.two_rates import fisher
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+#: The level of the test that prompts were chosen with one of the files at hand: to miss that would accuse falsely.
+_CHOSEN = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +53,14 @@ class CameOut:
 class SearchedFile:
     """The records of a file that are long enough for a span, and what comes out of them for each set of prompts.
 
-    ``digest`` [records] tells their tokens apart, ``known`` [records] have a span in the prompts already. ``short``
-    records are not among them.
+    ``digest`` [records] tells their tokens apart, ``known`` [records] have a span in the prompts already, ``begun``
+    [records] a part of one. ``short`` records are not among them.
     """
 
     line: NDArray[np.int64]
     digest: NDArray[np.uint64]
     known: NDArray[np.bool_]
+    begun: NDArray[np.bool_]
     short: int
     came_out: tuple[CameOut, ...]
 
@@ -66,24 +71,27 @@ def search(
     least: int,
     indexes: Sequence[SpanIndex],
     prompts: SpanIndex,
+    parts: SpanIndex,
     advance: Advance = silent,
 ) -> SearchedFile:
     """Look for spans of the records in ``batches`` (lines and tokens) in each of ``indexes``, and in the ``prompts``.
 
-    ``advance`` counts records. A record of fewer than ``least`` tokens is only counted.
+    ``parts`` finds shorter pieces of records in the prompts. ``advance`` counts records. A record of fewer than
+    ``least`` tokens is only counted.
     """
     lines: list[int] = []
     digests: list[int] = []
-    known: list[NDArray[np.bool_]] = []
+    held: dict[str, list[NDArray[np.bool_]]] = {"known": [], "begun": []}
     short = 0
     found: list[list[tuple[Spans, int, NDArray[np.int64]]]] = [[] for _ in indexes]
     for numbers, rows in batches:
         kept = [(line, row) for line, row in zip(numbers, rows, strict=True) if len(row) >= least]
         short += len(rows) - len(kept)
         tokens = [row for _, row in kept]
-        seen = np.zeros(len(kept), dtype=np.bool_)
-        seen[prompts.search(tokens).record] = True
-        known.append(seen)
+        for seen, index in zip(held.values(), (prompts, parts), strict=True):
+            flags = np.zeros(len(kept), dtype=np.bool_)
+            flags[index.search(tokens).record] = True
+            seen.append(flags)
         for of_index, index in zip(found, indexes, strict=True):
             spans = index.search(tokens)
             of_index.append((spans, len(lines), _characters(model, spans, tokens)))
@@ -93,7 +101,7 @@ def search(
     return SearchedFile(
         line=np.array(lines, dtype=np.int64),
         digest=np.array(digests, dtype=np.uint64),
-        known=np.concatenate([np.zeros(0, dtype=np.bool_), *known]),
+        **{name: np.concatenate([np.zeros(0, dtype=np.bool_), *flags]) for name, flags in held.items()},
         short=short,
         came_out=tuple(_joined(each, len(lines)) for each in found),
     )
@@ -114,14 +122,19 @@ def comparable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
     """Which of those may be compared with those of the other file, [records].
 
     If a record is in several files, equal ones fell on their sides one by one, and none that repeats may be: see
-    ``audits.membership.records.left_out``.
+    ``audits.membership.records.left_out``. If the prompts hold parts of one file's records more often than of the
+    other's, they were chosen with it at hand, and no such record may be: a model that never saw it may go on with it.
     """
     found = usable(files)
-    if not len(_in_several(files)):
-        return found
-    for file, among in zip(files, found, strict=True):
-        digests, counts = np.unique(file.digest, return_counts=True)
-        among &= np.isin(file.digest, digests[counts == 1])
+    if len(_in_several(files)):
+        for file, among in zip(files, found, strict=True):
+            digests, counts = np.unique(file.digest, return_counts=True)
+            among &= np.isin(file.digest, digests[counts == 1])
+    (a, n), (b, m) = (
+        (int((file.begun & some).sum()), int(some.sum())) for file, some in zip(files, found, strict=True)
+    )
+    if min(n, m) and 2 * min(fisher(a, n, b, m), fisher(b, m, a, n)) <= _CHOSEN:
+        found = [some & ~file.begun for file, some in zip(files, found, strict=True)]
     return found
 
 

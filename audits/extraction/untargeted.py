@@ -40,6 +40,8 @@ COST = "queries for one training text"
 OVER_CONTROL = "prompts that give training text, beyond the control"
 #: Tokens written at most, and kept of a prompt, where the model's context says nothing.
 _TOKENS, _ROOM = 256, 2048
+#: Tokens in common with a prompt, at least, for a part of a record; a fifth of a span where that is more.
+_PART = 8
 #: Prompts that a report names.
 _NAMED = 100
 
@@ -237,12 +239,13 @@ def attack(
             return _without(result, sets, "transformers cannot generate with this network")
         written.append(Written(prompts=each, texts=texts, begins=_begins(model, each, texts, queries.count)))
     indexes = [SpanIndex(each.searched, span, edits) for each in written]
-    known = SpanIndex([row for each in sets for row in each.rows], span, edits)
+    asked = [row for each in sets for row in each.rows]
+    known, begun = SpanIndex(asked, span, edits), SpanIndex(asked, min(span, max(_PART, span // 5)), 0)
     files = []
     with progress("searching what was written", sum(one.records for one in samples), "records") as advance:
         for one in samples:
             batches = token_batches(model, one.path, columns)
-            files.append(search(model, batches, span, indexes, known, advance))
+            files.append(search(model, batches, span, indexes, known, begun, advance))
     counted = [
         drawn(file, which, int(which.sum()) if records is None else records, seed)
         for file, which in zip(files, usable(files), strict=True)

@@ -260,7 +260,12 @@ def side(lines: int, digests: list[int], known: list[int], pairs: list[tuple[int
         verbatim=np.ones(len(pairs), dtype=np.bool_), characters=np.full(lines, 9), longest=np.full(lines, 3),
     )  # fmt: skip
     return SearchedFile(
-        line=np.arange(1, lines + 1), digest=np.array(digests, dtype=np.uint64), known=flags, short=0, came_out=(out,)
+        line=np.arange(1, lines + 1),
+        digest=np.array(digests, dtype=np.uint64),
+        known=flags,
+        begun=flags,
+        short=0,
+        came_out=(out,),
     )
 
 
