@@ -20,7 +20,7 @@ HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "bla
 HEAVY |= {"z3", "flint", "highspy", "jinja2", "markupsafe", "matplotlib", "sklearn"}
 #: Commands of commands.
 NESTED = [
-    *(["retrain", name] for name in ("dp-sgd", "dpquant", "ferret", "clipped", "plain")),
+    *(["retrain", name] for name in ("dp-sgd", "dp-zo", "dpquant", "ferret", "clipped", "plain")),
     *(["canary", name] for name in ("plant", "check")),
     *(["secrets", name] for name in ("scan", "plan")),
     *(["audit", name] for name in ("membership", "canaries", "extraction", "secrets", "scores")),

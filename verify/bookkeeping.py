@@ -143,6 +143,8 @@ def _names(report: PrivacyReport) -> Iterator[str]:
     names = [name for name in _LOST if getattr(parameters, name) not in (None, 0)]
     if getattr(parameters, "clip_norms", None) is not None:
         names += ("target_unclipped_quantile", "clip_norm_learning_rate")
+    if getattr(parameters, "perturbation", None) is not None:
+        names += ("perturbation", "public_seed")
     if parameters.optimizer in _ADAPTIVE:
         names += _DIVIDED_OUT
     yield f"the parameters {', '.join(names)}"

@@ -108,7 +108,7 @@ def retrain(
     steps: int | None = None,
     batch_size: int = _BATCH_SIZE,
     learning_rate: float = 5e-4,
-    optimizer: str = "adamw",
+    optimizer: str | None = None,
     momentum: float = 0.0,
     beta1: float = 0.9,
     beta2: float = 0.999,
@@ -144,7 +144,7 @@ def retrain(
     on_epoch: EpochCallback = lambda _: None,
     **of_method: Any,
 ) -> PrivacyReport:
-    """Train ``model`` on ``data`` by ``method`` (``dp-sgd``, ``dpquant``, ``ferret``, ``clipped``, ``plain``).
+    """Train ``model`` on ``data`` by ``method``: dp-sgd, dp-zo, dpquant, ferret, clipped or plain.
 
     The arguments are the options of ``privctl retrain METHOD``: ``batch_size`` in examples (the expected number where
     batches are Poisson), ``clip_norm`` an L2 norm (1 by default), ``noise_multiplier`` the noise standard deviation /

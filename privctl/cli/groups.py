@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -33,11 +33,58 @@ class SuggestingGroup(click.Group):
         return found, command, rest
 
 
-class CommandAlone(click.Command):
-    """What a ``GroupWithCommand`` runs where no subcommand is named; its help lists the subcommands."""
+_ALL_SHOWN = "privctl.help-all"
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL_SHOWN] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+class WithRareOptions(click.Command):
+    """A command whose ``--help`` leaves out its ``rare`` options, by their names; ``--help-all`` shows them too.
+
+    Unlike hidden ones, rare options are completed by shells.
+    """
+
+    rare_heading = "Rare options"
+
+    def __init__(self, *args: Any, rare: Collection[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.rare = frozenset(rare)
+        self._help_all = click.Option(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+            allow_from_autoenv=False, hidden=not self.rare, help="Show every option, the rare ones too.",
+        )  # fmt: skip
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """As click does, and ``--help-all`` behind ``--help``."""
+        return [*super().get_params(ctx), self._help_all]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options, and under a heading of their own the rare ones, where these are asked for."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        for heading, asked in (("Options", False), (self.rare_heading, True)):
+            records = [each.get_help_record(ctx) for each in options if (each.name in self.rare) is asked]
+            rows = [record for record in records if record is not None]
+            if rows and (ctx.meta.get(_ALL_SHOWN) or not asked):
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+class CommandAlone(WithRareOptions):
+    """What a ``GroupWithCommand`` runs where no subcommand is named; its help lists the subcommands.
+
+    Of its options all are rare but those ``shown``, by their names.
+    """
+
+    rare_heading = "Options of the commands below"
+
+    def __init__(self, *args: Any, shown: Collection[str], params: list[click.Parameter], **kwargs: Any) -> None:
+        rare = [str(each.name) for each in params if isinstance(each, click.Option) and each.name not in shown]
+        super().__init__(*args, params=params, rare=rare, **kwargs)
         self.subcommands: Mapping[str, click.Command] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -47,7 +94,7 @@ class CommandAlone(click.Command):
             formatter.write_dl([(name, each.get_short_help_str(60)) for name, each in self.subcommands.items()])
 
 
-class Subcommand(click.Command):
+class Subcommand(WithRareOptions):
     """A command of a ``GroupWithCommand``. Where a file has its name, an error says how that is written."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -45,6 +45,7 @@ def retrain() -> None:
     Example:
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --epochs 3 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
+      privctl retrain dp-zo model/ --data train.jsonl --epsilon 8 --learning-rate 1e-3 -o private/
       privctl retrain dpquant model/ --data train.jsonl --format luq-fp4 --epsilon 8 -o private/
       privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 -o private/
       privctl retrain clipped model/ --data train.jsonl --epochs 1 -o clipped/

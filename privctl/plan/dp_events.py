@@ -41,11 +41,13 @@ _ALL_TOLD = (UnprotectedRelease(),)
 
 
 def checked(make: Callable[[], _Made], where: str) -> _Made:
-    """What ``make`` makes; its ValueError as an InputError that names ``where``."""
+    """What ``make`` makes; its ValueError, or a number beyond floats, as an InputError that names ``where``."""
     try:
         return make()
     except ValueError as error:
         raise InputError(f"{where} describes no event: {error}; correct it") from None
+    except OverflowError:
+        raise InputError(f"{where} describes no event: a number in it is too large; correct it") from None
 
 
 def of_tree(tree: Any, source: str, known: str) -> list[Event]:
@@ -197,6 +199,8 @@ def _discrete_gaussian(tree: _Tree, rate: float) -> Sequence[Event]:
         return _by_noise(sigma, make)
     if rate != 1:
         raise ValueError("on batches, discrete Gaussian noise is known in dimension 1 with a whole sensitivity alone")
+    if sigma < 0:
+        raise ValueError(f"sigma is {sigma:g}; it must be at least 0")
     return _by_noise(sigma, lambda s: ZeroConcentratedDp(rho=(moved / s) ** 2 / 2))
 
 
@@ -285,7 +289,8 @@ class _TreeReader:
         elif name == "SelfComposedDpEvent" and type(tree.get("count")) is int and tree["count"] > 0 and rate == 1:
             yield from self.leaves(tree.get("event"), rate, times * tree["count"], depth + 1)
         elif name == "PoissonSampledDpEvent" and rate == 1 and type(tree.get("sampling_probability")) in (int, float):
-            yield from self._of_batch(tree.get("event"), tree["sampling_probability"], times, depth + 1)
+            chance = checked(lambda: _number(tree, "sampling_probability"), self._source)
+            yield from self._of_batch(tree.get("event"), chance, times, depth + 1)
         elif name in ("SampledWithoutReplacementDpEvent", "SampledWithReplacementDpEvent") and rate == 1:
             yield from self._of_places(tree, times, depth + 1, again=name == "SampledWithReplacementDpEvent")
         else:

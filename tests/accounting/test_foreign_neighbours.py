@@ -127,3 +127,24 @@ def test_a_record_that_is_zeroed_keeps_its_place_in_a_full_batch() -> None:
     cut = TruncatedGaussian(noise_multiplier=2, largest_batch=3, examples=9, sample_rate=0.1)
     with pytest.raises(ValueError, match="truncated-gaussian, whose bound is for a record removed"):
         _ = Ledger(events=(cut, TreeGaussian(noise_multiplier=2, leaves=4))).adjacency
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("ledger", "says"),
+    [
+        (f"GaussianDpEvent(noise_multiplier={HUGE})", "too large"),
+        (f"PoissonSampledDpEvent(sampling_probability={HUGE}, event=GaussianDpEvent(noise_multiplier=1))", "too large"),
+        (f"RandomizedResponseDpEvent(noise_parameter=0.5, num_buckets={HUGE})", "too large"),
+        ("DiscreteGaussianDpEvent(sigma=1, sensitivity=1e308, dimension=2)", "too large"),
+        ("DiscreteGaussianDpEvent(sigma=-1, sensitivity=1.5, dimension=2)", "sigma is -1; it must be at least 0"),
+        (f"[[{HUGE}, 0.1, 1]]", "noise_multiplier"),
+        (f"[[1, {HUGE}, 1]]", "sample_rate"),
+        (f"[[1, 0.1, {HUGE}]]", "steps"),
+    ],
+)
+def test_numbers_that_no_mechanism_has(ledger: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        foreign_events(ledger, "ledger")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import audits.run
 from audits.audit_request import AuditRequest
 from privctl.cli import root, run
 from privctl.cli.audit import audit
+from privctl.cli.groups import WithRareOptions
 
 CALLS = {
     "membership": (
@@ -125,7 +127,72 @@ def test_a_shell_completes_subcommands_and_options() -> None:
     assert "membership" not in completed(["audit", "model"], "mem")
 
 
-def test_rarer_options_are_hidden_and_work(asked: list[AuditRequest]) -> None:
+def helped(*words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(["audit", *words]) == 0
+    return capsys.readouterr().out
+
+
+def options_in(text: str) -> set[str]:
+    return set(re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", text, re.MULTILINE))
+
+
+def commands_of_audit() -> dict[str, click.Command]:
+    return {"": audit.alone, **audit.commands}
+
+
+#: Kept for old scripts alone.
+WITHOUT_EFFECT = {("", "--no-cache"), *((name, "--no-cache") for name in CALLS), ("scores", "--seed")}
+
+
+@pytest.mark.parametrize("name", ["", *audit.commands])
+def test_every_option_is_in_the_help_of_all(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And in ``--help`` all but the rare ones; what has no effect is in neither."""
+    words = [name] if name else []
+    command = commands_of_audit()[name]
+    assert isinstance(command, WithRareOptions)
+    every = {each.name: max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
+    kept = {option for of, option in WITHOUT_EFFECT if of == name}
+    rare = {every[each] for each in command.rare}
+    whole = helped(*words, "--help-all", capsys=capsys)
+    assert options_in(whole) - {"--help", "--help-all"} == set(every.values()) - kept
+    brief = options_in(helped(*words, "--help", capsys=capsys))
+    assert brief - {"--help", "--help-all"} == set(every.values()) - kept - rare
+    assert ("--help-all" in brief) is bool(rare)
+    assert all(each.help for each in command.params if isinstance(each, click.Option) and not each.hidden)
+
+
+@pytest.mark.parametrize("name", ["membership", "extraction"])
+def test_rare_options_have_a_heading_and_the_help_ends_with_the_way_to_them(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    brief = helped(name, "--help", capsys=capsys)
+    assert re.fullmatch(r"  --help-all +Show every option, the rare ones too\.", brief.splitlines()[-1])
+    whole = helped(name, "--help-all", capsys=capsys)
+    assert whole.startswith(brief.rstrip("\n"))
+    rest = whole.removeprefix(brief.rstrip("\n"))
+    assert rest.startswith("\n\nRare options:\n")
+    assert options_in(rest) >= {"--base-bits"}
+
+
+def test_a_shell_completes_rare_options() -> None:
+    assert completed(["audit", "extraction"], "--least-p") == {"--least-prefix"}
+    assert completed(["audit", "membership"], "--base") == {"--base", "--base-bits"}
+    assert completed(["audit"], "--sampling") == {"--sampling-seed"}
+    assert completed(["audit", "extraction"], "--help-a") == {"--help-all"}
+    assert completed(["audit", "extraction"], "--no-c") == set()
+
+
+def test_the_help_of_all_is_shown_whatever_else_is_given(
+    asked: list[AuditRequest], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--least-prefix" in helped("extraction", "m", "--train", "a.jsonl", "--help-all", capsys=capsys)
+    assert not asked
+    monkeypatch.setenv("PRIVCTL_AUDIT_EXTRACTION_HELP_ALL", "1")
+    assert run(["audit", "extraction", "m", "--train", "a.jsonl"]) == 0
+    assert len(asked) == 1
+
+
+def test_options_of_the_commands_are_left_out_of_help_and_work(asked: list[AuditRequest]) -> None:
     shown = audit.alone.get_help(click.Context(audit.alone, info_name="audit"))
     assert "--top-k" not in shown
     assert run(["audit", "m", "--train", "a.jsonl", "--top-k", "3"]) == 0

@@ -152,6 +152,10 @@ def dp_sgd(folder: Path, start: Path) -> list[str]:
     return training(folder, start, "dp-sgd", "--noise-multiplier", "1", "--delta", "1e-3")
 
 
+def dp_zo(folder: Path, start: Path) -> list[str]:
+    return training(folder, start, "dp-zo", "--noise-multiplier", "1", "--delta", "1e-3")
+
+
 def ferret(folder: Path, start: Path) -> list[str]:
     return training(folder, start, "ferret", "--epsilon", "0.5", "--groups", "eighth")
 
@@ -170,6 +174,7 @@ SETS: dict[str, tuple[Callable[[Path, Path], list[str]], set[str], set[str]]] = 
     "claims": (lambda folder, _: claims(folder), {"c.json"}, {"proofs"}),
     "audit": (lambda folder, _: audit(folder), {"a.report.json", "a.scores.safetensors"}, set()),
     "dp_sgd": (dp_sgd, {"out.report.json", "out.private-history.json"}, {"out"}),
+    "dp_zo": (dp_zo, {"out.report.json", "out.private-history.json"}, {"out"}),
     "ferret": (ferret, {"out.report.json", "out.private-history.json", "out.updates.safetensors"}, {"out"}),
     "shadow": (
         shadow,

@@ -10,7 +10,7 @@ from typing import TypeGuard
 import click
 
 from privctl.cli import COMMANDS, root
-from privctl.cli.groups import GroupWithCommand
+from privctl.cli.groups import GroupWithCommand, WithRareOptions
 from tests.docs.pages import as_table
 
 _EXAMPLE = "Example:"
@@ -61,9 +61,12 @@ def _described(command: click.Command, name: str, level: int) -> Iterator[str]:
     yield _plain(text)
     if example:
         yield f"```sh\n{example}\n```\n"
-    rows = [_option(parameter) for parameter in called.params if _is_shown(parameter)]
-    if rows:
-        yield as_table(["option", "meaning"], rows)
+    options = [parameter for parameter in called.params if _is_shown(parameter)]
+    rare = called.rare if isinstance(called, WithRareOptions) else frozenset()
+    for heading, asked in (("option", False), ("option, with `--help-all`", True)):
+        rows = [_option(each) for each in options if (each.name in rare) is asked]
+        if rows:
+            yield as_table([heading, "meaning"], rows)
     if isinstance(command, click.Group):
         for each in command.list_commands(click.Context(command)):
             found = command.get_command(click.Context(command), each)

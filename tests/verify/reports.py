@@ -28,6 +28,7 @@ _PLANS = {
 }  # fmt: skip
 _METHODS = {
     "dp-sgd": ["--epsilon", "3"],
+    "dp-zo": ["--epsilon", "3", "--directions", "2", "--epochs", "1"],
     "dpquant": ["--epsilon", "3", "--format", "luq-fp4"],
 }
 _RELEASES = {
@@ -136,4 +137,4 @@ def _done(*arguments: object) -> None:
 
 
 PLANS = tuple(_PLANS)
-TRAININGS = ("dp-sgd", "clipped", "dpquant", *(f"ferret {release}" for release in _RELEASES))
+TRAININGS = ("dp-sgd", "dp-zo", "clipped", "dpquant", *(f"ferret {release}" for release in _RELEASES))

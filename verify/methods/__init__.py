@@ -13,6 +13,7 @@ from verify.method import ExpectedMethod
 #: Name of a method, as reports state it -> the module whose ``EXPECTED`` it is; imported on first use.
 METHODS: dict[str, str] = {
     "dp-sgd": "verify.methods.dp_sgd",
+    "dp-zo": "verify.methods.dp_zo",
     "ferret": "verify.methods.ferret",
     "dpquant": "verify.methods.dpquant",
     "clipped": "verify.methods.clipped",

@@ -60,16 +60,21 @@ class StatedMatrix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrivateSteps(NoisyGradients):
+class SearchedTraining(NoisyGradients):
+    """``search`` is what is said of the search of which it is the best run, where it is one."""
+
+    search: StatedSearch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateSteps(SearchedTraining):
     """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, or ``matrix`` that of all, where it is so.
 
-    ``search`` is what is said of the search of which it is the best run, where it is one. The others are those of a
-    clip norm that changes, ``clip_norms`` being its path (``verify.clip_norms``).
+    The others are those of a clip norm that changes, ``clip_norms`` being its path (``verify.clip_norms``).
     """
 
     coefficients: tuple[float, ...] | None = None
     matrix: StatedMatrix | None = None
-    search: StatedSearch | None = None
     target_unclipped_quantile: float | None = None
     clip_norm_learning_rate: float | None = None
     unclipped_count_stddev: float | None = None
@@ -116,7 +121,7 @@ def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Ite
     if not isinstance(mechanism, Ledger):
         return
     if parameters.search is not None or any(isinstance(each, BestOfRuns) for each in mechanism.events):
-        yield from _of_search(mechanism, parameters)
+        yield from search_disagrees(mechanism, parameters)
     elif parameters.coefficients is not None or any(isinstance(each, BandedGaussian) for each in mechanism.events):
         yield from _of_correlated(mechanism, parameters)
     elif parameters.matrix is not None or any(isinstance(each, BufferedGaussian) for each in mechanism.events):
@@ -196,7 +201,7 @@ def _of_buffers(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     yield from steps_disagree([event], parameters)
 
 
-def _of_search(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
+def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[str]:
     """What is wrong with the best of several runs: their law, what each is, and whether this is one of them."""
     event, stated = ledger.events[0], parameters.search
     if len(ledger.events) != 1 or not isinstance(event, BestOfRuns) or event.steps != 1:
@@ -224,7 +229,7 @@ def _of_search(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     yield from _chosen(stated.settings, parameters)
 
 
-def _chosen(settings: str, parameters: PrivateSteps) -> Iterator[str]:
+def _chosen(settings: str, parameters: SearchedTraining) -> Iterator[str]:
     """A setting that the run has, and the search does not name."""
     for part in settings.split():
         name, _, values = part.partition("=")
@@ -242,23 +247,26 @@ def _same(text: str, value: object) -> bool:
         return False
 
 
+#: What the guarantee of a private search says in place of, and beside, what that of one run says.
+OF_SEARCHES = {
+    "contribution": (
+        "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "
+        f"random number of runs is released{TESTED}",
+    ),
+    "selection": (
+        "how many runs there were, and how long they took, stays with whoever made them; the operating system's "
+        "coins drew that number and the candidate of each run before the first; of the runs the best on held-out "
+        "examples, which are taken to be public, is released alone",
+    ),
+}
+
 EXPECTED = ExpectedMethod(
     parameters=PrivateSteps,
     mechanisms=(Ledger,),
     disagreements=_disagreements,
     premises=_premises,
     accountants={"dp-sgd": TIGHT},
-    statements={
-        "contribution": (
-            "one example changes what noise is added to by the clip norm at most, and only the best of a secret, "
-            f"random number of runs is released{TESTED}",
-        ),
-        "selection": (
-            "how many runs there were, and how long they took, stays with whoever made them; the operating system's "
-            "coins drew that number and the candidate of each run before the first; of the runs the best on held-out "
-            "examples, which are taken to be public, is released alone",
-        ),
-    },
+    statements=OF_SEARCHES,
     noised=True,
     clipped=True,
 )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from privctl.cli.audit import commands
-from privctl.cli.audit.options import hide
 from privctl.cli.audit.split import split
 from privctl.cli.groups import GroupWithCommand
 
-hide(commands.audit.params)
 audit = GroupWithCommand(
     commands.audit,
     {

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _subcommand = partial(click.command, cls=Subcommand)
 
 
-@click.command(cls=CommandAlone)
+@click.command(cls=CommandAlone, shown=given.SHOWN)
 @given.MODEL_OR_SUBCOMMAND
 @given.taking(*given.ALL, *given.OF_ANY_MODEL)
 def audit(model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Attack MODEL with all that the given files allow: does it reveal its training data?
+    """Does MODEL reveal its training data? Try every attack the files allow.
 
     MODEL is a Hugging Face directory, a .safetensors file or a LoRA adapter's directory. Records are JSONL, CSV,
     parquet, `datasets` folders or images (docs/data.md). The exit code is 1 if a claim of privacy was refuted and 0
-    for other findings, which are for a gate to judge. All options of the commands below work here too; `privctl audit
-    membership --help` shows some of them.
+    for other findings, which are for a gate to judge. All options of the commands below work here too;
+    --help-all shows them.
 
     \b
     Example:
@@ -51,7 +51,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
     _of_model(model, output, force, as_json, quiet, options)
 
 
-@_subcommand()
+@_subcommand(rare=given.RARE["membership"])
 @given.A_MODEL
 @given.taking(*given.MEMBERSHIP, *given.OF_ANY_MODEL)
 def membership(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
@@ -80,7 +80,7 @@ def canaries(model: str, output: Path | None, force: bool, as_json: bool, quiet:
     _of_model(model, output, force, as_json, quiet, options)
 
 
-@_subcommand()
+@_subcommand(rare=given.RARE["extraction"])
 @given.A_MODEL
 @given.taking(*given.EXTRACTION, *given.OF_ANY_MODEL)
 def extraction(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +134,10 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option(
         "--suffix-tokens", type=COUNT, metavar="N", default=50, show_default=True, help="Tokens it must reproduce."
     ),
-    # refinements that docs/audits.md explains are hidden, as the help is a full screen
-    click.option("--least-prefix", type=COUNT, metavar="N", hidden=True),
+    click.option(
+        "--least-prefix", type=COUNT, metavar="N",
+        help="Take shorter records too, with at least N tokens given; by default as many as --prefix-tokens.",
+    ),
     click.option(
         "--temperature", type=AMOUNT, metavar="T", default=1.0, show_default=True, help="Sampling temperature."
     ),
@@ -144,15 +146,28 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--greedy-only", is_flag=True, help="Only the likeliest continuation; faster."),
     click.option("--exact-only", is_flag=True, help="Skip near-verbatim continuations; faster."),
     click.option("--adversarial", type=COUNT, metavar="N", help="Records of each file to search prefixes for; slow."),
-    click.option("--adversarial-budget", type=COUNT, metavar="N", hidden=True),
-    click.option("--adversarial-tokens", type=COUNT, metavar="N", hidden=True),
+    click.option(
+        "--adversarial-budget", type=COUNT, metavar="N",
+        help="With --adversarial: forward passes to search a prefix with; a gradient counts as three.  [default: 1000]",
+    ),
+    click.option(
+        "--adversarial-tokens", type=COUNT, metavar="N",
+        help="With --adversarial: tokens of the prefix; a quarter of --suffix-tokens by default.",
+    ),
     data_option("--prompts", "Prompts from outside, to go on from; repeatable."),
     click.option("--divergence", is_flag=True, help="Prompts that repeat a word, and a control."),
     click.option("--continuations", type=COUNT, metavar="N", help="Texts for each of these; 4 by default."),
-    click.option("--continuation-tokens", type=COUNT, metavar="N", hidden=True),
-    click.option("--sampling-seed", type=Whole(ranges.SEED), metavar="N", hidden=True),
+    click.option(
+        "--continuation-tokens", type=COUNT, metavar="N",
+        help="With --prompts or --divergence: the most tokens of a text; by default 256, or three quarters of what "
+        "the model sees at once if that is less.",
+    ),
+    click.option(
+        "--sampling-seed", type=Whole(ranges.SEED), metavar="N",
+        help="With --prompts or --divergence: seed of the texts that are drawn; by default from the operating system.",
+    ),
     click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
-)
+)  # fmt: skip
 _SECRETS: tuple[Decorator, ...] = (
     click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
     click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then; an adapter's base."),
@@ -168,8 +183,7 @@ FROM_SCORES = click.option(
 
 MEMBERSHIP: tuple[Decorator, ...] = (
     *(*_sides(False), SPLIT, CLAIM, DELTA, *_MEMBERSHIP, LEAKS, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE),
-    # of an adapter, whose error names the first; the help is a full screen
-    *(click.option("--base", type=MODEL, hidden=True), click.option("--base-bits", type=_BITS, hidden=True)),
+    *(BASE, BASE_BITS),
 )
 #: What scoring without judging takes.
 SCORING: tuple[Decorator, ...] = (
@@ -184,23 +198,25 @@ SCORING: tuple[Decorator, ...] = (
     *(BASE, BASE_BITS, TASK, TEXT_COLUMN, LABEL_COLUMN, MAX_LENGTH, RESIZE, DEVICE),
 )  # fmt: skip
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE, BASE_BITS)
-EXTRACTION: tuple[Decorator, ...] = (
-    *(*_train(True), *_EXTRACTION, *QUERIES, LEAKS, BASE),
-    *(
-        click.option("--base-bits", type=_BITS, hidden=True),
-        click.option("--label-column", metavar="NAME", hidden=True),
-    ),
-)
+EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS, BASE, BASE_BITS, LABEL_COLUMN)
 SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, BASE_BITS, _manifest(False), COMMITMENT, *QUERIES, TASK)
 ALL: tuple[Decorator, ...] = (
     *(*_sides(False), SPLIT, *_train(False), _manifest(False), *_book(False), CLAIM, LEAKS),
     *(*_MEMBERSHIP, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE, COMMITMENT, *_CANARIES, *_EXTRACTION, *QUERIES, *_SECRETS),
     *(FROM_SCORES, DELTA, BASE_BITS),
 )
+#: Subcommand -> its options that only ``--help-all`` shows, as ``--help`` is a screen.
+RARE: dict[str, frozenset[str]] = {
+    "membership": frozenset({"base", "base_bits", "resize"}),
+    "extraction": frozenset({
+        *("least_prefix", "adversarial_budget", "adversarial_tokens", "continuation_tokens", "sampling_seed"),
+        *("base", "base_bits", "label_column"),
+    }),
+}  # fmt: skip
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.
 SHOWN = frozenset({
     *("members", "nonmembers", "train", "heldout", "canaries", "secrets", "data", "leaks"),
-    *("output", "force", "as_json", "quiet", "verbose", "help"),
+    *("output", "force", "as_json", "quiet", "verbose", "help", "help_all"),
 })  # fmt: skip
 
 
@@ -214,10 +230,3 @@ def taking(*options: Decorator) -> Callable[[Command], Command]:
         return command
 
     return decorate
-
-
-def hide(parameters: Iterable[click.Parameter]) -> None:
-    """Take those that are not ``SHOWN`` out of help and completion; they are accepted all the same."""
-    for parameter in parameters:
-        if isinstance(parameter, click.Option) and parameter.name not in SHOWN:
-            parameter.hidden = True

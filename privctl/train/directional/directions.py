@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
 from privctl.models.tasks.base import moved
@@ -42,14 +42,10 @@ def direction(
 
     Raises ValueError for a step or group out of range, or no entries at all.
     """
-    if not 0 <= step < _STEPS or not 0 <= group < _GROUPS:
-        raise ValueError(f"step {step} and group {group}; a keystream has steps below 2^56 and groups below 2^32")
     count = sum(shape.numel() for shape in shapes.values())
     if not count:
         raise ValueError(f"group {group} has no entries; a unit vector needs one")
-    key = hashlib.sha256(_DOMAIN + b"\0" + seed).digest()
-    start = (step << 72 | group << 40).to_bytes(16, "big")
-    stream = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
+    stream = _keystream(seed, step, group)
     size = float(np.float32(1.0 / math.sqrt(count)))
     table = _table(size)
     tensors = {}
@@ -66,6 +62,37 @@ def direction(
             np.take(table, np.frombuffer(stream.update(bytes(len(chunk))), np.uint8), axis=0, out=chunk, mode="clip")
         tensors[name] = torch.from_numpy(values).view(-1)[:entries].view(shapes[name])
     return {name: tensors[name] for name in shapes}
+
+
+def sign_pieces(
+    seed: bytes, step: int, group: int, shapes: Mapping[str, torch.Size], device: torch.device | str = "cpu"
+) -> Iterator[tuple[str, int, Tensor]]:
+    """The signs of ``direction``, +-1 float32, a piece at a time: the tensor's name, the first entry, the signs (k,).
+
+    Never more than one piece is held, so that a direction takes no memory beside the network's. Raises ValueError as
+    ``direction``, for a step or group out of range.
+    """
+    stream, there = _keystream(seed, step, group), torch.device(device)
+    chunk = 8 * (_CHUNK if there.type == "cpu" else _CHUNK_THERE)
+    table = _table(1.0)
+    for name in sorted(shapes):
+        entries = shapes[name].numel()
+        for begin in range(0, entries, chunk):
+            count = min(chunk, entries - begin)
+            packed = np.frombuffer(stream.update(bytes(-(-count // 8))), np.uint8)
+            if there.type == "cpu":
+                signs = torch.from_numpy(np.take(table, packed, axis=0)).view(-1)
+            else:
+                signs = unpacked(moved(torch.from_numpy(packed.copy()), there), 1.0)
+            yield name, begin, signs[:count]
+
+
+def _keystream(seed: bytes, step: int, group: int) -> CipherContext:
+    if not 0 <= step < _STEPS or not 0 <= group < _GROUPS:
+        raise ValueError(f"step {step} and group {group}; a keystream has steps below 2^56 and groups below 2^32")
+    key = hashlib.sha256(_DOMAIN + b"\0" + seed).digest()
+    start = (step << 72 | group << 40).to_bytes(16, "big")
+    return Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
 
 
 def unpacked(bits: Tensor, size: float) -> Tensor:

@@ -13,6 +13,7 @@ from privctl.train.runs.method import TrainingMethod
 #: Name of the command -> the module whose ``METHOD`` it is; imported on first use.
 METHODS: dict[str, str] = {
     "dp-sgd": "privctl.train.methods.dp_sgd",
+    "dp-zo": "privctl.train.methods.dp_zo",
     "ferret": "privctl.train.methods.ferret",
     "dpquant": "privctl.train.methods.dpquant",
     "clipped": "privctl.train.methods.clipped",

@@ -11,9 +11,15 @@ from privctl.domain.ranges import AMOUNT, BANDS, BUFFERS, FRACTION, IN_GROUP, Ra
 from privctl.domain.shared_records import SharedRecords
 from privctl.train.runs.method import TrainingMethod
 from privctl.train.settings.adaptive_clipping import LEARNING_RATE, AdaptiveClipping, default_count_stddev
-from privctl.train.settings.candidates import candidates_of, require_searchable
 from privctl.train.settings.choices import ClippingStyle, RunsLaw
 from privctl.train.settings.method_settings import MethodSettings, option
+from privctl.train.settings.searching import (
+    check_search,
+    expected_runs_option,
+    number_of_runs,
+    runs_law_option,
+    search_option,
+)
 
 if TYPE_CHECKING:
     from privctl.accounting.runs_law import NumberOfRuns
@@ -26,8 +32,6 @@ TUNING = (
     "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
     "same data cost more"
 )
-
-_EXPECTED_RUNS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +98,9 @@ class DpSgdSettings(MethodSettings):
         "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release.",
         within=Range(low=2, high=100_000),
     )
-    search: str | None = option(
-        None,
-        "Choose settings by results on --held-out: train a random number of times, each with values drawn from these "
-        "lists, and release the best run alone, as in 'learning-rate=1e-4,1e-3 clip-norm=0.5,1'. Epsilon is that of "
-        "the whole search.",
-    )
-    expected_runs: float | None = option(
-        None, "Mean of the number of runs of --search.  [default: 5]", within=Range(low=1, high=1000)
-    )
-    runs_law: RunsLaw | None = option(
-        None,
-        "Law of that number: logarithmic costs less, and more often gives one run alone; poisson varies least, and may "
-        "give no run at all, and no model.  [default: geometric]",
-    )
+    search: str | None = search_option()
+    expected_runs: float | None = expected_runs_option()
+    runs_law: RunsLaw | None = runs_law_option()
 
 
 def _bands(request: RetrainRequest) -> int:
@@ -151,36 +144,19 @@ def _batches(request: RetrainRequest) -> Batches:
 
 
 def _search(request: RetrainRequest) -> NumberOfRuns | None:
-    from privctl.accounting.runs_law import NumberOfRuns, shape_of
-
-    settings = request.settings_as(DpSgdSettings)
-    if settings.search is None:
-        return None
-    return NumberOfRuns(
-        mean=_EXPECTED_RUNS if settings.expected_runs is None else settings.expected_runs,
-        shape=shape_of(settings.runs_law or RunsLaw.GEOMETRIC),
-    )
+    return number_of_runs(request.settings_as(DpSgdSettings))
 
 
 def _check_search(request: RetrainRequest) -> None:
     settings = request.settings_as(DpSgdSettings)
-    if settings.search is None:
-        for flag, given in (("--expected-runs", settings.expected_runs), ("--runs-law", settings.runs_law)):
-            if given is not None:
-                raise CommandError(f"{flag} is of a search; add --search with what to choose among, or remove it")
-        return
-    for flag, given in (
+    unsearched = (
         ("--bands", _bands(request) > 1),
         ("--buffers", _buffers(request) is not None),
         ("--batches", settings.batches is not Batches.POISSON),
         ("--gradient-canaries", settings.gradient_canaries is not None),
         ("--target-unclipped-quantile", settings.target_unclipped_quantile is not None),
-    ):
-        if given:
-            raise CommandError(
-                f"--search is accounted for with independent noise, Poisson batches and fixed clip norms; remove {flag}"
-            )
-    require_searchable(request, candidates_of(settings.search))
+    )
+    check_search(request, settings, unsearched)
 
 
 def _adaptive(request: RetrainRequest, noise: float, batch_size: float) -> AdaptiveClipping | None:

@@ -97,6 +97,8 @@ def recipe_for(
 
 def numbers_of_step(request: RetrainRequest, trained: int) -> int:
     """How many numbers a step releases, which trains so many; 0 where that is not known."""
+    if (own := request.method.numbers(request)) is not None:
+        return own
     return trained + 1 if trained and request.method.adaptive(request, 1.0, 1.0) is not None else trained
 
 

@@ -140,7 +140,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     return replace(
         outline(job, seconds=seconds, memory=memory, device=device, trained=trained, warnings=said),
         gpu_memory=on_gpu,
-        **({} if ratio is None else _private_part(job, ratio)),
+        **({} if ratio is None else private_part(job, ratio)),
     )
 
 
@@ -233,7 +233,8 @@ def made_up(job: TrainingJob) -> MadeUp:
     return MadeUp(task=records, long=at_once(longest), usual=at_once(usual))
 
 
-def _private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
+def private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
+    """The fields of a plan that only a training with noise has, by their names."""
     request, recipe = job.request, job.recipe
     protection = None if job.plan is None else job.plan.protection
     trained = most_trained(job.model.network, request.model)

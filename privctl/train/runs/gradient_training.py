@@ -156,7 +156,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
             with mention_saved_state(folder, job):
                 if not request.model.adapter_only:
                     widen(network)
-                return _save(job, network, finished, noise, secrets, hooks)
+                return save_trained(job, network, finished, noise, secrets, hooks)
 
         report = workers.in_main(save)
     if folder is not None and (left := folder.remove()):
@@ -187,7 +187,7 @@ def _checked_secrets(job: TrainingJob, workers: Workers, progress: Progress) -> 
     return workers.in_main(lambda: check_secrets(plan, job.recipe.noise_multiplier, progress))
 
 
-def _save(
+def save_trained(
     job: TrainingJob,
     network: nn.Module,
     finished: FinishedRun,
@@ -195,6 +195,7 @@ def _save(
     secrets: CheckedSecrets | None,
     hooks: MethodHooks,
 ) -> PrivacyReport:
+    """Write model, report, what is private and what the hooks add together; none if it is not as it was measured."""
     if job.model.converted is not None:
         require_initial(job.model.network, job.model.frozen_norms)
     witness = witness_of(job.model, network)  # of the network as it was measured, before adapters are merged

@@ -70,7 +70,7 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
             logs=tuple(map(LogName, options.get("log", ()))),
             schedule=Schedule(options.get("schedule", "constant")),
             warmup_steps=options.get("warmup_steps", 0),
-            optimizer=Optimizer(options["optimizer"]),
+            optimizer=Optimizer(options["optimizer"] or method.optimizer),
             fsdp=options.get("fsdp", False),
             **{name: options[name] for name in _SAME},
         )

@@ -128,7 +128,9 @@ class Method:
     Poisson batch. ``sums_losses``: it also releases noisy sums of losses, whose rounding the clipping margin does not
     cover. ``needs_float32``: what such a request computes would drown in rounding to bfloat16. ``private``: exact
     measures of the examples are withheld. ``guaranteed``: the guarantee has a delta.
-    ``shards``: it can train a model of which each process holds a shard (``--fsdp``). ``voided`` says, for messages,
+    ``shards``: it can train a model of which each process holds a shard (``--fsdp``). ``optimizer`` is the update rule
+    where none is asked for. ``numbers`` is how many numbers a step releases, None for one of each weight that is
+    trained. ``voided`` says, for messages,
     which guarantees are void if names were collected from the examples; empty if none are. ``warning`` is the first
     warning of its report.
 
@@ -153,6 +155,8 @@ class Method:
     guaranteed: bool = False
     sums_losses: bool = False
     shards: bool = False
+    optimizer: Optimizer = Optimizer.ADAMW
+    numbers: Callable[[RetrainRequest], int | None] = lambda _: None
     needs_float32: Callable[[RetrainRequest], bool] = lambda _: False
     voided: str = "the guarantee"
     warning: str = ""

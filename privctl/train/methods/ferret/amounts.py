@@ -17,8 +17,9 @@ from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
 from privctl.train.clipping.factors import rounding_margin
 from privctl.train.directional import FiredGroup
+from privctl.train.directional.clipped import clipped
 from privctl.train.methods.ferret.compare import EXAMPLES, ComparisonCount, SignComparison
-from privctl.train.methods.ferret.publish import Publisher, clipped
+from privctl.train.methods.ferret.publish import Publisher
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.micro_batches import MicroBatches
 from privctl.train.steps.sampling import BatchSource

@@ -1,0 +1,175 @@
+"""A DP-ZO run from its first step to the model on disk, and the plan of one."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from privctl.models.language import choose_device
+from privctl.parallel import Workers, own_device
+from privctl.randomness import NoiseSource
+from privctl.train.logs.live import steps_ledger
+from privctl.train.logs.observed import observed
+from privctl.train.methods.dp_zo.differences import LossDifferences
+from privctl.train.methods.dp_zo.grid import MovableWeights
+from privctl.train.methods.dp_zo.premises import one_at_a_time, with_directions, with_lone_test
+from privctl.train.methods.dp_zo.settings import DpZoSettings
+from privctl.train.methods.dp_zo.trainer import ZerothOrderTrainer
+from privctl.train.network.adapters import adapted
+from privctl.train.network.memory import peak_memory
+from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
+from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
+from privctl.train.runs.dry_run import FixedBatches, Stopwatch, made_up, outline, private_part
+from privctl.train.runs.gradient_training import MethodHooks, announced, save_trained
+from privctl.train.runs.setup import adapted_once_tried, measured, shared_source
+from privctl.train.settings.session import Session
+from privctl.train.state.public_seed import SEED_FILE, public_seed
+from privctl.train.state.resuming import mention_saved_state, open_folder
+from privctl.train.steps.contribution import run_contribution_test, too_rough
+from privctl.train.steps.gradient_noise import KeyedNoise
+from privctl.train.steps.sampling import PoissonBatches
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from privctl.domain.progress import Notify
+    from privctl.domain.report import PrivacyReport
+    from privctl.domain.training_plan import TrainingPlan
+    from privctl.train.preparation.job import TrainingJob
+    from privctl.train.steps.loop import FinishedRun
+
+#: Steps of a plan on the longest records, and in all: two on usual ones and two on none come after.
+_WARM, _STEPS = 1, 5
+
+
+def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
+    """As ``train_by_gradients``, for a run that takes no gradient."""
+    request, workers, job = job.request, session.workers, one_at_a_time(job)
+    settings = request.settings_as(DpZoSettings)
+    session.notify(_announced(job, settings))
+    device = own_device(choose_device(request.device))
+    network = adapted_once_tried(job, workers, device).to(device)
+    seed = public_seed(request, workers, settings.public_seed)
+    job = _tested(job, network, device, session.notify)
+    for warning in (*too_little(_signal(job)), *too_rough(job)):
+        session.notify(warning)
+    folder, start = open_folder(job, workers, {SEED_FILE: seed.hex().encode()})
+    noise = KeyedNoise(NoiseSource())
+    trainer = ZerothOrderTrainer(
+        network=network,
+        recipe=job.recipe,
+        differences=_differences(job, network, device, seed, session.notify),
+        batches=PoissonBatches(len(job.task), job.recipe.sample_rate, shared_source(workers)),
+        noise=noise,
+        workers=workers,
+        folder=folder,
+        evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
+        first_look=lambda untrained: measured(job, untrained, device, workers),
+    )
+    done, spent = 0 if start is None else start.steps_begun, steps_ledger(job)
+    with (
+        folder or nullcontext(),
+        observed(
+            job, session, device=device, spent=spent, done=done, folder=folder, trained=settings.directions
+        ) as observers,
+    ):
+        trainer.advance, trainer.watch = observers
+        with session.interrupts as stop:
+            finished = trainer.run(start, stop)
+
+        def amend(report: PrivacyReport, _: FinishedRun) -> PrivacyReport:
+            return with_directions(report, settings, seed)
+
+        def save() -> PrivacyReport:
+            with mention_saved_state(folder, job):
+                return save_trained(job, network, finished, noise, None, MethodHooks(amend=amend))
+
+        report = workers.in_main(save)
+    if folder is not None and (left := folder.remove()):
+        session.notify(left)
+    return report
+
+
+def plan_dp_zo(job: TrainingJob) -> TrainingPlan:
+    """As ``dry_run.plan_gradients``, for a run that takes no gradient."""
+    records, job = made_up(job), one_at_a_time(job)  # several records are timed, though they pass one by one
+    request, recipe = job.request, job.recipe
+    device = own_device(choose_device(request.device))
+    network = adapted(job.model.network, request.model, request.seed, device).to(device)
+    said: list[str] = []
+    job = _tested(job, network, device, said.append)
+    ratio = _signal(job)
+    said += [*too_little(ratio), *too_rough(job)]
+    differences = _differences(replace(job, task=records.task), network, device, b"plan", said.append)
+    watch, tensors = Stopwatch(device), TensorBytes()
+
+    def ended(_: float) -> None:
+        watch()
+        if len(watch.seconds) == _WARM:
+            tensors.stop()
+
+    trainer = ZerothOrderTrainer(
+        network=network,
+        # So slow that the weights stay as they are, whatever the noise.
+        recipe=replace(recipe, steps=_STEPS, learning_rate=1e-30, warmup_steps=0),
+        differences=differences,
+        batches=FixedBatches(records, _WARM),
+        noise=KeyedNoise(NoiseSource()),
+        workers=Workers(),
+        advance=ended,
+    )
+    if device.type == "cpu":
+        tensors.start()
+    try:
+        trainer.run()
+    finally:
+        tensors.stop()
+    on_records, on_none = min(watch.seconds[_WARM : _WARM + 2]), min(watch.seconds[_WARM + 2 :])
+    per_record = max(0.0, on_records - on_none) / records.usual
+    plan = outline(
+        job,
+        seconds=recipe.steps * (on_none + per_record * recipe.batch_size),
+        memory=peak_memory(device),
+        device=device,
+        trained=differences.weights.numbers,
+        warnings=said,
+    )
+    on_gpu = bytes_of(network) + tensors.most if device.type == "cpu" else None
+    return replace(plan, gpu_memory=on_gpu, **{**private_part(job, ratio), "per_number": None})
+
+
+def _announced(job: TrainingJob, settings: DpZoSettings) -> str:
+    numbers = "one number" if settings.directions == 1 else f"{settings.directions} numbers"
+    return f"{announced(job)}; each step releases {numbers}"
+
+
+def _signal(job: TrainingJob) -> SignalToNoise:
+    """Along one direction; the noise is in the released numbers alone, whatever the number of weights."""
+    recipe = job.recipe
+    return SignalToNoise(
+        steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.noise_multiplier, numbers=1
+    )
+
+
+def _tested(job: TrainingJob, network: nn.Module, device: torch.device, notify: Notify) -> TrainingJob:
+    """The job with its contribution test; raises as ``run_contribution_test``."""
+    return with_lone_test(run_contribution_test(job, network, device, [], notify), network, device)
+
+
+def _differences(
+    job: TrainingJob, network: nn.Module, device: torch.device, seed: bytes, notify: Notify
+) -> LossDifferences:
+    settings = job.request.settings_as(DpZoSettings)
+    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    return LossDifferences(
+        network=network,
+        task=job.task,
+        weights=MovableWeights(trained, seed, settings.perturbation),
+        directions=settings.directions,
+        perturbation=settings.perturbation,
+        clip_norm=job.recipe.clip_norm,
+        device=device,
+        notify=notify,
+    )
