@@ -281,6 +281,9 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
         refuted = any(end is not None and end > 0 for end in lower)
         refuted = refuted or any(extraction_tests.refutes(item) for item in report.evidence)
         yield from _settled(report, _MEMORIZED, refuted)
+        outcome, why = _outcome(report, _MEMORIZED), extraction_tests.silence(extracted.get(_BEYOND[0]))
+        if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and why:
+            yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"
     traces = [item for item in report.evidence if item.method == _TRACE]
     if traces:
         yield from _settled(report, _TOLD, any(_found(item) for item in traces))

@@ -49,6 +49,17 @@ def refutes(item: Evidence) -> bool:
     return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
 
 
+def silence(item: Evidence | None) -> str:
+    """Why ``item``, the comparison with held-out text, does not show that nothing can be extracted; empty if it does."""
+    if item is None or item.lower is None:
+        return "nothing is compared with held-out text"
+    if item.details.get("repeated_extracted"):
+        return "training texts that repeat come out, and are not compared"
+    if not item.details.get("detectable", 1.0) <= _LEAST_RATE:
+        return f"a share of {_LEAST_RATE:g} would not have been noticed"
+    return ""
+
+
 def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
     """P(so many or more of ``found + other_found`` are among the first ``total``), hypergeometric."""
     everyone, counted = total + other_total, found + other_found

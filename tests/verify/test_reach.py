@@ -13,6 +13,7 @@ from audits.canaries.design import register
 from audits.extraction.summary import UncertainCount, _difference, _Rates
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
 from verify import extraction_tests
 from verify.audit_consistency import faults
 from verify.reach import at_most, wrong_reach
@@ -84,3 +85,27 @@ def test_how_many_records_would_decide_is_theirs(item: Evidence) -> None:
         forged = replace(item, details={**item.details, "needed": other})
         assert extraction_tests.fault(forged) != ""
         assert any("records" in fault for fault in faults(report(forged)))
+
+
+SILENT = beyond((0, 5000), (0, 5000))
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (SILENT, ""),
+        (beyond((0, 300), (0, 300)), "would not have been noticed"),
+        (replace(SILENT, details={**SILENT.details, "repeated_extracted": 2}), "that repeat come out"),
+        (replace(SILENT, lower=None), "nothing is compared"),
+        (None, "nothing is compared"),
+    ],
+)
+def test_extraction_that_might_have_been_missed_is_not_called_none(item: Evidence | None, why: str) -> None:
+    rate = Evidence(method="extraction", quantity="rate on training text", estimate=0.0, samples={"training": 5000})
+    verdict = Verdict(
+        subject="training text cannot be extracted", outcome=Outcome.CONSISTENT, reason="nothing came out"
+    )
+    said = replace(report(rate, *([] if item is None else [item])), verdicts=(verdict,))
+    found = [fault for fault in faults(said) if "its verdict on" in fault]
+    assert bool(found) is bool(why)
+    assert all(why in fault for fault in found)
