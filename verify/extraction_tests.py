@@ -50,7 +50,7 @@ def refutes(item: Evidence) -> bool:
 
 
 def silence(item: Evidence | None) -> str:
-    """Why ``item``, the comparison with held-out text, does not show that nothing can be extracted; empty if it does."""
+    """Why the comparison ``item`` with held-out text does not show that nothing can be extracted; else empty."""
     if item is None or item.lower is None:
         return "nothing is compared with held-out text"
     if item.details.get("repeated_extracted"):
