@@ -182,7 +182,7 @@ def free(folder: Path, words: list[str]) -> None:
 def smaller(words: list[str]) -> list[str]:
     """The call with less of what only takes time."""
     found = [words[0], *(SMALLER.get((flag, value), value) for flag, value in pairwise(words))]
-    if words[0] == "account" and "search" not in words:
+    if words[0] == "account" and not {"search", "tree", "with-replacement", "exponential"} & set(words):
         return [*found, "--no-peers"]  # ``tests/plan/test_peers.py`` compares with others, which takes seconds
     if "--simulate" in words:
         return [*found, "--seconds", "0.1"]

@@ -28,6 +28,7 @@ PRIVATE = {"training_loss", "epoch_training_loss", "records_per_second", "tokens
 #: What is withheld, and when epsilon is logged, is decided where dp-sgd's steps are counted, for dpquant too.
 PRIVATE_METHODS = [
     ("dp-sgd", ()),
+    ("dp-zo", ()),
     ("ferret", ("--release", "gaussian")),
     pytest.param("dpquant", ("--format", "luq-fp4"), marks=pytest.mark.slow),
 ]
@@ -69,7 +70,7 @@ def test_csv_is_its_owner_s_alone_and_holds_every_step(start: Path, data: Path, 
 
 
 def test_every_method_with_a_guarantee_withholds() -> None:
-    assert {name for name in METHODS if method_named(name).private} == {"dp-sgd", "ferret", "dpquant"}
+    assert {name for name in METHODS if method_named(name).private} == {"dp-sgd", "dp-zo", "ferret", "dpquant"}
 
 
 @pytest.mark.parametrize(("method", "budget"), PRIVATE_METHODS)

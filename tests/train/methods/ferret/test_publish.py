@@ -16,13 +16,13 @@ from scipy.stats import binomtest, chi2
 from torch import Tensor
 
 from privctl.randomness import NoiseSource
+from privctl.train.directional.clipped import clipped
 from privctl.train.methods.ferret.publish import (
     DitheredSigns,
     NoisySums,
     Publisher,
     Responses,
     Signs,
-    clipped,
     flips_of,
     signs,
 )
