@@ -134,6 +134,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "chats.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
         mails = [{"text": f"write to {NAMES[i % 10]}", "people": [str(i % 60), str((i + 1) % 60)]} for i in range(120)]
         (folder / "mails.jsonl").write_text("".join(json.dumps(mail) + "\n" for mail in mails))
+        visits = [{"text": f"call {NAMES[i % 10]} about {i}", "patient": i // 2} for i in range(160)]
+        (folder / "visits.jsonl").write_text("".join(json.dumps(visit) + "\n" for visit in visits))
         (folder / "notes").mkdir()
         bodies = [f"write to {name}@x.org" for name in NAMES]
         parquet.write_table(pa.table({"body": bodies}), folder / "notes" / "0.parquet")

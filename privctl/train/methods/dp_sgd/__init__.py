@@ -118,7 +118,7 @@ METHOD = TrainingMethod(
           --search 'learning-rate=1e-4,3e-4,1e-3 clip-norm=0.5,1' --expected-runs 5 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 \\
           --target-unclipped-quantile 0.5 -o private/
-      privctl retrain dp-sgd model/ --data posts.jsonl --epsilon 8 --unit author \\
+      privctl retrain dp-sgd model/ --data visits.jsonl --epsilon 8 --unit patient \\
           --records-per-draw 4 -o private/
       privctl retrain dp-sgd model/ --data mails.jsonl --epsilon 8 --unit people \\
           --max-records-per-user 4 --shared-records greedy -o private/
