@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from privctl.domain.errors import InputError
@@ -195,8 +196,7 @@ def _discrete_gaussian(tree: _Tree, rate: float) -> Sequence[Event]:
     if moved == 0:
         return ()
     if tree.get("dimension") == 1 and moved == int(moved):
-        make = lambda s: DiscreteGaussianNoise(stddev=s, sensitivity=int(moved), sample_rate=rate)  # noqa: E731
-        return _by_noise(sigma, make)
+        return _by_noise(sigma, lambda s: DiscreteGaussianNoise(stddev=s, sensitivity=int(moved), sample_rate=rate))
     if rate != 1:
         raise ValueError("on batches, discrete Gaussian noise is known in dimension 1 with a whole sensitivity alone")
     if sigma < 0:
@@ -243,8 +243,7 @@ def _of_trees(tree: _Tree) -> Sequence[Event]:
     if not leaves or any(type(n) is not int or n < 1 for n in leaves):
         raise ValueError(f"step_counts is {shown(counts)}, not one or several whole numbers above 0")
     most = max(leaves)
-    make = lambda s: TreeGaussian(noise_multiplier=s, leaves=most, sample_rate=1 / most, steps=most)  # noqa: E731
-    return _by_noise(noise, make)
+    return _by_noise(noise, lambda s: TreeGaussian(noise_multiplier=s, leaves=most, sample_rate=1 / most, steps=most))
 
 
 def _truncated(tree: _Tree) -> Sequence[Event]:
@@ -332,9 +331,7 @@ class _TreeReader:
                     "is derived here; expected a GaussianDpEvent, or several"
                 )
             if taken and again:
-                made = lambda s=event.noise_multiplier: RedrawnGaussian(  # noqa: E731
-                    noise_multiplier=s, examples=out_of, draws=taken
-                )
+                made = partial(RedrawnGaussian, noise_multiplier=event.noise_multiplier, examples=out_of, draws=taken)
                 yield checked(made, self._source), n
             elif taken:
                 yield replace(event, sample_rate=taken / out_of, batches=Batches.FIXED_SIZE), n
@@ -362,7 +359,7 @@ class _TreeReader:
             inverse = math.hypot(
                 *(math.sqrt(n) / e.noise_multiplier for e, n in released if isinstance(e, SampledGaussian))
             )
-            joint = lambda: SampledGaussian(noise_multiplier=1 / inverse, sample_rate=rate)  # noqa: E731
+            joint = partial(SampledGaussian, noise_multiplier=1 / inverse, sample_rate=rate)
             event = checked(joint, self._source)
             if rate:
                 yield event, times
