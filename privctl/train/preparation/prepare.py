@@ -46,7 +46,6 @@ from privctl.train.preparation.log_places import require_logs
 from privctl.train.preparation.places import require_places, require_room
 from privctl.train.preparation.reading import images_at, sounds_at, texts_at
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
-from privctl.train.settings.choices import ClippingPasses
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
 
 if TYPE_CHECKING:
@@ -63,8 +62,6 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     request.method.check(request)
     if request.fsdp and not request.method.shards:
         raise CommandError(f"{request.method_name} needs the whole model in each process; remove --fsdp")
-    if request.fsdp and request.clipping_passes is ClippingPasses.AUTO:
-        raise CommandError("--clipping-passes auto tries what one process holds; with --fsdp give 1 or 2")
     require_budget(request)
     _check_task(request)
     _check_places(request)
