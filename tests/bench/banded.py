@@ -90,9 +90,7 @@ def _planned(name: str, epsilon: float) -> Iterator[tuple[Any, float]]:
     size = len(data_of(name, 0)[0])
     steps = round(epochs * size / batch)
     for bands in (1, 4, None):
-        asked = BandedRequest(
-            sample_rate=batch / size, steps=steps, bands=bands, target=epsilon, noise_multiplier=None
-        )
+        asked = BandedRequest(sample_rate=batch / size, steps=steps, bands=bands, target=epsilon, noise_multiplier=None)
         event: Any = plan_banded(asked, 1e-5).mechanism.events[0]  # type: ignore[union-attr]
         yield event, banded.prefix_error(event.coefficients, steps)
     in_passes = BufferedRequest(

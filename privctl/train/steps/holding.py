@@ -55,11 +55,11 @@ class Holding(Protocol):
         ...
 
     def as_saved(self, index: int, part: Tensor) -> Tensor:
-        """What is saved of a ``part`` that is as this process's of ``trained[index]``: a shared tensor where that is."""
+        """What is saved of a tensor whose ``part`` lies here, as that of ``trained[index]`` does."""
         ...
 
     def own_part(self, index: int, saved: Tensor) -> Tensor:
-        """The part that this process has of what ``as_saved`` gave, in any number of processes."""
+        """This process's part of what ``as_saved`` gave in any number of processes."""
         ...
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -104,7 +104,9 @@ def same_canaries(model: Path, together: Workers, place: Path) -> None:
     assert 50 < alone.included.sum() < 150
     assert np.array_equal(alone.included, shared.included)
     assert np.allclose(alone.every_step, shared.every_step, atol=1e-4)
-    ends = [each.end([nn.Parameter(p) for p in weights.values()]) for each, weights in ((alone, expected), (shared, found))]
+    ends = [
+        each.end([nn.Parameter(p) for p in weights.values()]) for each, weights in ((alone, expected), (shared, found))
+    ]
     assert np.allclose(*ends, atol=1e-5)
     assert alone.every_step[alone.included].mean() > alone.every_step[~alone.included].mean() + 1
     folder = RunFolder.begin(place / "canaries", {}) if together.is_main else None
