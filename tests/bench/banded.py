@@ -26,8 +26,8 @@ SHARED = ROOT.parent / "shared" / "data" / "text" / "sst2" / "train.tsv"
 _HASHED = 2048
 #: Name -> expected batch size, epochs, width of the hidden layer (0: none), learning rates.
 TASKS = {
-    "digits, 10 epochs": (75, 10.0, 32, (1.0, 2.0, 4.0)),
-    "digits, 2 epochs": (75, 2.0, 32, (1.0, 2.0, 4.0)),
+    "digits, 10 epochs": (75, 10.0, 32, (0.5, 1.0, 2.0, 4.0, 8.0)),
+    "digits, 2 epochs": (75, 2.0, 32, (0.5, 1.0, 2.0, 4.0, 8.0)),
     "SST-2 words, 4 epochs": (128, 4.0, 0, (1.0, 2.0, 4.0, 8.0)),
 }
 

@@ -85,7 +85,7 @@ class GradientCanaries:
         self.every_step += np.logaddexp(absent, math.log(rate) + (2 * values - 1) / (2 * noise * noise))
 
     def end(self, parameters: Sequence[nn.Parameter]) -> NDArray[np.float64]:
-        """How far each canary's weight moved against its gradient, which is what a step does; ``parameters`` are whole."""
+        """How far each canary's weight moved against its gradient, the way a step goes; ``parameters`` are whole."""
         return self._begun - self._read(parameters, self._whole).numpy()
 
     def tensors(self) -> dict[str, Tensor]:

@@ -59,7 +59,7 @@ class Holding(Protocol):
         ...
 
     def own_part(self, index: int, saved: Tensor) -> Tensor:
-        """This process's part of what ``as_saved`` gave in any number of processes."""
+        """Take this process's part of what ``as_saved`` gave in any number of processes."""
         ...
 
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
