@@ -15,6 +15,7 @@ records, so theirs is what it is without canaries; but the weights have moved al
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -43,12 +44,12 @@ class GradientCanaries:
         count: int,
         parameters: Sequence[nn.Parameter],
         recipe: TrainingSettings,
-        seed: bytes,
+        seed: bytes | None = None,
         workers: Workers = ALONE,
     ) -> None:
-        """Draw coins and coordinates by a secret ``seed``; raises CommandError for more canaries than coordinates.
+        """Draw coins and coordinates; raises CommandError for more canaries than coordinates.
 
-        ``workers`` in lockstep share the parameters, and give the same seed.
+        ``workers`` in lockstep share the parameters, and give the same secret ``seed``; None draws a fresh one.
         """
         self._together = workers if workers.lockstep else ALONE
         self._whole = list(_stretches(parameters, whole=True))
@@ -57,7 +58,7 @@ class GradientCanaries:
         if count > total:
             raise CommandError(f"--gradient-canaries is {count}, but the model trains {total} numbers only; give fewer")
         self._recipe = recipe
-        self._source = np.random.default_rng(list(seed))
+        self._source = np.random.default_rng(list(os.urandom(32) if seed is None else seed))
         self.included: NDArray[np.bool_] = self._source.random(count) < 0.5
         self._places = torch.from_numpy(np.sort(self._source.choice(total, count, replace=False)))
         self.every_step: NDArray[np.float64] = np.zeros(count)
@@ -86,7 +87,7 @@ class GradientCanaries:
 
     def end(self, parameters: Sequence[nn.Parameter]) -> NDArray[np.float64]:
         """How far each canary's weight moved against its gradient, the way a step goes; ``parameters`` are whole."""
-        return self._begun - self._read(parameters, self._whole).numpy()
+        return self._begun - np.asarray(self._read(parameters, self._whole).numpy(), dtype=np.float64)
 
     def tensors(self) -> dict[str, Tensor]:
         """What an interrupted run needs to continue."""

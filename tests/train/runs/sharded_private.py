@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,31 +35,39 @@ WAYS: dict[str, Callable[[GradientNoise], GradientNoise]] = {
 }
 
 
-def same_correlated_noise(model: Path, together: Workers, place: Path) -> None:
-    """Each process keeps its shards' earlier noise, saves it with the rest, and takes its part of what was saved.
+def same_correlated_noise(way: str, model: Path, together: Workers, place: Path) -> None:
+    """Each process keeps its shards' earlier noise, saves it with the rest, and takes its part of what was saved."""
+    folder, correlate = place / way, WAYS[way]
+    kept_in = RunFolder.begin(folder, {}) if together.is_main else None
+    trained(model, together, "dp-sgd", optimizer=Optimizer.SGD, correlate=correlate, folder=kept_in, stop=3)
+    together.barrier()
+    saved = _saved(folder)
+    kept = [each.shape for key, each in saved.tensors.items() if key.startswith("noise.") and key[-1].isdigit()]
+    assert sorted(kept) == sorted(2 * [p.shape for p in start(model)[0].parameters()])
+    found, _ = trained(model, together, "dp-sgd", optimizer=Optimizer.SGD, correlate=correlate, saved=saved)
+    if together.is_main:
+        expected, _ = trained(model, ALONE, "dp-sgd", optimizer=Optimizer.SGD, correlate=correlate)
+        require_close(expected, found)
+        plain, _ = trained(model, ALONE, "dp-sgd", optimizer=Optimizer.SGD)
+        require_apart(expected, plain)
 
-    Noise of a step that began and was lost is missing in all of them.
-    """
-    run = partial(trained, model, method="dp-sgd", optimizer=Optimizer.SGD)
-    plain, _ = run(workers=ALONE)
-    shapes = sorted(p.shape for p in start(model)[0].parameters())
-    for name, way in WAYS.items():
-        expected, _ = run(workers=ALONE, correlate=way)
-        assert max(float((expected[each] - plain[each]).abs().max()) for each in plain) > 1e-3
-        folder = RunFolder.begin(place / name, {}) if together.is_main else None
-        run(workers=together, correlate=way, folder=folder, stop=3)
-        together.barrier()
-        saved = _saved(place / name)
-        kept = [each.shape for key, each in saved.tensors.items() if key.startswith("noise.") and key[-1].isdigit()]
-        assert sorted(kept) == sorted(2 * shapes)
-        for begun in (3, 4):
-            alone, shared = (
-                run(workers=workers, correlate=way, saved=replace(_saved(place / name), steps_begun=begun))[0]
-                for workers in (ALONE, together)
-            )
-            require_close(alone, shared)
-            lost = max(float((alone[each] - expected[each]).abs().max()) for each in alone) > 1e-3
-            assert lost is (begun == 4)
+
+def same_without_lost_noise(model: Path, together: Workers, place: Path) -> None:
+    """What a step that began and was lost would have left is missing in all shards; one process may go on, too."""
+    folder = RunFolder.begin(place / "lost", {}) if together.is_main else None
+    trained(model, together, "dp-sgd", optimizer=Optimizer.SGD, correlate=WAYS["bands"], folder=folder, stop=3)
+    together.barrier()
+    ends = {}
+    for begun, workers in ((3, ALONE), (4, ALONE), (4, together)):
+        saved = replace(_saved(place / "lost"), steps_begun=begun)
+        found, _ = trained(model, workers, "dp-sgd", optimizer=Optimizer.SGD, correlate=WAYS["bands"], saved=saved)
+        ends[begun, workers.size > 1] = found
+    require_close(ends[4, False], ends[4, True])
+    require_apart(ends[4, False], ends[3, False])
+
+
+def require_apart(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    assert max(float((one[each] - other[each]).abs().max()) for each in one) > 1e-3
 
 
 def _saved(folder: Path) -> SavedState:
@@ -70,19 +78,20 @@ def _saved(folder: Path) -> SavedState:
 
 def same_users(model: Path, together: Workers, _: Path) -> None:
     """A user's mean gradient is clipped in the process that has the user, whatever number of records others have."""
-    run = partial(trained, model, method="dp-sgd", optimizer=Optimizer.SGD)
-    expected, alone = run(workers=ALONE, per_draw=2)
-    single, _ = run(workers=ALONE)
-    assert max(float((expected[each] - single[each]).abs().max()) for each in single) > 1e-3
-    for passes in (1, 2):
-        found, shared = run(workers=together, per_draw=2, passes=passes)
+    found, shared = trained(model, together, "dp-sgd", optimizer=Optimizer.SGD, per_draw=2)
+    if together.is_main:
+        expected, alone = trained(model, ALONE, "dp-sgd", optimizer=Optimizer.SGD, per_draw=2)
         require_close(found, expected)
         assert alone is not None
         assert shared is not None
-        if together.is_main:
-            zeroed = [[entry.get("zeroed_fraction") for entry in run.history] for run in (alone, shared)]
-            assert zeroed[0] == zeroed[1]
-            assert any(zeroed[0])
+        zeroed = [[entry.get("zeroed_fraction") for entry in run.history] for run in (alone, shared)]
+        assert zeroed[0] == zeroed[1]
+        assert any(zeroed[0])
+
+
+def same_users_in_two_passes(model: Path, together: Workers, _: Path) -> None:
+    once, twice = (trained(model, together, "dp-sgd", per_draw=2, passes=passes)[0] for passes in (1, 2))
+    require_close(once, twice)
 
 
 def same_canaries(model: Path, together: Workers, place: Path) -> None:
@@ -98,17 +107,19 @@ def same_canaries(model: Path, together: Workers, place: Path) -> None:
         weights, _ = trained(model, workers, "dp-sgd", optimizer=Optimizer.SGD, canaries=draw, **more)
         return drawn[0], weights
 
-    alone, expected = run(ALONE)
     shared, found = run(together)
-    require_close(expected, found)
-    assert 50 < alone.included.sum() < 150
-    assert np.array_equal(alone.included, shared.included)
-    assert np.allclose(alone.every_step, shared.every_step, atol=1e-4)
-    ends = [
-        each.end([nn.Parameter(p) for p in weights.values()]) for each, weights in ((alone, expected), (shared, found))
-    ]
-    assert np.allclose(*ends, atol=1e-5)
-    assert alone.every_step[alone.included].mean() > alone.every_step[~alone.included].mean() + 1
+    if together.is_main:
+        alone, expected = run(ALONE)
+        require_close(expected, found)
+        assert 50 < alone.included.sum() < 150
+        assert np.array_equal(alone.included, shared.included)
+        assert np.allclose(alone.every_step, shared.every_step, atol=1e-4)
+        assert alone.every_step[alone.included].mean() > alone.every_step[~alone.included].mean() + 1
+        ends = [
+            each.end([nn.Parameter(p) for p in weights.values()])
+            for each, weights in ((alone, expected), (shared, found))
+        ]
+        assert np.allclose(*ends, atol=1e-5)
     folder = RunFolder.begin(place / "canaries", {}) if together.is_main else None
     half, _ = run(together, folder=folder, stop=3)
     together.barrier()
@@ -117,7 +128,16 @@ def same_canaries(model: Path, together: Workers, place: Path) -> None:
     assert np.array_equal(again.included, half.included)
 
 
-CHECKS = {check.__name__: check for check in (same_correlated_noise, same_users, same_canaries)}
+CHECKS: dict[str, Callable[[Path, Workers, Path], None]] = {
+    "same_banded_noise": partial(same_correlated_noise, "bands"),
+    "same_buffered_noise": partial(same_correlated_noise, "buffers"),
+    "same_without_lost_noise": same_without_lost_noise,
+    "same_users": same_users,
+    "same_users_in_two_passes": same_users_in_two_passes,
+    "same_canaries": same_canaries,
+}
+#: What all runs of the tests check; the rest repeats it in other ways.
+QUICK = ("same_banded_noise", "same_users", "same_canaries")
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,14 @@ def test_shards_make_what_one_process_makes(
         assert each.code == 0, each.errors[-3000:]
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_shards_keep_what_private_steps_need(processes: int, model: Path, tmp_path: Path, forked: Forked) -> None:
-    arguments = [str(model), str(tmp_path), *sharded_private.CHECKS]
+@pytest.mark.parametrize(
+    ("processes", "checks"),
+    [(2, sharded_private.QUICK), pytest.param(4, sharded_private.CHECKS, marks=pytest.mark.slow)],
+)
+def test_shards_keep_what_private_steps_need(
+    processes: int, checks: Iterable[str], model: Path, tmp_path: Path, forked: Forked
+) -> None:
+    arguments = [str(model), str(tmp_path), *checks]
     for each in forked.together(processes, arguments, script=str(sharded_private.__file__)):
         assert each.code == 0, each.errors[-3000:]
 
