@@ -13,6 +13,7 @@ import sys
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from privctl.domain.shown import counted
 from tests.bench.common import ROOT, publish
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def _ways(run: dict[str, Any]) -> str:
-    return f"{run['buffers']} buffers" if "buffers" in run else str(run["bands"])
+    return counted(run["buffers"], "buffer") if "buffers" in run else str(run["bands"])
 
 
 def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:
