@@ -240,6 +240,33 @@ def test_what_nothing_enforces_is_not_enforced(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "entry", "value"),
+    [
+        ("audit", "held_out_texts", None),
+        ("audit", "held_out_extracted", None),
+        ("audit of canaries", "sets", 1e300),
+        ("audit of canaries", "guesses 1", None),
+    ],
+)
+def test_an_audit_without_an_entry_is_refuted(kinds: Kinds, name: str, entry: str, value: float | None) -> None:
+    kind = kinds[name]
+    genuine = json.loads(kind.path.read_text())
+    places = [i for i, item in enumerate(genuine["evidence"]) if entry in item["details"]]
+    assert places
+    place = kind.path.with_name("mutant.report.json")
+    for i in places:
+        data = json.loads(kind.path.read_text())
+        if value is None:
+            del data["evidence"][i]["details"][entry]
+        else:
+            data["evidence"][i]["details"][entry] = value
+        place.write_text(json.dumps(data))
+        assert verify(place, read(place)).exit_code is ExitCode.REFUTED
+        assert Gate(kind).judged(place).outcome is not GateOutcome.PASS
+    place.unlink()
+
+
 def spoilt(genuine: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """An audit with one number, attack, baseline, verdict or input changed or left out, each with a word for it."""
 
