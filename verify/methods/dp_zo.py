@@ -72,5 +72,5 @@ EXPECTED = ExpectedMethod(
     },
     noised=True,
     clipped=True,
-    unbounded=lambda *_: "no bound is derived here for moves along public directions",
+    unbounded=lambda *_: "moves along public directions are bounded by none but their numbers, which are looked at",
 )
