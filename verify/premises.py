@@ -32,7 +32,7 @@ _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
-    "pairwise form", "names of users",
+    "pairwise form", "names of users", "earlier searches",
 })  # fmt: skip
 #: Conditions that are checked, not enforced.
 _CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums"})
@@ -130,6 +130,10 @@ def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
     if not (said := statements.get("names of users", differing)).startswith(differing):
         yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    search = getattr(parameters, "search", None)
+    before = f"what {0 if search is None else search.earlier or 0} earlier searches "
+    if not (said := statements.get("earlier searches", before)).startswith(before):
+        yield f"its assumption 'earlier searches' says {said!r}, but by its parameters {before.strip()}"
     public = f"that there are {parameters.examples} examples is public"
     if not (said := statements.get("number of examples", public)).startswith(public):
         yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"

@@ -27,6 +27,7 @@ from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.train.preparation.places import report_path
+from privctl.train.release.searched import with_earlier
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
 
@@ -163,8 +164,10 @@ def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:
     return None
 
 
-def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:
+def moved(model: Path, output: Path, *, force: bool, earlier: int = 0) -> PrivacyReport:
     """The folder ``model`` and its report, as ``output`` and beside it; the paths of inputs are adapted to the place.
+
+    The report says that so many ``earlier`` searches of these data were begun there.
 
     Returns the report. What was there stays until ``output`` is complete. Report and files get the time of now: how
     much earlier the best run ended would tell of the runs after it.
@@ -172,7 +175,7 @@ def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:
     old, place = report_path(model), report_path(output)
     report = read_report(old)
     inputs = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.inputs)
-    report = replace(report, inputs=inputs, created=now())
+    report = with_earlier(replace(report, inputs=inputs, created=now()), earlier)
     with PendingFolder(output, public=True, replaces=force) as pending:
         for file in sorted(model.iterdir()):
             _linked(file, pending.temporary / file.name)
