@@ -138,8 +138,15 @@ def require_columns(
             f"{where} has no column {columns.label_name!r} for the labels; its columns are {have}; name one with "
             "--label-column"
         )
+    require_unit(names, where, unit)
+
+
+def require_unit(names: Collection[str], where: str, unit: str | None) -> None:
+    """Raise InputError where a table of these columns lacks the one whose values ``unit`` names."""
     if unit is not None and (field := field_of(unit)) not in names:
-        raise InputError(f"{where} lacks {field!r}, which was named to group its records; its columns are {have}")
+        raise InputError(
+            f"{where} lacks {field!r}, which was named to group its records; its columns are {listed(names)}"
+        )
 
 
 def text_of(data: Mapping[str, Any], where: str, columns: Columns | None = None) -> Passage:

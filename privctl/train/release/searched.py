@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -46,12 +47,11 @@ def told_of_earlier(earlier: int) -> str:
     )
 
 
-def with_earlier(report: PrivacyReport, earlier: int) -> PrivacyReport:
-    """``report``, which states how many ``earlier`` searches of these data there were, and what follows from any."""
+def with_earlier(report: PrivacyReport, search: Mapping[str, Any], earlier: int) -> PrivacyReport:
+    """``report``, whose parameters of the ``search`` name the ``earlier`` ones of these data, and what follows."""
     if not earlier:
         return report
-    search = {**report.parameters["search"], "earlier": earlier}
-    report = replace(report, parameters={**report.parameters, "search": search})
+    report = replace(report, parameters={**report.parameters, "search": {**search, "earlier": earlier}})
     premise = Assumption(
         name="earlier searches",
         statement=f"what {earlier} earlier searches of these data for the same output showed decided nothing here, and "

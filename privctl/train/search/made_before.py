@@ -7,13 +7,16 @@ was removed together with the log: nothing in it is secret, so whoever can write
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from blake3 import blake3
 
 from privctl.domain.errors import InputError
+from privctl.domain.progress import Notify
 from privctl.reports.files import now
 from privctl.storage.hash_chain import BrokenChainError, Chain, Link, LogFile, log_file
+from privctl.train.release.searched import told_of_earlier
 
 SUFFIX = ".searches"
 _CHAIN = Chain(root=blake3(b"privctl searches 1").hexdigest(length=16), prefix=b" ")
@@ -22,6 +25,15 @@ _CHAIN = Chain(root=blake3(b"privctl searches 1").hexdigest(length=16), prefix=b
 def log_of(output: Path) -> Path:
     """The log of searches for ``output``."""
     return output.with_name(output.name + SUFFIX)
+
+
+def enter_new(output: Path, folder: Path, data: str, notify: Notify) -> None:
+    """As ``enter``, and tell how many there were; not where ``folder`` holds an unfinished search, which goes on."""
+    if os.path.lexists(folder):
+        return
+    if earlier := begun(output, data):
+        notify(told_of_earlier(earlier))
+    enter(output, data)
 
 
 def enter(output: Path, data: str) -> None:

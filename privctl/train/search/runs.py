@@ -8,9 +8,9 @@ folder, whose report is already that of the search. What loses is deleted once i
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from privctl.accounting.runs_law import NumberOfRuns, name_of
 from privctl.domain.errors import CommandError, DivergedError, InputError
@@ -22,9 +22,9 @@ from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
 from privctl.train.preparation.places import report_path, require_places, run_folder
 from privctl.train.preparation.reading import digests_at
-from privctl.train.release.searched import told_of_earlier
+from privctl.train.release.searched import parameters_of, with_earlier
 from privctl.train.search.folder import SearchFolder, moved, standing
-from privctl.train.search.made_before import begun, enter
+from privctl.train.search.made_before import begun, enter_new
 from privctl.train.settings.candidates import SearchedSettings, candidates_of, searched_by
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.state.fingerprint import search_fingerprint
@@ -53,8 +53,7 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
             return _ended(report, folder, notify)
         require_places(request.output, force=request.force)
     else:
-        if not os.path.lexists(place):  # else ``begin`` refuses
-            _enter(request, facts["data"]["train"], notify)
+        enter_new(request.output, place, facts["data"]["train"], notify)
         folder = SearchFolder.begin(place, facts, runs, len(candidates))
     for number in range(folder.done, len(folder.order)):
         notify(f"run {number + 1} of {len(folder.order)}")
@@ -85,14 +84,8 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
         )
     folder.releases(read_report(report_path(best)))
     earlier = max(0, begun(request.output, facts["data"]["train"]) - 1)
-    return _ended(moved(best, request.output, force=request.force, earlier=earlier), folder, notify)
-
-
-def _enter(request: RetrainRequest, data: str, notify: Notify) -> None:
-    """Enter the search of the data with this digest into the log beside the output, and say how many there are."""
-    if earlier := begun(request.output, data):
-        notify(told_of_earlier(earlier))
-    enter(request.output, data)
+    amend = partial(with_earlier, search=parameters_of(request, runs), earlier=earlier)
+    return _ended(moved(best, request.output, force=request.force, amend=amend), folder, notify)
 
 
 def _ended(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> PrivacyReport:
