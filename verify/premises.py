@@ -33,7 +33,7 @@ _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
-    "pairwise form", "selection", "public measurements",
+    "pairwise form", "selection", "public measurements", "names of users", "earlier searches",
 })  # fmt: skip
 #: How a condition on a public seed ends where the user gave it: nothing shows that it was not chosen by the data.
 _GIVEN = ", which was given"
@@ -149,6 +149,13 @@ def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator
     said = statements.get("unit of privacy", own)
     if not (said == own or (goes_on and said.startswith(f"{own};"))):
         yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
+    if not (said := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    search = getattr(parameters, "search", None)
+    before = f"what {0 if search is None else search.earlier or 0} earlier searches "
+    if not (said := statements.get("earlier searches", before)).startswith(before):
+        yield f"its assumption 'earlier searches' says {said!r}, but by its parameters {before.strip()}"
     public = f"that there are {parameters.examples} examples is public"
     if not (said := statements.get("number of examples", public)).startswith(public):
         yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
@@ -208,6 +215,8 @@ def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield from method.premises(parameters, guarantee)
     if guarantee.notion is not Notion.SECRET_PROTECTION:
         yield from (*_OF_TRAINING, "number of examples" if parameters.plan is None else "plan")
+        if parameters.similar_names:
+            yield "names of users"
         return
     yield from _OF_PLAN
     if parameters.plan is not None and (form := _OF_FORM.get(parameters.plan.form or "")) is not None:
