@@ -26,13 +26,13 @@ from tests.models.tasks.small import architecture, words
 #: Records of each of ten users, of whom one has more than three.
 HAS = [1, 2, 3, 1, 2, 3, 1, 2, 3, 9]
 MOST, KEPT, STEPS = 3, 21, 6
-OPTIONS = ["--batch-size", "3", "--steps", str(STEPS), "--device", "cpu", "--unit", "who"]
+OPTIONS = ["--batch-size", "3", "--steps", str(STEPS), "--micro-tokens", "160", "--device", "cpu", "--unit", "who"]
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("grouped")
-    architecture(place / "start", "gpt2")
+    architecture(place / "start", "gpt2", n_layer=1)
     words().tokenizer.save_pretrained(place / "start")
     owners = [who for turn in range(max(HAS)) for who, count in enumerate(HAS) if turn < count]
     lines = [
