@@ -16,6 +16,7 @@ from privctl.train.settings.request import RetrainRequest
 class TrainingJob:
     """A run about to start. ``delta`` is None where the method is not private; ``held_out`` where none was given.
 
+    ``public`` records are mixed into each step as the recipe says, if any are.
     ``plan`` is the plan of protection it follows, if any. ``contribution`` is the test that a record's gradient is its
     own, once it was passed.
     ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
@@ -29,6 +30,7 @@ class TrainingJob:
     delta: float | None
     labels_from_private_data: bool
     plan: SecretPlan | None = None
+    public: Task | None = None
     contribution: IndependenceTest | None = None
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from privctl.data.contents import array_content, text_content
 from privctl.data.images import ImageSet, read_images
 from privctl.data.records import Record
 from privctl.data.several import DataPath
@@ -55,6 +56,16 @@ def digests_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
         yield from (Record(0, "", y, x).digest for x, y in zip(sounds.waves, sounds.labels, strict=True))
     else:
         yield from (Record(0, each.text, each.label, start=each.start).digest for each in texts_at(request, path))
+
+
+def contents_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
+    """What each record at ``path`` holds, whatever its label, to be compared; raises as the reading does."""
+    if request.task is TaskName.IMAGE_CLASSIFICATION:
+        yield from map(array_content, images_at(request, path).pixels)
+    elif request.task is TaskName.AUDIO_CLASSIFICATION:
+        yield from map(array_content, sounds_at(request, path).waves)
+    else:
+        yield from (text_content(each.text) for each in texts_at(request, path))
 
 
 def sampling_rate(path: Path) -> int:

@@ -49,7 +49,8 @@ def mention_saved_state(folder: RunFolder | None, job: TrainingJob) -> Iterator[
     """
     try:
         if folder is not None:
-            folder.require_data(data_digest(job.request.data.train))
+            public = job.request.public
+            folder.require_data(data_digest(job.request.data.train), public and data_digest(public.data))
         yield
     except InputError as fault:
         if folder is None:

@@ -130,7 +130,7 @@ METHOD = TrainingMethod(
           -o plan.safetensors
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """,
-    takes=("clipping", "passes", "schedule", "budget", "secrets", "convert", "adapters"),
+    takes=("clipping", "passes", "schedule", "budget", "secrets", "public", "convert", "adapters"),
     shards=True,
     noised=True,
     private=True,
