@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from privctl.train.settings.request import RetrainRequest
 
 _TUNING_SEED = 1000
-PRIVATE, PUBLIC, HELD_OUT = 2000, 1000, 300
-BATCH, EPOCHS = 256, 3
+PRIVATE, PUBLIC, HELD_OUT = 1000, 1000, 300
+BATCH, EPOCHS = 128, 3
 #: Passes over the public records in which as many of their gradients are computed as by mixing.
-_PASSES = 6
+_PASSES = 3
 SIZE = Size(layers=2, width=64, heads=4, vocabulary=1024, positions=48, pretraining_tokens=750_000)
 EPSILONS = (8.0, 2.0)
 HEADINGS = ("epsilon", "training", "seeds", "weight", "held-out loss, nats", "loss against dp-sgd, 95 % interval")
@@ -83,6 +83,7 @@ class Place:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epsilon", type=float, action="append", choices=EPSILONS, help="repeatable; default: both")
     parser.add_argument("--folder", type=Path, required=True, help="where models are kept between runs")
 
 
@@ -99,7 +100,7 @@ def main(options: argparse.Namespace) -> None:
     found = {name: value for name, value in found.items() if name not in ("bench", "machine")}
     place = Place(folder=options.folder)
     settings = {"private": PRIVATE, "public": PUBLIC, "held_out": HELD_OUT, "batch": BATCH, "epochs": EPOCHS}
-    found |= {"pretraining": place.prepare(), **settings, "passes": _PASSES, "delta": DELTA}
+    found |= {"pretraining": place.prepare(), **settings, "passes": _PASSES, "delta": DELTA, "threads": 1}
     bench = _Bench(place, found, options.output)
     only = bench.tuned(_ONLY, None, (2e-3, 0.0))
     # One pretrained on public records for all seeds: its own spread is that of public only.
@@ -107,7 +108,7 @@ def main(options: argparse.Namespace) -> None:
     for seed in range(options.seeds):
         bench.only(only[0], seed)
     chosen = dict(_BEGIN)
-    for epsilon in EPSILONS:  # each begins where the last one ended
+    for epsilon in options.epsilon or EPSILONS:  # each begins where the last one ended
         for way in WAYS:
             chosen[way] = bench.tuned(way, epsilon, chosen[way], first)
         for seed in range(options.seeds):
@@ -164,7 +165,7 @@ class _Bench:
         if (known := self._known(way, epsilon, rate, weight, seed)) is not None:
             return known
         start = first if way == FIRST else self.place.model
-        output = self.place.folder / "trained"
+        output = self.place.folder / f"trained-{epsilon:g}"
         remove(output)
         run = self._run(self._request("dp-sgd", start, rate, seed, output, epsilon, weight), way, epsilon, weight)
         remove(output)
