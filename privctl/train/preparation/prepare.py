@@ -40,12 +40,11 @@ from privctl.models.unfilled import layout_of
 from privctl.models.vocabulary import Vocabulary, frequent_words, private_vocabulary, vocabulary_from_file
 from privctl.parallel import ALONE, Workers
 from privctl.storage.reader import open_checkpoint
-from privctl.train.preparation.budget import recipe_for, require_budget
+from privctl.train.preparation.budget import mixing_of, recipe_for, require_budget
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.log_places import require_logs
 from privctl.train.preparation.places import require_places, require_room
-from privctl.train.preparation.public_records import mixing_of, require_apart
-from privctl.train.preparation.reading import images_at, sounds_at, texts_at
+from privctl.train.preparation.reading import images_at, require_apart, sounds_at, texts_at
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
 from privctl.train.settings.choices import ClippingPasses
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
