@@ -84,6 +84,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epsilon", type=float, action="append", choices=EPSILONS, help="repeatable; default: both")
+    parser.add_argument("--way", action="append", choices=WAYS, help="repeatable; default: all")
     parser.add_argument("--folder", type=Path, required=True, help="where models are kept between runs")
 
 
@@ -107,12 +108,12 @@ def main(options: argparse.Namespace) -> None:
     first = bench.only(only[0], 0)
     for seed in range(options.seeds):
         bench.only(only[0], seed)
-    chosen = dict(_BEGIN)
+    chosen, ways = dict(_BEGIN), options.way or WAYS
     for epsilon in options.epsilon or EPSILONS:  # each begins where the last one ended
-        for way in WAYS:
+        for way in ways:
             chosen[way] = bench.tuned(way, epsilon, chosen[way], first)
         for seed in range(options.seeds):
-            for way in WAYS:
+            for way in ways:
                 bench.private(way, epsilon, *chosen[way], seed, first)
     publish("public-mixing", HEADINGS, rows(found), found, options.output)
 

@@ -50,7 +50,8 @@ def mention_saved_state(folder: RunFolder | None, job: TrainingJob) -> Iterator[
     try:
         if folder is not None:
             public = job.request.public
-            folder.require_data(data_digest(job.request.data.train), public and data_digest(public.data))
+            mixed = None if public is None else data_digest(public.data)
+            folder.require_data(data_digest(job.request.data.train), mixed)
         yield
     except InputError as fault:
         if folder is None:
