@@ -61,6 +61,8 @@ def faults(report: PrivacyReport) -> Iterator[str]:
         yield f"its parameters are none that an audit has: {error}"
     except (ArithmeticError, ValueError) as error:
         yield f"it holds a number that no audit has: {error}"
+    except LookupError as missing:
+        yield f"it lacks the entry {missing}, without which its other figures cannot be checked"
 
 
 def _faults(report: PrivacyReport) -> Iterator[str]:
