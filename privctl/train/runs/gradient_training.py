@@ -47,6 +47,7 @@ from privctl.train.steps.gradient_canaries import GradientCanaries
 from privctl.train.steps.gradient_noise import GradientNoise, noise_for
 from privctl.train.steps.loop import FinishedRun, Trainer
 from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.public_gradients import PublicRecords
 from privctl.train.steps.sampling import (
     BallsAndBins,
     BatchSource,
@@ -54,6 +55,7 @@ from privctl.train.steps.sampling import (
     FixedOrder,
     Passes,
     PoissonBatches,
+    PublicBatches,
     TruncatedPoisson,
     WeightedBatches,
 )
@@ -134,6 +136,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         precision=precision,
         folder=folder,
         canaries=canaries,
+        public=public_records(job),
         promoted=None if job.contribution is None else job.contribution.promoted,
         evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
         first_look=lambda untrained: measured(job, untrained, device, workers),
@@ -236,12 +239,25 @@ def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> Ba
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
 
 
+def public_records(job: TrainingJob) -> PublicRecords | None:
+    """The public records that each step mixes in; None where none count."""
+    mixing = job.recipe.public
+    if mixing is None or job.public is None or not mixing.weight:
+        return None
+    batches = PublicBatches(len(job.public), mixing.batch_size, job.request.seed)
+    return PublicRecords(task=job.public, batches=batches, weight=mixing.weight)
+
+
 def announced(job: TrainingJob) -> str:
     """The run's steps, noise and plan of protection, in a sentence."""
     recipe = job.recipe
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:
         sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    if (mixing := recipe.public) is not None:
+        sentence += (
+            f"; {mixing.weight:g} times the mean gradient of {counted(mixing.batch_size, 'public record')} a step"
+        )
     if recipe.largest_batch is not None:
         sentence += f", {recipe.largest_batch} examples at most in a batch"
     if recipe.adaptive is not None:

@@ -32,6 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "own_shares",
                 "own_rows",
                 "same_weights",
+                "same_with_public_records",
                 "all_end_together",
                 "all_refuse_together",
                 "one_record_is_too_much_for_one",

@@ -49,6 +49,11 @@ def check(request: RetrainRequest) -> None:
             if given:
                 raise CommandError(f"{flag} needs Poisson batches; remove it, or --batches {batches_of(request)}")
     _check_canaries(request)
+    if request.public is not None and request.secrets is not None:
+        raise CommandError(
+            "--public records are not searched for the secrets of --secrets, which one of them could give away; remove "
+            "one of the two"
+        )
 
 
 def _check_canaries(request: RetrainRequest) -> None:
