@@ -16,7 +16,7 @@ from audits.membership.augmented import moved, noised, without_words
 from audits.membership.course import rises, slope
 from audits.membership.joint_test import with_joint_test
 from audits.membership.min_k import standardised_log_probs
-from audits.membership.neighbours import polarized, replaced, swapped, twice
+from audits.membership.neighbours import polarized, swapped, twice
 from audits.membership.prefixes import SHOTS, in_front, put_aside
 from audits.membership.queries import draws
 from audits.membership.records import Workload, prepare
@@ -66,14 +66,12 @@ def test_scores_of_one_pass_of_many_records() -> None:
 
 def test_altered_rows() -> None:
     row, tail = np.array([1, *range(10, 40)]), np.arange(1, 31)
-    for alter, changed in ((replaced, 3), (swapped, 3)):
-        other = alter(row, tail, draws(b"a", "x"))
-        assert other[0] == 1
-        assert 0 < (other != row).sum() <= changed
-        assert set(other) <= set(row)
-        assert (alter(row, tail, draws(b"a", "x")) == other).all(), "anybody can draw it again"
-        assert not np.array_equal(alter(row, tail, draws(b"b", "x")), other)
-    assert sorted(swapped(row, tail, draws(b"a", "x"))) == sorted(row)
+    other = swapped(row, tail, draws(b"a", "x"))
+    assert other[0] == 1
+    assert 0 < (other != row).sum() <= 3
+    assert sorted(other) == sorted(row)
+    assert (swapped(row, tail, draws(b"a", "x")) == other).all(), "anybody can draw it again"
+    assert not np.array_equal(swapped(row, tail, draws(b"b", "x")), other)
     assert twice(np.array([1, 5, 6]), 1, 99).tolist() == [1, 5, 6, 5, 6]
     assert twice(np.array([1, 5, 6]), 1, 4).tolist() == [1, 5, 6, 5]
     front = in_front([np.array([1, 5, 6, 7, 8]), np.array([1, 9])], 1, 6, END)
@@ -268,7 +266,7 @@ def test_all_attacks_in_one_audit(files: Path, capfd: pytest.CaptureFixture[str]
     labelled = {"augmented", "label-only"}
     assert set(THOROUGH) - labelled < set(report.parameters["attack"])
     first, *_ = capfd.readouterr().err.splitlines()
-    assert re.fullmatch("privctl: scoring [23][0-9] times the tokens of the records, for neighbour, pac, .*", first)
+    assert re.fullmatch("privctl: scoring 1[0-9](\\.[0-9])? times the tokens of the records, for neighbour, pac, .*", first)
     reasons = {item.what: item.reason for item in report.omissions}
     assert "looks at the labels" in reasons["label-only attack"]
     assert any("put aside" in reason for reason in reasons.values())
