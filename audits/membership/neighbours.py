@@ -136,7 +136,7 @@ class _Repeat:
 
 
 def _copies(work: Workload, tokens: Sequence[Tokens]) -> list[NDArray[np.int64]]:
-    """``COPIES`` of each row, with some of its ``tokens`` swapped; every attack gets the same, so they are scored once."""
+    """``COPIES`` of each row, with some of its ``tokens`` swapped: the same for every attack, and scored once."""
     return [
         swapped(row, some.places, random)
         for row, some, digest in zip(work.rows, tokens, work.digests, strict=True)

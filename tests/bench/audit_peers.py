@@ -93,7 +93,9 @@ def _data(targets: Mapping[str, Any]) -> dict[str, Any]:
         if any(name.startswith(f"{each.name}, ") for name in targets)
     }
     methods = {name: {**settings} for name, settings in METHODS.items()}
-    return {"shadow_models": SHADOWS, "sources": sources, "methods": methods, "targets": targets}
+    order = [f"{source.name}, {method}" for source in SOURCES for method in METHODS]
+    ordered = {name: targets[name] for name in sorted(targets, key=order.index)}
+    return {"shadow_models": SHADOWS, "sources": sources, "methods": methods, "targets": ordered}
 
 
 def measured(source: Source, method: str, options: argparse.Namespace, before: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def _pictures(data: Path) -> list[Any]:
 _TEXT = {"epochs": 8, "learning_rate": 0.003, "batch_size": 32}
 SOURCES = (
     Source(
-        name="sentences", records=1000, read=_sentences, shadows=True,
+        name="sentences", records=1000, read=_sentences, shadows=False,
         settings={"epochs": 5, "learning_rate": 0.002, "batch_size": 32, "task": "text-classification"},
     ),
     Source(
@@ -116,7 +116,7 @@ SOURCES = (
         },
     ),
     Source(name="dialogues", records=300, read=_dialogues, shadows=False, settings=_TEXT),
-    Source(name="commands", records=300, read=_commands, shadows=True, settings=_TEXT),
+    Source(name="commands", records=300, read=_commands, shadows=False, settings=_TEXT),
     Source(name="abstracts", records=300, read=_abstracts, shadows=False, settings=_TEXT),
 )  # fmt: skip
 
