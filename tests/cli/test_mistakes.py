@@ -43,7 +43,7 @@ def lines(path: Path, records: list[Any]) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, adapters that are not right, and data in the forms people have."""
     folder = tmp_path_factory.mktemp("mistakes")
-    base = architecture(folder / "base", "gpt2")
+    base = architecture(folder / "base", "gpt2", n_layer=1)
     torch.manual_seed(0)
     network = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(base))
     network.save_pretrained(base)
