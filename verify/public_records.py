@@ -23,8 +23,8 @@ MIXED, APART = "public data", "separate public data"
 class PublicAtHand:
     """What was found of public files: so many ``records``, their ``digests``.
 
-    ``shared`` tells whether one of them stands in the private data that was given too, None where that was not looked
-    for.
+    ``shared`` tells whether the text of one of them stands in the private data that was given too, None where that was
+    not looked for.
     """
 
     name: str
@@ -101,7 +101,9 @@ def check_public(report: PrivacyReport, public: PublicAtHand, parameters: Any) -
         yield _verdict(Outcome.REFUTED, f"a record of {public.name} stands in the private data too")
     else:
         yield _verdict(
-            Outcome.PROVED, f"no record of {public.name} stands in the private data, case and white space aside"
+            Outcome.PROVED,
+            f"no record of {public.name} stands in the private data: whole texts were compared, but for case and white "
+            "space",
         )
 
 

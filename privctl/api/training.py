@@ -192,22 +192,32 @@ def _of_method(name: str, stated: Mapping[str, Any]) -> tuple[Method, dict[str, 
     from dataclasses import MISSING
 
     from privctl.train.methods import METHODS, method_named
-    from privctl.train.settings.method_settings import GROUPS
     from privctl.train.settings.own_settings import option_fields
 
     if name not in METHODS:
         raise CommandError(f"privctl has no training method {name!r}; choose from {', '.join(METHODS)}")
     method = method_named(name)
     own = {field.name: field.default for field, _, _ in option_fields(method.settings)}
-    shared = {option for group in method.takes for option in GROUPS[group]}
-    known = {*shared, *own, *(("show_unprotected",) if method.private else ())}
+    known = _options_of(method)
     if unknown := sorted(stated.keys() - known):
+        told = f"--{unknown[0].replace('_', '-')} is no option of {name}"
+        if takers := [each for each in METHODS if unknown[0] in _options_of(method_named(each))]:
+            raise CommandError(f"{told}; {', '.join(takers)} {'has' if len(takers) == 1 else 'have'} it")
         near = get_close_matches(unknown[0], [*sorted(known), *retrain.__annotations__])
         raise CommandError(
-            f"--{unknown[0].replace('_', '-')} is no option of {name}, whose own are {', '.join(sorted(known))}"
-            + (f"; did you mean {near[0]}?" if near else "")
+            f"{told}, whose own are {', '.join(sorted(known))}" + (f"; did you mean {near[0]}?" if near else "")
         )
     values = own | dict(stated)
     if missing := [option for option, value in values.items() if value is MISSING]:
         raise CommandError(f"{name} needs --{missing[0].replace('_', '-')}")
     return method, values
+
+
+def _options_of(method: Method) -> set[str]:
+    """Every option of ``method`` beside those of all methods."""
+    from privctl.train.settings.method_settings import GROUPS
+    from privctl.train.settings.own_settings import option_fields
+
+    own = {field.name for field, _, _ in option_fields(method.settings)}
+    shared = {option for group in method.takes for option in GROUPS[group]}
+    return {*shared, *own, *(("show_unprotected",) if method.private else ())}

@@ -108,17 +108,23 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
 
 
 def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_column: str | None) -> PublicAtHand:
-    """What is at hand of public records; texts are held against those at ``data`` too, images and sounds are not."""
+    """What is at hand of public records; where a text is a whole record, they are held against those at ``data`` too.
+
+    Images and sounds are not, nor pairs, words with labels, and questions: training compares more than their text.
+    """
     from privctl.data.columns import Columns
     from privctl.data.contents import first_shared, texts_at
     from privctl.data.count import count_examples, of_texts
     from privctl.data.recorded import recorded_files
+    from privctl.models.choices import ONE_TEXT
+    from privctl.reports.parameters import TrainingParameters, parameters_as
     from verify.public_records import PublicAtHand
 
     if report.step != "retrain":
         raise CommandError(f"--public {public} is mixed into a training, and the report is of another step; remove it")
     columns, shared = Columns(text=text_column), None
-    if data is not None and of_texts(public, columns) and of_texts(data, columns):
+    task = parameters_as(TrainingParameters, report).task
+    if data is not None and task in ONE_TEXT and of_texts(public, columns) and of_texts(data, columns):
         shared = first_shared(texts_at(public, columns), texts_at(data, columns)) is not None
     digests = tuple(file.digest for file in recorded_files(public))
     records = count_examples(public, columns=columns)

@@ -154,9 +154,13 @@ def _show(error: click.ClickException) -> None:
         if context.command.get_help_option(context) is not None:
             click.echo(f"Try '{context.command_path} {context.help_option_names[0]}' for help.\n", err=True)
     message = error.format_message()
-    if isinstance(error, click.NoSuchOption) and (known := _known_by(error)):
+    if isinstance(error, click.NoSuchOption) and context is not None:
         # click keeps only names that are spelled alike.
-        message = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, known))}?"
+        if known := _known_by(error):
+            message = f"No such option {error.option_name!r}. Did you mean {' or '.join(map(repr, known))}?"
+        elif takers := _taken_beside(error):
+            have = f"{takers[0]} has" if len(takers) == 1 else f"{', '.join(takers)} have"
+            message = f"{context.command_path} has no option {error.option_name!r}; {have} it."
     click.echo(f"Error: {plain(message)}", err=True)
 
 
@@ -179,6 +183,19 @@ def _known_by(error: click.NoSuchOption) -> list[str]:
     meant = (*_ELSEWHERE.get(name, ()), f"--{name}")
     here = {option for parameter in error.ctx.command.params for option in parameter.opts}
     return [option for option in meant if option in here]
+
+
+def _taken_beside(error: click.NoSuchOption) -> list[str]:
+    """The commands of the same group, such as other ways to train, that have exactly this option."""
+    group = error.ctx.parent if error.ctx is not None else None
+    if group is None or group.parent is None or not isinstance(group.command, click.Group):
+        return []
+    beside = {name: group.command.get_command(group, name) for name in group.command.list_commands(group)}
+    return [
+        name
+        for name, command in beside.items()
+        if command is not None and any(error.option_name in parameter.opts for parameter in command.params)
+    ]
 
 
 def _unexpected(error: Exception) -> tuple[str, int]:

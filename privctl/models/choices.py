@@ -20,6 +20,8 @@ class TaskName(StrEnum):
 
 #: Tasks on something else than texts.
 NOT_ON_TEXTS = (TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
+#: Tasks whose records are a text each, some with a label.
+ONE_TEXT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM, TaskName.TEXT_CLASSIFICATION)
 
 
 class LongTextPolicy(StrEnum):

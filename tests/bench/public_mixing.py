@@ -1,4 +1,4 @@
-"""Private fine-tuning with public records of a near domain: mixed into each step, trained on before, or alone.
+"""Private fine-tuning with public records of a near domain: mixed into each step, trained on before, both, or alone.
 
 The model is pretrained here on programs. Private are tldr-pages of single systems, public those of commands that all
 systems have. Every way that uses public records computes as many of their gradients. Learning rates and weights are
@@ -32,18 +32,41 @@ if TYPE_CHECKING:
 _TUNING_SEED = 1000
 PRIVATE, PUBLIC, HELD_OUT = 1000, 1000, 300
 BATCH, EPOCHS = 128, 3
-#: Passes over the public records in which as many of their gradients are computed as by mixing.
-_PASSES = 3
 SIZE = Size(layers=2, width=64, heads=4, vocabulary=1024, positions=48, pretraining_tokens=750_000)
 EPSILONS = (8.0, 2.0)
-HEADINGS = ("epsilon", "training", "seeds", "weight", "held-out loss, nats", "loss against dp-sgd, 95 % interval")
-#: Ways -> where tuning begins: learning rate, weight.
+HEADINGS = (
+    "epsilon", "training", "seeds", "weight", "held-out loss, nats", "loss against dp-sgd, 95 % interval",
+    "against public first",
+)  # fmt: skip
 ALONE, MIXED, FIRST = "dp-sgd", "dp-sgd, public mixed in", "public first, then dp-sgd"
-WAYS = (ALONE, MIXED, FIRST)
-_BEGIN = {ALONE: (4e-3, 0.0), MIXED: (4e-3, 1.0), FIRST: (2e-3, 0.0)}
-_ONLY = "public only"
+BOTH = "public first, then dp-sgd, public mixed in"
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How public records take part: in so many ``passes`` before, in ``batch`` of them a step; where tuning begins."""
+
+    passes: int = 0
+    batch: int = 0
+    rate: float
+    weight: float = 0.0
+
+
+#: Each that uses public records goes through them three times: 24 steps of 128 are three passes, of 42 one.
+WAYS = {
+    ALONE: Way(rate=4e-3),
+    MIXED: Way(batch=BATCH, rate=4e-3, weight=1.0),
+    FIRST: Way(passes=3, rate=2e-3),
+    BOTH: Way(passes=2, batch=42, rate=2e-3, weight=1.0),
+}
+_PASSES = 3
+
+
+def _only(passes: int) -> str:
+    """The name of training on public records alone."""
+    return "public only" if passes == _PASSES else f"public only, {passes} of its {_PASSES} passes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +107,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epsilon", type=float, action="append", choices=EPSILONS, help="repeatable; default: both")
-    parser.add_argument("--way", action="append", choices=WAYS, help="repeatable; default: all")
+    parser.add_argument("--way", action="append", choices=list(WAYS), help="repeatable; default: all")
     parser.add_argument("--folder", type=Path, required=True, help="where models are kept between runs")
 
 
@@ -103,18 +126,19 @@ def main(options: argparse.Namespace) -> None:
     settings = {"private": PRIVATE, "public": PUBLIC, "held_out": HELD_OUT, "batch": BATCH, "epochs": EPOCHS}
     found |= {"pretraining": place.prepare(), **settings, "passes": _PASSES, "delta": DELTA, "threads": 1}
     bench = _Bench(place, found, options.output)
-    only = bench.tuned(_ONLY, None, (2e-3, 0.0))
-    # One pretrained on public records for all seeds: its own spread is that of public only.
-    first = bench.only(only[0], 0)
+    only, _ = bench.tuned(_only(_PASSES), None, (2e-3, 0.0))
     for seed in range(options.seeds):
-        bench.only(only[0], seed)
-    chosen, ways = dict(_BEGIN), options.way or WAYS
+        bench.only(only, seed)
+    # One of these for all private runs that begin with it: its own spread is that of public only. Two passes are its
+    # first two, because the learning rate is constant and the order of the records follows from the seed.
+    starts = {way.passes: bench.only(only, 0, way.passes) for way in WAYS.values() if way.passes}
+    chosen, ways = {name: (way.rate, way.weight) for name, way in WAYS.items()}, options.way or list(WAYS)
     for epsilon in options.epsilon or EPSILONS:  # each begins where the last one ended
         for way in ways:
-            chosen[way] = bench.tuned(way, epsilon, chosen[way], first)
+            chosen[way] = bench.tuned(way, epsilon, chosen[way], starts)
         for seed in range(options.seeds):
             for way in ways:
-                bench.private(way, epsilon, *chosen[way], seed, first)
+                bench.private(way, epsilon, *chosen[way], seed, starts)
     publish("public-mixing", HEADINGS, rows(found), found, options.output)
 
 
@@ -125,18 +149,18 @@ class _Bench:
         self.place, self.found, self.output = place, found, output
 
     def tuned(
-        self, way: str, epsilon: float | None, begin: tuple[float, float], first: Path | None = None
+        self, way: str, epsilon: float | None, begin: tuple[float, float], starts: Mapping[int, Path] | None = None
     ) -> tuple[float, float]:
         """Rate, in steps of factor 2, and weight, of factor 4, of least loss on the tuning seed."""
         tried: dict[tuple[float, float], float] = {}
 
         def loss(at: tuple[float, float]) -> float:
             if at not in tried:
-                if epsilon is None or first is None:
+                if epsilon is None or starts is None:
                     self.only(at[0], _TUNING_SEED)
-                    run = self._known(_ONLY, None, *at, _TUNING_SEED)
+                    run = self._known(way, None, *at, _TUNING_SEED)
                 else:
-                    run = self.private(way, epsilon, *at, _TUNING_SEED, first)
+                    run = self.private(way, epsilon, *at, _TUNING_SEED, starts)
                 assert run is not None
                 tried[at] = run["loss"]
             return tried[at]
@@ -153,22 +177,27 @@ class _Bench:
         self.found["chosen"][f"{way}, {epsilon}"] = best
         return best
 
-    def only(self, rate: float, seed: int) -> Path:
+    def only(self, rate: float, seed: int, passes: int = _PASSES) -> Path:
         """Train on public records alone, without privacy; returns the model."""
-        output = self.place.folder / f"only-{rate:g}-{seed}"
-        if self._known(_ONLY, None, rate, 0.0, seed) is None or not output.is_dir():
+        output = self.place.folder / f"public-{passes}-{rate:g}-seed-{seed:04}"
+        if self._known(_only(passes), None, rate, 0.0, seed) is None or not output.is_dir():
             remove(output)
-            self._run(self._request("plain", self.place.model, rate, seed, output), _ONLY, None, 0.0)
+            request = self._request("plain", self.place.model, rate, seed, output, epochs=passes)
+            self._run(request, _only(passes), None, 0.0)
         return output
 
-    def private(self, way: str, epsilon: float, rate: float, weight: float, seed: int, first: Path) -> Row:
-        """Train by one of ``WAYS``, from the model at ``first`` where public records come first."""
-        if (known := self._known(way, epsilon, rate, weight, seed)) is not None:
+    def private(
+        self, name: str, epsilon: float, rate: float, weight: float, seed: int, starts: Mapping[int, Path]
+    ) -> Row:
+        """Train by one of ``WAYS``, from the model of ``starts`` that its passes over public records left."""
+        if (known := self._known(name, epsilon, rate, weight, seed)) is not None:
             return known
-        start = first if way == FIRST else self.place.model
-        output = self.place.folder / f"trained-{epsilon:g}"
+        way, output = WAYS[name], self.place.folder / f"trained-{epsilon:g}"
+        start = starts[way.passes] if way.passes else self.place.model
         remove(output)
-        run = self._run(self._request("dp-sgd", start, rate, seed, output, epsilon, weight), way, epsilon, weight)
+        public = (weight, way.batch) if way.batch else None
+        request = self._request("dp-sgd", start, rate, seed, output, epsilon, public, epochs=EPOCHS)
+        run = self._run(request, name, epsilon, weight)
         remove(output)
         return run
 
@@ -200,7 +229,7 @@ class _Bench:
 
     def _request(
         self, method: str, start: Path, rate: float, seed: int, output: Path, epsilon: float | None = None,
-        weight: float = 0.0,
+        public: tuple[float, int] | None = None, *, epochs: int,
     ) -> RetrainRequest:  # fmt: skip
         from privctl.models.choices import LongTextPolicy
         from privctl.train.methods import method_named
@@ -221,31 +250,38 @@ class _Bench:
                 long=LongTextPolicy.TRUNCATE, max_length=MAX_LENGTH,
             ),
             budget=BudgetRequest(epsilon=epsilon, delta=DELTA if private else None),
-            public=PublicRequest(data=file("public"), weight=weight, batch_size=BATCH) if weight else None,
-            output=output, epochs=EPOCHS if private else _PASSES, batch_size=BATCH if private else 64,
+            public=PublicRequest(data=file("public"), weight=public[0], batch_size=public[1]) if public else None,
+            output=output, epochs=epochs, batch_size=BATCH if private else 64,
             learning_rate=rate, micro_examples=128, micro_tokens=4096, seed=seed, device="cpu", force=True,
         )  # fmt: skip
 
 
 def rows(found: Mapping[str, Any]) -> list[list[str]]:
-    """A line for each epsilon and way: means +- standard errors, and the paired difference from dp-sgd alone."""
-    lines = [_row(found, None, _ONLY)]
+    """A line for each epsilon and way: means +- standard errors, and paired differences from two of them."""
+    lines = [_row(found, None, _only(passes)) for passes in (_PASSES, _PASSES - 1)]
     return lines + [_row(found, epsilon, way) for epsilon in EPSILONS for way in WAYS]
 
 
 def _row(found: Mapping[str, Any], epsilon: float | None, way: str) -> list[str]:
-    runs, base = _of(found, epsilon, way), _of(found, epsilon, ALONE)
-    against = paired([loss - base[seed] for seed, loss in runs.items() if seed in base]) if way != ALONE else ""
+    runs = _of(found, epsilon, way)
     weight = found["chosen"].get(f"{way}, {epsilon}", (0, 0))[1]
     return [
         "-" if epsilon is None else f"{epsilon:g}", way, str(len(runs)), f"{weight:g}" if weight else "-",
-        spread(list(runs.values())), against or "-",
+        spread(list(runs.values())), _against(found, epsilon, way, ALONE), _against(found, epsilon, way, FIRST),
     ]  # fmt: skip
+
+
+def _against(found: Mapping[str, Any], epsilon: float | None, way: str, other: str) -> str:
+    if way == other:
+        return "-"
+    base = _of(found, epsilon, other)
+    return paired([loss - base[seed] for seed, loss in _of(found, epsilon, way).items() if seed in base]) or "-"
 
 
 def _of(found: Mapping[str, Any], epsilon: float | None, way: str) -> Mapping[int, float]:
     """Losses by seed, with the settings that were chosen."""
-    chosen: Sequence[float] = found["chosen"].get(f"{way}, {epsilon}", (0, 0))
+    named = _only(_PASSES) if epsilon is None else way
+    chosen: Sequence[float] = found["chosen"].get(f"{named}, {epsilon}", (0, 0))
     return {
         run["seed"]: run["loss"]
         for run in found["runs"]

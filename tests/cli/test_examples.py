@@ -119,9 +119,10 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("abstracts", 4),
             ("posts", 5),
             ("data", 6),
-            ("public", 7),
         ):
             records(folder / f"{name}.jsonl", 160, seed)
+        posts = [{"text": f"about {NAMES[i % 10]} write {i}", "label": str(i % 2)} for i in range(160)]
+        (folder / "public.jsonl").write_text("".join(json.dumps(post) + "\n" for post in posts))
         architecture(folder / "resnet", "resnet")
         for name, shade in (("dark", 40), ("light", 200)):
             (folder / "images" / name).mkdir(parents=True)

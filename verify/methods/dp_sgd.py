@@ -317,8 +317,10 @@ OF_PUBLIC_RECORDS = {
         "no guarantee covers them",
     ),
     public_records.APART: (
-        "no public record stands among the private ones, case and white space aside; with one the run would have been "
-        "refused, so neighbours are compared that differ in a record which is not public",
+        "no public record stands among the private ones: whole records were compared, texts but for case, white space "
+        "and forms of letters, images and sounds number by number, so an altered copy or a part of a record is not "
+        "found; with one found the run would have been refused, so neighbours are compared that differ in a record "
+        "which is none of the public ones",
     ),
 }
 

@@ -14,7 +14,7 @@ from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import CommandError
 from privctl.models.chat import chat_of
-from privctl.models.choices import TaskName
+from privctl.models.choices import NOT_ON_TEXTS, TaskName
 from privctl.models.language import read_config
 from privctl.models.loading import CLASSIFICATION
 from privctl.models.purpose import problem_of
@@ -82,13 +82,15 @@ def require_apart(request: RetrainRequest, workers: Workers) -> None:
     if asked is None or asked.overlap is PublicOverlap.KEEP:
         return
 
+    aside = "" if request.task in NOT_ON_TEXTS else ", case and white space aside"
+
     def compared() -> bytes:
         public, private = contents_at(request, asked.data), contents_at(request, request.data.train)
         if (place := first_shared(public, private)) is not None:
             raise CommandError(
-                f"record {place} of --public {asked.data} stands in --data {request.data.train} too, case and white "
-                "space aside, so one of the two is not what it is taken for; leave what is private out of the public "
-                "records, or add --public-overlap keep if all of them are public all the same"
+                f"record {place} of --public {asked.data} stands in --data {request.data.train} too{aside}, so one of "
+                "the two is not what it is taken for; leave what is private out of the public records, or add "
+                "--public-overlap keep if all of them are public all the same"
             )
         return b""
 

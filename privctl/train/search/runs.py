@@ -17,11 +17,12 @@ from privctl.domain.errors import CommandError, DivergedError, InputError
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
+from privctl.parallel import ALONE
 from privctl.reports.files import read_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
 from privctl.train.preparation.places import report_path, require_places, run_folder
-from privctl.train.preparation.reading import digests_at
+from privctl.train.preparation.reading import digests_at, require_apart
 from privctl.train.release.searched import parameters_of, with_earlier
 from privctl.train.search.folder import SearchFolder, moved, standing
 from privctl.train.search.made_before import begun, enter_new
@@ -46,7 +47,8 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
         require_places(request.output, force=request.force)
     place = request.output.with_name(f"{request.output.name}.search")
     facts = search_fingerprint(request)
-    _require_apart(request)
+    _require_held_out(request)
+    require_apart(request, ALONE)  # each run looks again, when a search is begun that counts
     if request.resume:
         folder = SearchFolder.resume(place, facts, len(candidates), request.method.settings)
         if (report := standing(request.output, folder.released)) is not None:
@@ -95,7 +97,7 @@ def _ended(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> Priva
     return report
 
 
-def _require_apart(request: RetrainRequest) -> None:
+def _require_held_out(request: RetrainRequest) -> None:
     """Raise CommandError where a held-out record is a training record: private records would choose the run."""
     held_out = request.data.held_out
     if held_out is None:

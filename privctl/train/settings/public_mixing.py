@@ -54,8 +54,10 @@ def public_assumptions(mixing: PublicMixing) -> tuple[Assumption, ...]:
         return (public,)
     apart = Assumption(
         name="separate public data",
-        statement="no public record stands among the private ones, case and white space aside; with one the run would "
-        "have been refused, so neighbours are compared that differ in a record which is not public",
+        statement="no public record stands among the private ones: whole records were compared, texts but for case, "
+        "white space and forms of letters, images and sounds number by number, so an altered copy or a part of a "
+        "record is not found; with one found the run would have been refused, so neighbours are compared that differ "
+        "in a record which is none of the public ones",
         state=AssumptionState.CHECKED,
     )
     return (public, apart)
