@@ -13,6 +13,7 @@ from privctl.domain.events import (
     GroupGaussian,
     Ledger,
     SampledGaussian,
+    TruncatedGaussian,
 )
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.verdict import Outcome, Verdict
@@ -25,6 +26,10 @@ DEFAULT_DELTA = 1e-5
 
 #: A canary is in the data or not. That does not bound what replacing one record by another can do.
 _WITH_OR_WITHOUT = (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
+
+
+#: Kinds of a training's steps, whose noise is told by a noise multiplier.
+_NOISY = (SampledGaussian, BandedGaussian, BufferedGaussian, BestOfRuns, GroupGaussian, TruncatedGaussian)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +69,7 @@ def curve_subject(claim: CurveClaim) -> str:
 def with_half_noise(mechanism: Ledger) -> Ledger:
     """``mechanism`` with half of the noise in each Gaussian event."""
     events = (
-        replace(event, noise_multiplier=event.noise_multiplier / 2)
-        if isinstance(event, SampledGaussian | BandedGaussian | BufferedGaussian | BestOfRuns | GroupGaussian)
-        else event
+        replace(event, noise_multiplier=event.noise_multiplier / 2) if isinstance(event, _NOISY) else event
         for event in mechanism.events
     )
     return Ledger(events=tuple(events))
@@ -79,6 +82,11 @@ def _event_text(event: Event) -> str:
         return (
             f"noise multiplier {event.noise_multiplier:.6g}, rate {event.sample_rate:.6g}, {event.steps} steps, up to "
             f"{event.group_size} records of a user together"
+        )
+    if isinstance(event, TruncatedGaussian):
+        return (
+            f"noise multiplier {event.noise_multiplier:.6g}, rate {event.sample_rate:.6g}, {event.steps} steps of at "
+            f"most {event.largest_batch} of {event.examples} examples"
         )
     if isinstance(event, BandedGaussian):
         return f"noise multiplier {event.noise_multiplier:.6g} over {event.bands} bands, {event.steps} steps"

@@ -288,8 +288,10 @@ def _member(value: Any, where: str) -> bool:
 
 
 def _score(value: Any, name: str, where: str) -> float:
+    # Python alone reads 1_0 as 10, and digits of other scripts.
+    odd = isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii()))
     try:
-        score = math.nan if isinstance(value, bool) else float(value)
+        score = math.nan if odd else float(value)
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not math.isfinite(score):

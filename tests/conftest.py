@@ -49,7 +49,7 @@ _NAMES = {
 #: Files of the tests that take longest. They start first, so that at the end no worker waits long for another.
 _LONG = (
     *("cli/test_examples", "verify/test_leaf_mutants", "verify/test_mutations", "cli/test_retrain"),
-    *("train/test_guarantee", "cli/test_dpquant", "hostile/test_bombs", "cli/test_account", "verify/test_weights"),
+    *("train/runs/test_guarantee", "cli/test_dpquant", "hostile/test_bombs", "cli/test_account", "verify/test_weights"),
     *("cli/test_ferret", "cli/test_written_models", "cli/test_secrets_plan", "cli/test_released_names"),
     *("train/contribution/test_methods", "cli/test_training_logs", "data/test_several", "cli/test_adapters"),
     *("audits/test_cli_audit", "train/contribution/test_survey", "cli/test_kills", "audits/secrets/test_part"),
@@ -72,6 +72,7 @@ _TOGETHER = {
         f"tests/{name}.py": "a genuine release"
         for name in ("cli/test_gate", "cli/test_gate_recomputed", "cli/test_model_as_report", "gate/test_ci")
     },
+    **{f"tests/{name}.py": "the sources, parsed" for name in ("test_house", "test_house_files")},
 }
 
 Tensor = np.ndarray | tuple[str, np.ndarray]

@@ -15,7 +15,7 @@ import os
 import random
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,10 +51,9 @@ class Seeded:
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
-        """Inside, everything is drawn from a seed made from ``name``."""
+        """Inside, everything is drawn from a seed made from ``name``; within another name, that goes on afterwards."""
         before = self._stream, self._started, os.environ.get(CHILD)
-        generators, torch = (random.getstate(), np.random.get_state()), _torch()
-        of_torch = None if torch is None else torch.get_rng_state()
+        restore = None if self._stream is None else _generators()
         self.begin(name)
         try:
             yield
@@ -64,10 +63,8 @@ class Seeded:
                 os.environ.pop(CHILD, None)
             else:
                 os.environ[CHILD] = outer
-            random.setstate(generators[0])
-            np.random.set_state(generators[1])
-            if torch is not None:
-                torch.set_rng_state(of_torch)
+            if restore is not None:
+                restore()
 
     def begin(self, name: str) -> None:
         """From here on, everything is drawn from a seed made from ``name``."""
@@ -79,6 +76,20 @@ class Seeded:
         np.random.seed(number)
         if (torch := _torch()) is not None:
             torch.default_generator.manual_seed(number)
+
+
+def _generators() -> Callable[[], None]:
+    """What puts the generators of ``random``, numpy and PyTorch back to where they are now."""
+    python, of_numpy, torch = random.getstate(), np.random.get_state(), _torch()
+    of_torch = None if torch is None else torch.get_rng_state()
+
+    def restore() -> None:
+        random.setstate(python)
+        np.random.set_state(of_numpy)
+        if torch is not None:
+            torch.set_rng_state(of_torch)
+
+    return restore
 
 
 def _torch() -> Any:

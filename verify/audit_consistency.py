@@ -61,6 +61,8 @@ def faults(report: PrivacyReport) -> Iterator[str]:
         yield f"its parameters are none that an audit has: {error}"
     except (ArithmeticError, ValueError) as error:
         yield f"it holds a number that no audit has: {error}"
+    except LookupError as missing:
+        yield f"it lacks the entry {missing}, without which its other figures cannot be checked"
 
 
 def _faults(report: PrivacyReport) -> Iterator[str]:
@@ -69,7 +71,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
-            extraction_tests.fault(item),
+            extraction_tests.fault(item), extraction_tests.miscounted(item, parameters.extraction or {}),
         ):  # fmt: skip
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.data.columns import Columns, name_of
+from privctl.data.columns import Columns
+from privctl.data.names import spelled_alike
 from privctl.data.rows import rows_of
+from privctl.data.users import group_of
 from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -29,6 +31,8 @@ class _Side:
 
     records: int
     groups: frozenset[str]
+    #: Why a record names no group, in a sentence; empty where each does.
+    unnamed: str = ""
 
 
 def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -54,6 +58,8 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         sides = {side: _read(path, report, side, field) for side in _SIDES}
     except InputError as fault:
         return Outcome.INCONCLUSIVE, f"its groups cannot be counted again ({fault})"
+    if unnamed := [found.unnamed for found in sides.values() if found is not None and found.unnamed]:
+        return Outcome.REFUTED, f"it counts groups, but a record names none: {unnamed[0]}"
     for side, found in sides.items():
         if found is None:
             return Outcome.INCONCLUSIVE, f"the {side} are not at hand, so that their groups cannot be counted again"
@@ -66,7 +72,20 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
     members, others = (found.groups for found in sides.values() if found is not None)
     if both := members & others:
         return Outcome.REFUTED, f"{len(both)} groups have records among the members and the non-members"
+    if (wrong := _misnamed(stated, members | others)) is not None:
+        return wrong
     return Outcome.CONSISTENT, f"the files hold these groups by {field!r}, and none on both sides"
+
+
+def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome, str] | None:
+    """What is to be said of a wrong number of ``groups`` whose names only their spelling tells apart."""
+    similar = spelled_alike(groups)
+    if stated.similar_names == similar or (stated.similar_names is None and not similar):
+        return None
+    found = f"{similar} of its groups have names spelled like another's"
+    if stated.similar_names is None:
+        return Outcome.INCONCLUSIVE, f"{found}, and it does not say whether these are different"
+    return Outcome.REFUTED, f"{found}, and it says {stated.similar_names}"
 
 
 def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
@@ -78,6 +97,9 @@ def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | N
     for place in places:
         assert place is not None
         for row in rows_of(place, Columns(), unit=field, otherwise=".jsonl"):
-            groups.add(name_of(row.fields, field, row.where))
+            try:
+                groups.add(group_of(row.fields, field, row.where))
+            except InputError as fault:  # the file is the one that was audited, and no audit counts such groups
+                return _Side(records=records, groups=frozenset(groups), unnamed=str(fault))
             records += 1
     return _Side(records=records, groups=frozenset(groups))

@@ -70,10 +70,14 @@ def recompute(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
 
 
 def findings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """What every check of ``CHECKS`` finds."""
+    """What every check of ``CHECKS`` finds; an entry that one needs, and that is not there, refutes the report."""
     for check in CHECKS:
         with suppress(ParametersError):  # _readable reports it
-            yield from check(path, report, parents)
+            try:
+                yield from check(path, report, parents)
+            except LookupError as missing:
+                reason = f"it lacks the entry {missing}, without which its other figures cannot be checked"
+                yield Verdict(subject="report", outcome=Outcome.REFUTED, reason=reason)
 
 
 def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:

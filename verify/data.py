@@ -23,13 +23,15 @@ class DataAtHand:
     """What was counted: ``examples`` records, or units of privacy.
 
     ``digests`` are those of its files; a folder of class folders has one. ``possible`` are the least and the most that
-    the same choice of records may give elsewhere, None where it gives the same everywhere.
+    the same choice of records may give elsewhere, None where it gives the same everywhere. ``similar`` is how many
+    users have names spelled like another's, None where records have no users.
     """
 
     name: str
     examples: int
     digests: tuple[str, ...]
     possible: tuple[int, int] | None = None
+    similar: int | None = None
 
 
 def stated(report: PrivacyReport) -> int | None:
@@ -79,10 +81,26 @@ def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
         )
     else:
         yield _verdict(Outcome.PROVED, f"{data.name} holds {counted(count, 'example')}, as the report says")
+    yield from _names(report, data)
     recorded = [artifact.digest for artifact in report.inputs if artifact.role == "data"]
     if data.digests and recorded:
         same = sorted(data.digests) == sorted(recorded)
         yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {_told(len(recorded), same)}")
+
+
+def _names(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
+    """Whether the report says how many users have names that only their spelling tells from another's."""
+    parameters = readable(TrainingParameters, report)
+    stated = None if parameters is None else parameters.similar_names
+    if data.similar is None or report.step != TRAINING or (stated is None and not data.similar):
+        return
+    found = f"{data.similar} of the users in {data.name} have names spelled like another's"
+    if stated is None:
+        yield _verdict(Outcome.INCONCLUSIVE, f"{found}, and the report does not say whether these are different users")
+    elif stated != data.similar:
+        yield _verdict(Outcome.REFUTED, f"{found}, and the report says {stated}")
+    else:
+        yield _verdict(Outcome.PROVED, f"{found}, as the report says")
 
 
 def _told(files: int, same: bool) -> str:

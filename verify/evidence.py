@@ -23,6 +23,7 @@ from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.asked import not_as_kept
+from verify.counted_again import KeptRanks, RightGuesses
 from verify.relabelled import FUSED, RATES, Relabelled, test_faults
 from verify.stated import readable
 
@@ -83,13 +84,12 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     ranks, why = _ranks(path, report, files)
     again, wrong, left = 0, list(not_as_kept(path, report, files)), []
     for item in report.evidence:
-        figures = None if ranks is None else ranks.of(item)
-        if figures is None:
+        faults = None if ranks is None else ranks.faults(item)
+        if faults is None:
             left.append(f"{item.method}: {item.quantity}")
             continue
         again += 1
-        wrong += [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures)]
-        wrong += [f"{item.method}: joint test: {text}" for text in ranks.test_faults(item)] if ranks is not None else []
+        wrong += faults
     if ranks is not None and ranks.again is not None and (fault := ranks.again.fused_fault()):
         wrong.append(f"{FUSED}: {fault}")
     elif ranks is not None and ranks.again is None and FUSED in ranks.scores:
@@ -129,11 +129,13 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
             what = "an audit's ranks"
             arrays = read_arrays(file, dict.fromkeys(names, "F64"), what)
             member = read_arrays(file, {"member": "BOOL"}, what)["member"] if names else np.empty(0, dtype=bool)
+            lined = any(tensor.name == "line" for tensor in file.tensors)
+            line = read_arrays(file, {"line": "I64"}, what)["line"] if lined else None
             decided = {tensor.name for tensor in file.tensors} & _DECIDED.keys()
             by_records = read_arrays(file, _DECIDED, what) if decided == _DECIDED.keys() else {}
     except InputError as fault:
         return None, str(fault)
-    if any(len(array) != len(member) for array in arrays.values()):
+    if any(len(array) != len(member) for array in (*arrays.values(), *([] if line is None else [line]))):
         return None, "the ranks at hand are not as many as the records"
     if by_records and (len(by_records[_FOLD]) != len(member) or len(by_records[_SEED]) != 1):
         return None, "the ranks at hand are not as many as the records"
@@ -144,6 +146,9 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
         scores=scores,
         again=_again(member, scores, tested, by_records) if by_records else None,
         same=report.versions.get("numpy") == np.__version__,
+        guesses=RightGuesses(
+            path, report, KeptRanks(scores=scores, tested=tested, member=member, line=line), _TESTED_OTHERWISE
+        ),
     )
     return ranks, "no ranks are kept that give them"
 
@@ -172,11 +177,12 @@ def _again(
 class _Ranks:
     """``scores`` [records] by attack, which records are members, and what can be relabelled ``again``.
 
-    ``same`` says whether numpy is the audit's.
+    ``same`` says whether numpy is the audit's; ``guesses`` counts those behind bounds.
     """
 
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
+    guesses: RightGuesses
     again: Relabelled | None = None
     same: bool = False
 
@@ -204,6 +210,14 @@ class _Ranks:
             return self._beyond(scores)
         rate = _RATE.fullmatch(item.quantity)
         return None if rate is None else _rate(*sides, float(rate[1]) / 100, alpha)
+
+    def faults(self, item: Evidence) -> list[str] | None:
+        """What is wrong with ``item``, a sentence each; None where these ranks do not tell."""
+        if (figures := self.of(item)) is None:
+            guessed = self.guesses.fault(item)
+            return None if guessed is None else [f"{item.method}: {item.quantity}: {guessed}"] if guessed else []
+        wrong = [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures)]
+        return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
     def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> _Figures:
         assert self.again is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from privctl.domain.evidence import Evidence
 from verify.reach import at_most, least_beyond
@@ -39,6 +40,18 @@ def fault(item: Evidence) -> str:
         return _needed(item)
     if item.quantity == GRID and "p_value" in item.details:
         return _grid(item)
+    return ""
+
+
+def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
+    """Whether a comparison leaves out texts of both files, of which there are none by the audit's ``settings``."""
+    both = settings.get("windows_in_both_files")
+    if item.method != "extraction" or item.quantity not in _BEYOND or both is None:
+        return ""
+    if item.details.get("in_both", 0) > both:
+        return f"{item.details['in_both']:g} texts are left out as those of both files, and only {both} are in both"
+    if item.details.get("repeated") and not both:
+        return "texts that repeat are left out, and no text of both files says why"
     return ""
 
 

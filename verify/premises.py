@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from privctl.domain.events import Ledger
@@ -32,8 +33,10 @@ _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
-    "pairwise form",
+    "pairwise form", "selection", "public measurements", "names of users", "earlier searches",
 })  # fmt: skip
+#: How a condition on a public seed ends where the user gave it: nothing shows that it was not chosen by the data.
+_GIVEN = ", which was given"
 #: Conditions that are checked, not enforced.
 _CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums"})
 _OF_REGIME = {
@@ -85,6 +88,7 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     if guarantee.unit is not (wanted := _unit(report, guarantee)):
         yield f"it protects one {guarantee.unit}, but what was recorded bounds one {wanted}"
     states = {a.name: a.state for a in guarantee.assumptions}
+    yield from _twice(report, guarantee)
     earned = status_of(guarantee.assumptions)
     if guarantee.status in (Status.PROVED, Status.CONDITIONAL):
         if earned is Status.VOID:
@@ -100,12 +104,30 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
             yield f"it rests on the assumption {name!r}, which it does not state"
     yield from _of_names(report, states)
     yield from _of_others(report, {a.name: a.statement for a in guarantee.assumptions})
-    for name, state in states.items():
+    yield from _of_states(report, guarantee, parents)
+
+
+def _of_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """States that assumptions are said to have, and cannot."""
+    for each in guarantee.assumptions:
+        if each.state is AssumptionState.ENFORCED and each.statement.endswith(_GIVEN):
+            yield f"its assumption {each.name!r} is said to be enforced, but the seed was given: at best it is asserted"
+    for name, state in dict.fromkeys((a.name, a.state) for a in guarantee.assumptions):
         yield from _unborne(report, name, state, parents)
         if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
             state is AssumptionState.CHECKED and (name not in _CHECKED)
         ):
             yield f"its assumption {name!r} is said to be {state}, which privctl never does"
+
+
+def _twice(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """An assumption that stands twice: what is said of one would count for the other."""
+    counts = Counter(a.name for a in guarantee.assumptions)
+    if report.step == "account":
+        del counts["contribution"]  # each kind of event has its own
+    for name, number in counts.items():
+        if number > 1:
+            yield f"it states the assumption {name!r} {number} times"
 
 
 def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
@@ -127,6 +149,13 @@ def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator
     said = statements.get("unit of privacy", own)
     if not (said == own or (goes_on and said.startswith(f"{own};"))):
         yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
+    if not (said := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    search = getattr(parameters, "search", None)
+    before = f"what {0 if search is None else search.earlier or 0} earlier searches "
+    if not (said := statements.get("earlier searches", before)).startswith(before):
+        yield f"its assumption 'earlier searches' says {said!r}, but by its parameters {before.strip()}"
     public = f"that there are {parameters.examples} examples is public"
     if not (said := statements.get("number of examples", public)).startswith(public):
         yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
@@ -186,6 +215,8 @@ def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield from method.premises(parameters, guarantee)
     if guarantee.notion is not Notion.SECRET_PROTECTION:
         yield from (*_OF_TRAINING, "number of examples" if parameters.plan is None else "plan")
+        if parameters.similar_names:
+            yield "names of users"
         return
     yield from _OF_PLAN
     if parameters.plan is not None and (form := _OF_FORM.get(parameters.plan.form or "")) is not None:

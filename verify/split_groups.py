@@ -14,7 +14,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from privctl.data.columns import name_of
+from privctl.data.users import group_of
 from privctl.domain.events import Ledger
 from privctl.domain.evidence import Evidence
 from privctl.domain.groups import of_group
@@ -46,7 +46,7 @@ def counted(lines: Iterable[bytes], field: str) -> Counter[str]:
     counts = Counter[str]()
     records: Mapping[bytes, int] = lines if isinstance(lines, Counter) else Counter(lines)
     for content, number in records.items():
-        counts[name_of(parse_json(content.decode(), "a record"), field, "a record")] += number
+        counts[group_of(parse_json(content.decode(), "a record"), field, "a record")] += number
     return counts
 
 

@@ -40,6 +40,9 @@ def disagreements(parameters: TrainingParameters) -> Iterator[str]:
             yield f"records_per_draw is {together}, where a user's records would not be clipped together"
         if parameters.unit is None or parameters.max_records_per_user is not None:
             yield "records of a user are clipped together, but the parameters name no user, or clip each by itself"
+    similar = parameters.similar_names
+    if similar is not None and (parameters.unit is None or similar < 0 or similar == 1):
+        yield f"similar_names is {similar}, which counts names that differ only in spelling from others of users"
     choice = parameters.shared_records
     if choice is None:
         return

@@ -82,6 +82,10 @@ STATEMENTS: dict[str, tuple[str, ...]] = {
         r"all records that name one user in .+?, of which \d+ at most are used, are one example; neighbours differ in "
         "whether these contribute, and which users each record names is public and the same in both",
     ),
+    "names of users": (
+        r"\d+ names in .+? that differ from another's only in case, spaces or Unicode form are those of different "
+        "users",
+    ),
     "number of examples": (
         r"that there are \d+ examples is public: neighbours are compared at the same sampling rate, number of steps "
         "and noise, which follow from it",

@@ -220,9 +220,9 @@ def formats_of(request: PlantRequest) -> tuple[CanaryFormat, ...]:
 def vocabulary_words(path: Path) -> tuple[str, ...]:
     """The lower-case ASCII words that a model's tokenizer gives one token each inside a text, at most 4096 of them."""
     from privctl.models.language import (  # imports torch, which other kinds do not need
-        quiet_transformers,
         read_tokenizer,
     )
+    from privctl.models.quiet import quiet_transformers
 
     folder = path if path.is_dir() else path.parent
     tokenizer = read_tokenizer(folder, path)

@@ -22,7 +22,8 @@ from audits.scores.forward import Batching, score_rows
 from audits.scores.shared import CACHE_NUMBERS, feed, size_of
 from audits.scores.table import FIELDS
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ import numpy as np
 from audits.canaries.manifest import Manifest
 from audits.scores.rows import begins_with_bos, encode, length_limit
 from privctl.domain.errors import InputError
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,7 +21,8 @@ from audits.extraction.greedy import GreedyMatches, decide, margin_scores, round
 from audits.scores.forward import enough_memory, measure_rows
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:

@@ -217,6 +217,7 @@ class ExtractionAudit:
             "copies": "training records that hold the suffix's tokens anywhere",
             "training_records": windows.records,
             "usable_records": windows.usable,
+            "windows_in_both_files": self._sides[0].in_both,
             "drawn": len(windows.rows),
             "seed": self._request.seed,
             "rerun_alone_in_float32": rerun,

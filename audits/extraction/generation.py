@@ -15,7 +15,8 @@ from audits.extraction.decoding import TextDecoder, batches_of_one_length
 from audits.extraction.law import SamplingLaw, draw
 from audits.scores.forward import enough_memory
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:

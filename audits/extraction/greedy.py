@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from audits.scores.forward import enough_memory
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:

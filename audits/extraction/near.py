@@ -20,7 +20,8 @@ from audits.extraction.distance import EditDistance, string_distances
 from audits.scores.forward import enough_memory
 from audits.scores.rows import decoded
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from audits.scores.seq2seq import PairSubject
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Advance
-from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.language import LanguageModel, pad_of
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from privctl.data.rows import column_names, rows_of
 from privctl.data.several import DataPath
 from privctl.domain.errors import InputError
 from privctl.models.chat import asking_with
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

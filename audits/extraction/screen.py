@@ -17,7 +17,8 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from audits.extraction.greedy import margin_scores, rounding_margin
 from audits.scores.forward import Batching, batches, enough_memory, in_blocks, measure_rows, trunk_and_head
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -171,14 +171,15 @@ class LabelledWindows:
 
     ``copies`` [windows] is in how many training records each one's suffix occurs, ``shared`` [windows] whether a record
     of the other file begins with the same window, and ``compared`` [windows] whether it may be compared with those of
-    the other file: if any window is shared, equal records fell on their sides one by one, and then none that repeats
-    may be (``audits.membership.records.left_out``).
+    the other file: if any window of the whole files is shared, of which there are ``in_both``, equal records fell on
+    their sides one by one, and then none that repeats may be (``audits.membership.records.left_out``).
     """
 
     sample: WindowSample
     copies: NDArray[np.int64]
     shared: NDArray[np.bool_]
     compared: NDArray[np.bool_]
+    in_both: int = 0
 
 
 def text_shape(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> TextShape:
@@ -263,21 +264,35 @@ def sides(
     keys = [{key(row) for row in windows_of_file.rows} for windows_of_file in samples]
     counter = CopyCounter([row[-shape.suffix :] for windows_of_file in samples for row in windows_of_file.rows])
     shared: set[bytes] = set()
+    before: set[bytes] = set()
+    in_both: set[bytes] = set()
     for i, windows_of_file in enumerate(samples):
         other_keys = set().union(*keys[:i], *keys[i + 1 :])
+        own: set[bytes] = set()
         for records in _record_batches(windows_of_file.path, columns):
             cuts = shape.cut(model, records)
             if i == 0:
                 counter.add([cut.document for cut in cuts])
-            if other_keys:
-                shared.update(other_keys.intersection(key(cut.window) for cut in cuts if cut.window is not None))
+            if len(samples) > 1:  # looked for among all records, however few are drawn
+                own.update(key(cut.window) for cut in cuts if cut.window is not None)
             advance(len(cuts))
+        shared |= other_keys & own
+        in_both |= before & own
+        before |= own
     copies = np.split(counter.counts, np.cumsum([len(windows_of_file.rows) for windows_of_file in samples])[:-1])
     found = []
     for windows_of_file, count in zip(samples, copies, strict=True):
-        in_both = np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_)
-        alone = ~windows_of_file.repeated if shared else np.ones(len(in_both), dtype=np.bool_)
-        found.append(LabelledWindows(sample=windows_of_file, copies=count, shared=in_both, compared=alone & ~in_both))
+        there_too = np.array([name in shared for name in map(key, windows_of_file.rows)], dtype=np.bool_)
+        alone = ~windows_of_file.repeated if in_both else np.ones(len(there_too), dtype=np.bool_)
+        found.append(
+            LabelledWindows(
+                sample=windows_of_file,
+                copies=count,
+                shared=there_too,
+                compared=alone & ~there_too,
+                in_both=len(in_both),
+            )
+        )
     return found
 
 

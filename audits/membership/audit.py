@@ -210,7 +210,7 @@ class MembershipAudit:
             warnings=(
                 *self._premises(),
                 *remarks.caveats(list(done.results), done.intervals, done.settings, alpha),
-                *([] if self._grouping is None else [remarks.of_groups(self._grouping.field, records, table.samples)]),
+                *([] if self._grouping is None else remarks.of_groups(self._grouping, records, table.samples)),
                 *remarks.data_warnings(table, self._work.max_length),
                 *remarks.backwards_warnings(evidence),
                 *bounds.warnings,
@@ -351,7 +351,7 @@ class MembershipAudit:
             **self._subject.describe(),
             **({} if self._drawn is None else split_parameters(self._drawn)),
             **({} if shadows is None else {"shadow": summary(shadows)}),
-            **({} if self._grouping is None else {"group_by": self._grouping.field, "grouped_records": records}),
+            **({} if self._grouping is None else self._grouping.parameters(records)),
         }
 
 

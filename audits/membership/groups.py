@@ -19,10 +19,12 @@ from scipy import sparse
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.features import record_features
 from audits.scores.table import FIELDS, Skip
-from privctl.data.columns import Columns, name_of
+from privctl.data.columns import Columns
+from privctl.data.names import spelled_alike
 from privctl.data.records import Record
 from privctl.data.rows import rows_of
 from privctl.data.several import DataPath
+from privctl.data.users import group_of
 from privctl.domain.errors import InputError
 from privctl.storage.json_text import shown
 
@@ -48,6 +50,15 @@ class Grouping:
 
     field: str
     names: Mapping[_Place, str]
+
+    @property
+    def similar(self) -> int:
+        """How many groups have names spelled like another's."""
+        return spelled_alike(set(self.names.values()))
+
+    def parameters(self, records: Mapping[str, int]) -> dict[str, Any]:
+        """What an audit of groups of so many ``records`` states in its parameters."""
+        return {"group_by": self.field, "similar_names": self.similar, "grouped_records": records}
 
     def index(self, candidates: Candidates) -> NDArray[np.int64]:
         """The number of each record's group, counted in the order of their first records, [records]."""
@@ -75,7 +86,7 @@ def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Co
     names: dict[_Place, str] = {}
     for member, path in ((True, members), (False, nonmembers)):
         for row in rows_of(path, columns, unit=field, otherwise=".jsonl"):
-            names[member, row.number] = name_of(row.fields, field, row.where)
+            names[member, row.number] = group_of(row.fields, field, row.where)
     sides: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for (member, line), name in names.items():
         sides[member].setdefault(name, line)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from audits.membership.attack import Settings
+from audits.membership.groups import Grouping
 from audits.scores.table import ScoreTable
+from privctl.data.names import alike
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
@@ -13,14 +15,17 @@ from privctl.domain.shown import counted
 _SIDES = {True: "member", False: "nonmember"}
 
 
-def of_groups(field: str, records: Mapping[str, int], groups: Mapping[str, int]) -> str:
-    """What is counted where ``groups`` of ``records`` are judged, both by side."""
-    return (
-        f"what is counted are groups of records with one value of {field!r}: {counted(groups['members'], 'group')} of "
-        f"{counted(records['members'], 'member')} and {counted(groups['nonmembers'], 'group')} of "
+def of_groups(grouping: Grouping, records: Mapping[str, int], groups: Mapping[str, int]) -> Iterator[str]:
+    """What is counted where ``groups`` of ``records`` are judged, both by side, and which names may be one."""
+    yield (
+        f"what is counted are groups of records with one value of {grouping.field!r}: "
+        f"{counted(groups['members'], 'group')} of {counted(records['members'], 'member')} and "
+        f"{counted(groups['nonmembers'], 'group')} of "
         f"{counted(records['nonmembers'], 'non-member')}, each with one score from an attack. Groups, not records, are "
         "taken to be independent of each other"
     )
+    if grouping.similar:
+        yield alike(grouping.similar, grouping.field)
 
 
 def caveats(attacks: Sequence[str], intervals: int, settings: Settings, alpha: float) -> list[str]:

@@ -26,7 +26,8 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.annotated import NO_LABEL, AnnotatedRow, question_rows, require_offsets, word_rows
 from privctl.models.context import context_of
-from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.language import LanguageModel, pad_of
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 from privctl.models.tasks.answers import reads_types, span_logits
 from privctl.models.tasks.classification import text_logits

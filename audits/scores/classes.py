@@ -19,8 +19,9 @@ from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.choices import TaskName
 from privctl.models.images import check_reads_pixels, class_names, image_logits
-from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.language import LanguageModel, pad_of
 from privctl.models.purpose import checked_problem
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import torch
 from audits.scores.table import FIELDS
 from privctl.domain.errors import FileSystemError, InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from audits.scores.table import FIELDS
 from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.language import LanguageModel, pad_of
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import numpy as np
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.context import context_of
 from privctl.models.encoding import with_end
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

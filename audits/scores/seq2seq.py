@@ -18,8 +18,9 @@ from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, silent
 from privctl.models.context import context_of
-from privctl.models.language import LanguageModel, pad_of, quiet_transformers
+from privctl.models.language import LanguageModel, pad_of
 from privctl.models.pairs import cut_pair, decoder_inputs, decoder_start, tokenise_pairs
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from audits.scores.forward import (
 )
 from audits.scores.table import FIELDS
 from privctl.domain.progress import Advance, silent
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

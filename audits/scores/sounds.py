@@ -16,8 +16,9 @@ from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 from privctl.domain.progress import Advance, silent
 from privctl.models.choices import TaskName
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
 from privctl.models.purpose import checked_problem
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 from privctl.models.sounds import SoundFacts, sound_facts, sound_logits
 

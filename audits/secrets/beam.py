@@ -18,7 +18,8 @@ import torch
 from audits.scores.forward import enough_memory
 from audits.scores.shared import copies, feed
 from audits.secrets.candidates import Problem
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from audits.scores.table import FIELDS
 from audits.secrets.continuations import continuation_losses
 from audits.secrets.targets import SecretPassage
 from privctl.domain.errors import CommandError
-from privctl.models.language import LanguageModel, quiet_transformers
+from privctl.models.language import LanguageModel
+from privctl.models.quiet import quiet_transformers
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:

@@ -25,6 +25,9 @@ from privctl.storage.json_text import shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: More digits than any line number has.
+_LONGEST = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnScores:
@@ -81,7 +84,7 @@ class DrawnScores:
         last = {"members": self.split.manifest.members.records, "nonmembers": self.split.manifest.nonmembers.records}
         for row, (name, member) in enumerate(zip(self.ids, self.member.tolist(), strict=True)):
             side, _, line = name.partition(":")
-            if side not in last or not line.isdecimal() or not 1 <= int(line) <= last[side]:
+            if side not in last or not _is_count(line) or not 1 <= int(line) <= last[side]:
                 raise InputError(
                     f"the record {shown(name)} is none of {self.split.path}; name records members:LINE and "
                     "nonmembers:LINE, after the files of the split"
@@ -106,3 +109,8 @@ class DrawnScores:
         if self.split.group_by is not None:  # a text of several groups was left out; repetitions are of one group
             alike, repeated = sum(n for (_, skip), n in self.skipped.items() if skip is Skip.IN_BOTH), 0
         return "" if alike <= repeated else "different records of the split have the same text, so coins are shared"
+
+
+def _is_count(text: str) -> bool:
+    """Whether it is a whole number as it is usually written: 017 would be a second name of the record 17."""
+    return text.isascii() and text.isdecimal() and not text.startswith("0") and len(text) < _LONGEST

@@ -35,6 +35,7 @@ from audits.split.manifest import (
     keyed,
 )
 from privctl.data.columns import USUAL, Columns
+from privctl.data.names import spelled_alike
 from privctl.data.places import holds_classes, require_inputs
 from privctl.data.recorded import data_digest
 from privctl.data.rows import is_json_lines, rows_of
@@ -114,6 +115,7 @@ def draw_split(request: SplitRequest) -> SplitManifest:
             group_by=request.group_by,
             groups=units if grouped else None,
             included_groups=included_units if grouped else None,
+            similar_names=_similar(request) if grouped else None,
         )
         manifest = replace(manifest, commitment=commitment_of(manifest))
         files[NAME].write_at(0, encode_manifest(manifest))
@@ -231,6 +233,11 @@ def _contents(request: SplitRequest) -> Iterator[tuple[bytes, bytes]]:
                 "lists"
             ) from None
         yield content, _unit(content, request, row.where)
+
+
+def _similar(request: SplitRequest) -> int:
+    """How many groups of the data have names spelled like another's."""
+    return spelled_alike({unit.decode() for _, unit in _contents(request)})
 
 
 def _unit(content: bytes, request: SplitRequest, where: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from audits.canaries.manifest import DataFile
 from audits.split.manifest import SplitManifest, Use, is_member, read_manifest
-from privctl.data.columns import name_of
+from privctl.data import users
 from privctl.data.packed import byte_lines
 from privctl.domain.errors import InputError
 from privctl.domain.shown import counted
@@ -166,21 +165,7 @@ def group_of(content: bytes, field: str, where: str) -> str:
         raise InputError(f"{where} is not UTF-8 text; give records as JSON in UTF-8") from None
     if not isinstance(fields, dict):
         raise InputError(f"{where} is not a JSON object; give records with a field {field!r}")
-    value = fields.get(field)
-    if isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[") and _is_list(value)):
-        raise InputError(
-            f"{where} has a list as {field!r}, and a record of several groups has no coin; give a string or "
-            "an integer, or split by another field"
-        )
-    return name_of(fields, field, where)
-
-
-def _is_list(text: str) -> bool:
-    """Whether ``text`` is a JSON array, as a table's cell that names several users holds it."""
-    try:
-        return isinstance(json.loads(text), list)
-    except (ValueError, RecursionError):
-        return False
+    return users.group_of(fields, field, where)
 
 
 def contents(path: Path) -> Iterator[tuple[int, bytes]]:

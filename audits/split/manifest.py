@@ -31,7 +31,7 @@ VERSION = 1
 KIND = "privctl-split"
 NAME, MEMBERS, NONMEMBERS, TRAIN = "manifest.json", "members.jsonl", "nonmembers.jsonl", "train.jsonl"
 KEY_BYTES = 32
-_OF_GROUPS = ("group_by", "groups", "included_groups")
+_OF_GROUPS = ("group_by", "groups", "included_groups", "similar_names")
 
 
 class Use(StrEnum):
@@ -49,7 +49,8 @@ class SplitManifest:
 
     ``train`` is what to train on where it holds more than the members; ``source`` are the data that were split. Where
     all records with one value of ``group_by`` share a coin, ``groups`` of them were drawn, and ``included_groups`` are
-    members.
+    members; of all groups of the data ``similar_names`` have names that only their spelling tells from another's, None
+    in older manifests.
     """
 
     version: int
@@ -65,6 +66,7 @@ class SplitManifest:
     group_by: str | None = None
     groups: int | None = None
     included_groups: int | None = None
+    similar_names: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -114,9 +116,9 @@ def encode_manifest(manifest: SplitManifest) -> bytes:
 
 
 def _body(manifest: SplitManifest) -> dict[str, Any]:
-    """Its fields, those of groups only where groups were drawn, so that other commitments are what they were."""
+    """Its fields, those of groups only as far as they are stated, so that other commitments are what they were."""
     body = encode_value(manifest)
-    return body if manifest.group_by is not None else {name: body[name] for name in body if name not in _OF_GROUPS}
+    return {name: value for name, value in body.items() if value is not None or name not in _OF_GROUPS}
 
 
 def read_manifest(path: Path) -> SplitManifest:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 
-from privctl.accounting.brackets import threshold_bracket
+from privctl.accounting.brackets import falling_bracket, threshold_bracket
 from privctl.domain.checks import at_least, fraction, positive
 from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, Status
 
@@ -77,11 +77,11 @@ def epsilon_at(delta: float, mu: float) -> float:
     """
     fraction("delta", delta)
     target = _log_below(delta)
-    if log_delta_above(0.0, mu) <= target:
+    if (above := log_delta_above(0.0, mu) - target) <= 0:
         return 0.0
     # Privacy loss is N(mu^2/2, mu^2): at this many deviations its tail alone is below delta.
     high = (mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))) * (1 + 2 * _QUOTIENT)
-    return threshold_bracket(lambda epsilon: log_delta_above(epsilon, mu) <= target, 0.0, high)[1]
+    return falling_bracket(lambda epsilon: log_delta_above(epsilon, mu) - target, 0.0, above, high)[1]
 
 
 def epsilon_floor_at(delta: float, mu: float) -> float:

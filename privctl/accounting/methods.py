@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from privctl.accounting import calibrate as calibration
 from privctl.accounting import composition, ledger, published, renyi
-from privctl.accounting.brackets import threshold_bracket
+from privctl.accounting.brackets import costly_root
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 
@@ -110,7 +110,7 @@ def _poisson_pld_noise(event: SampledGaussian, epsilon: float, delta: float) -> 
 
 
 def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
-    """The least noise multiplier with ``epsilon_of(noise) <= epsilon``, to 1e-6, by bisection over its logarithm.
+    """The least noise multiplier with ``epsilon_of(noise) <= epsilon``, to 1e-6, by secants over its logarithm.
 
     Raises ValueError where none between ``calibration.LEAST`` and ``calibration.MOST`` separates.
     """
@@ -119,10 +119,13 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
         raise ValueError(f"no noise multiplier up to {calibration.MOST:g} meets epsilon {epsilon}")
     if epsilon_of(math.exp(low)) <= epsilon:
         raise ValueError(f"epsilon {epsilon} is met with a noise multiplier below {calibration.LEAST}")
-    _, found = threshold_bracket(
-        lambda x: epsilon_of(math.exp(x)) <= epsilon, low, high, within=1e-6, start=0.0, stride=0.5
-    )
-    return math.exp(found)
+
+    def excess(x: float) -> float:
+        found = epsilon_of(math.exp(x))
+        # Where the quotient rounds to 1, the difference tells the side.
+        return math.log(found / epsilon) or found - epsilon if found > 0 else -math.inf
+
+    return math.exp(costly_root(excess, 0.0, low, high, tolerance=1e-6, stride=0.5))
 
 
 _naive = _by_theorem(composition.naive_epsilon, composition.naive_noise_multiplier)

@@ -39,6 +39,9 @@ _BLOCK = 1 << 19
 _GRADES = np.array([-64, -32, -16, -8, -4, -2, 0, 2, 4, 8, 16, 32, 64], dtype=np.float64)
 #: Components times nodes of one integral, beyond which a closed upper bound is used instead.
 _AFFORDABLE = 4_000_000
+#: Distance of a bell from the middle, in deviations, beyond which that bound is used, too: farther out the nodes of a
+#: panel are no longer told apart, and the integral misses the bell.
+_FARTHEST = 1e7
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -244,8 +247,8 @@ def log_moments(weights: Floats, shifts: Floats, sigma: float, orders: Sequence[
     ``weights`` (shape (n,), positive, sum 1) belong to ``shifts`` (shape (n,), equally spaced, ascending, from 0 on).
     The integrand is a sum of bells around alpha k, each multiplied by at most n^alpha between them (r <= n max); bells
     that even so are negligible are left out. Values near 0 are accurate relative to themselves. Where an order would
-    take too long, Minkowski's bound E[r^alpha]^(1/alpha) <= sum_k w_k exp((alpha - 1) k^2 / (2 sigma^2)), which is
-    above the value by at most alpha log n, is returned.
+    take too long, or bells lie too far apart for floats, Minkowski's bound E[r^alpha]^(1/alpha) <= sum_k w_k exp((alpha
+    - 1) k^2 / (2 sigma^2)), which is above the value by at most alpha log n, is returned.
 
     Raises ValueError for orders not above 1.
     """
@@ -264,6 +267,9 @@ def _log_moment_of_mixture(weights: Floats, scaled: Floats, order: float) -> flo
     if math.isinf(order):
         return math.inf
     many, logs = len(weights), np.log(weights)
+    closed = order * float(_log_sum(logs + (order - 1) / 2 * scaled**2))
+    if order * scaled[-1] > _FARTHEST:
+        return closed
     heights = order * logs + order * (order - 1) / 2 * scaled**2
     # The last term: moments near 1 count by their distance from 1, which goes with the square of the mass off 0.
     slack = (order + 1) * math.log(many) + 40 - 2 * math.log(min(1.0, float(weights[scaled > 0].sum())))
@@ -271,7 +277,7 @@ def _log_moment_of_mixture(weights: Floats, scaled: Floats, order: float) -> flo
     half = math.sqrt(2 * slack)
     length = min((len(bells) + 1) * 2 * half, order * scaled[-1] + 2 * half)
     if length * _NODES * many > _AFFORDABLE:
-        return order * float(_log_sum(logs + (order - 1) / 2 * scaled**2))
+        return closed
     z, dz = _panels(np.append(bells, 0.0), half, _kinks(scaled, weights))
     with np.errstate(divide="ignore"):
         log_mass = np.log(dz) - z * z / 2 - _HALF_LOG_2PI

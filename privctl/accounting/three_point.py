@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privctl.accounting.brackets import threshold_bracket
+from privctl.accounting.brackets import falling_bracket
 from privctl.domain.checks import at_least, fraction, probability
 
 Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -86,9 +86,9 @@ def epsilon_at(delta: float, loss: float, weight: float, steps: int) -> float:
 def smallest_epsilon(log_delta_of: Callable[[float], float], delta: float, most: float) -> float:
     """The smallest epsilon in [0, ``most``] whose delta is at most ``delta``, rounded up; that of ``most`` must be."""
     target = math.log(delta)
-    if log_delta_of(0.0) <= target:
+    if (above := log_delta_of(0.0) - target) <= 0:
         return 0.0
-    return threshold_bracket(lambda epsilon: log_delta_of(epsilon) <= target, 0.0, most, relative=1e-12)[1]
+    return falling_bracket(lambda epsilon: log_delta_of(epsilon) - target, 0.0, above, most, relative=1e-12)[1]
 
 
 def _check(loss: float, weight: float, steps: int) -> None:

@@ -71,10 +71,14 @@ class CountedData:
     def count(self, notify: Notify) -> int:
         """How many there are; raises as the reader of data does."""
         from privctl.data.columns import Columns
-        from privctl.data.count import count_examples
+        from privctl.data.count import count_examples, similar_names_at
+        from privctl.data.names import alike
 
         assert self.path is not None
-        size = count_examples(self.path, self.unit, Columns(text=self.text_column))
+        columns = Columns(text=self.text_column)
+        size = count_examples(self.path, self.unit, columns)
+        if self.unit is not None and (similar := similar_names_at(self.path, self.unit, columns)):
+            notify(alike(similar, self.unit))
         notify(f"{self.path} holds {counted(size, 'example')}")
         return size
 

@@ -84,7 +84,7 @@ def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
 
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
     from privctl.data.columns import Columns
-    from privctl.data.count import count_examples, possible_counts
+    from privctl.data.count import count_examples, possible_counts, similar_names_at
     from privctl.data.recorded import recorded_files
     from verify.data import DataAtHand, most_of, shared_of, stated, unit_of
     from verify.run import read
@@ -100,7 +100,8 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     examples = count_examples(data, unit, columns, most, shared)
     possible = None if most is None or shared is None else possible_counts(data, unit, columns, most, shared)
     digests = tuple(file.digest for file in recorded_files(data))
-    return DataAtHand(name=data.name, examples=examples, digests=digests, possible=possible)
+    similar = None if unit is None else similar_names_at(data, unit, columns, shared=shared is not None)
+    return DataAtHand(name=data.name, examples=examples, digests=digests, possible=possible, similar=similar)
 
 
 def _simulated(verification: Verification, seed: int, seconds: float, notify: Notify) -> Verification:

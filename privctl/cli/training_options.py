@@ -87,7 +87,9 @@ def training(command: Command) -> Command:
             click.option("--lora-rank", type=COUNT, help="Train only low-rank adapters of this rank (needs peft)."),
             click.option("--labels", help="Class names in order: a,b,c or a file with one per line."),
             click.option(
-                "--unit", help="Field that names a record's owner; all records of one owner are protected together."
+                "--unit",
+                help="Field that names a record's owner; all records of one owner are protected together. With "
+                "'fold(FIELD)' names may differ in case, spaces and Unicode form.",
             ),
             click.option(
                 "--long",

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from privctl.data.selection import select
+from privctl.data.sharing import Sharing
 from privctl.data.texts import TextRecord
-from privctl.data.users import Sharing
 from privctl.domain.errors import InputError
 from privctl.domain.shared_records import SharedRecords
 
 if TYPE_CHECKING:
-    from privctl.data.users import Flags
+    from privctl.data.sharing import Flags
 
 
 def bounded(records: Iterable[TextRecord], most: int) -> Iterator[TextRecord]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from privctl.data.names import field_of
 from privctl.domain.errors import InputError
 
 #: A conversation's messages -> its text, and where the last message begins in it.
@@ -86,7 +87,7 @@ class Columns:
 
     def wanted(self, unit: str | None = None) -> set[str]:
         """Every field that may be read of a record."""
-        units = () if unit is None else (unit,)
+        units = () if unit is None else (field_of(unit),)
         if self.named_pair is not None:
             return {*self.named_pair, *units}
         if self.problem is HeadKind.SPAN:
@@ -137,8 +138,15 @@ def require_columns(
             f"{where} has no column {columns.label_name!r} for the labels; its columns are {have}; name one with "
             "--label-column"
         )
-    if unit is not None and unit not in names:
-        raise InputError(f"{where} lacks {unit!r}, which was named to group its records; its columns are {have}")
+    require_unit(names, where, unit)
+
+
+def require_unit(names: Collection[str], where: str, unit: str | None) -> None:
+    """Raise InputError where a table of these columns lacks the one whose values ``unit`` names."""
+    if unit is not None and (field := field_of(unit)) not in names:
+        raise InputError(
+            f"{where} lacks {field!r}, which was named to group its records; its columns are {listed(names)}"
+        )
 
 
 def text_of(data: Mapping[str, Any], where: str, columns: Columns | None = None) -> Passage:

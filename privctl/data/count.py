@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 from privctl.data.bounded import bounded
 from privctl.data.columns import USUAL, Columns
 from privctl.data.images import count_images, holds_tables
+from privctl.data.names import spelled_alike
 from privctl.data.places import holds_classes
 from privctl.data.rows import column_names, image_columns
 from privctl.data.selection import greedy, most_possible, select
 from privctl.data.several import DataPath, paths_of
+from privctl.data.sharing import Sharing
 from privctl.data.sounds import listed_sounds, lists_sounds
-from privctl.data.texts import iter_texts
-from privctl.data.users import Sharing
+from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.shared_records import SharedRecords
 
 
@@ -49,6 +51,16 @@ def count_examples(
 def sharing_of(path: DataPath, unit: str | None, columns: Columns = USUAL) -> Sharing:
     """Which users, in the field ``unit``, the records at ``path`` name. Raises as ``iter_texts`` does."""
     return Sharing.of(record.users for record in iter_texts(path, unit=unit, columns=columns, shared=True))
+
+
+def similar_names(records: Iterable[TextRecord]) -> int:
+    """How many users of ``records`` have names that are spelled like another's (``names.spelled_alike``)."""
+    return spelled_alike({name for record in records for name in (record.users or (record.unit or "",))})
+
+
+def similar_names_at(path: DataPath, unit: str, columns: Columns = USUAL, *, shared: bool = False) -> int:
+    """As ``similar_names``, of all records at ``path``. Raises as ``iter_texts`` does."""
+    return similar_names(iter_texts(path, unit=unit, columns=columns, shared=shared))
 
 
 def possible_counts(

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from privctl.data.annotated import require_annotated
 from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
-from privctl.data.columns import ANNOTATED, Columns, SameForm, kind_of, listed, require_columns
+from privctl.data.columns import ANNOTATED, Columns, SameForm, kind_of, require_columns, require_unit
 from privctl.data.packed import LONGEST_LINE, byte_blocks, byte_lines, opens_array, suffix_of
 from privctl.data.places import ARROW, LINES, PARQUET, STDIN, TABLES, TEXT, data_files, shown
 from privctl.data.several import DataPath, SeveralPaths
@@ -184,10 +184,7 @@ def _require(
         require_columns(names, where, columns, labelled=labelled, unit=unit)
         return
     require_annotated(names, where, columns)
-    if unit is not None and unit not in names:
-        raise InputError(
-            f"{where} lacks {unit!r}, which was named to group its records; its columns are {listed(names)}"
-        )
+    require_unit(names, where, unit)
 
 
 def _suffix(file: Path, otherwise: str | None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.data.users import Sharing
+from privctl.data.sharing import Sharing
 from privctl.domain.errors import InputError
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.shown import counted
@@ -19,7 +19,7 @@ from privctl.domain.shown import counted
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from privctl.data.users import Flags
+    from privctl.data.sharing import Flags
 
 #: Records in dispute up to which an integer program is solved, and the nodes of its search tree.
 _PROGRAM, _NODES = 4000, 200

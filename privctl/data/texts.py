@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from privctl.data.annotated import annotated
-from privctl.data.columns import ANNOTATED, USUAL, Columns, label_of, name_of, split_pair, text_of
+from privctl.data.columns import ANNOTATED, USUAL, Columns, label_of, split_pair, text_of
 from privctl.data.rows import Row, Stretch, column_names, rows_of, rows_of_share
 from privctl.data.several import DataPath
 from privctl.data.shares import FileShare
-from privctl.data.users import require_one_user, users_of
+from privctl.data.users import user_of, users_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +104,7 @@ def _record(row: Row, columns: Columns, labelled: bool, unit: str | None, shared
     if unit is not None and shared:
         users = users_of(row.fields, unit, row.where)
     elif unit is not None:
-        require_one_user(row.fields, unit, row.where)
-        owner = name_of(row.fields, unit, row.where)
+        owner = user_of(row.fields, unit, row.where)
     return TextRecord(
         stretch=row.stretch,
         text=passage.text,

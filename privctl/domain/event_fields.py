@@ -50,6 +50,8 @@ NotNegatives = Annotated[tuple[float, ...], _each(_not_negative)]
 StatedNeighbours = Annotated[Adjacency, _stated]
 #: How many times a step happens.
 Steps = Annotated[int, count]
+#: How many examples there are, or a batch holds.
+Examples = Annotated[int, count]
 
 
 @cache

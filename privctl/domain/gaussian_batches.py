@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
-from privctl.domain.event_fields import Chance, Positive, Several, StatedNeighbours, Steps
+from privctl.domain.event_fields import Chance, Examples, Positive, Several, StatedNeighbours, Steps
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import COUNT, IN_GROUP
 
@@ -119,8 +119,8 @@ class TruncatedGaussian(SampledEvent):
     )
 
     noise_multiplier: Positive
-    largest_batch: Several
-    examples: Several
+    largest_batch: Examples
+    examples: Examples
     sample_rate: Chance
     steps: Steps = 1
 
@@ -155,7 +155,7 @@ class RedrawnGaussian(Event):
     contribution = "one example changes what noise is added to by the clip norm at most, each time that it is drawn"
 
     noise_multiplier: Positive
-    examples: Several
+    examples: Examples
     draws: Several
     steps: Steps = 1
     neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE

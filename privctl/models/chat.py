@@ -10,7 +10,8 @@ from typing import Any
 from privctl.data.columns import Chat, Passage
 from privctl.domain.errors import InputError
 from privctl.models.guard.templates import render
-from privctl.models.language import quiet_transformers, read_tokenizer, tokenizer_folder
+from privctl.models.language import read_tokenizer, tokenizer_folder
+from privctl.models.quiet import quiet_transformers
 
 #: Characters that a template may make of one conversation, and of each of its own.
 _LONGEST, _GROWTH = 1 << 20, 100

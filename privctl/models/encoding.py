@@ -15,7 +15,7 @@ from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
 from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
-from privctl.models.language import quiet_transformers
+from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.units import content_key
 
 #: Records tokenised at once, and the characters at which there are enough of them.

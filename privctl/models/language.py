@@ -5,12 +5,8 @@ Nothing is fetched, no code that comes with a model is run, and only safetensors
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +31,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
-from transformers.utils import logging as _logging
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import adapter_at, on_base, trained_classes
@@ -45,11 +40,11 @@ from privctl.models.guard.loading import as_folder, check_alone, check_size, che
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
 from privctl.models.misfits import TensorMismatch, of_body, refuse, without_heads
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import check_text_alone
 from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint
 
 #: transformers types some of what is used here loosely.
-_chatter: Any = _logging
 
 CONFIG_NAME = "config.json"
 #: Any one of these makes a folder hold a tokenizer.
@@ -251,22 +246,6 @@ def choose_device(name: str | None) -> torch.device:
     if device.type == "meta":
         raise CommandError("--device meta holds no numbers; use cpu, or cuda where PyTorch sees a GPU")
     return device
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' progress bars and warnings off the streams while the block runs."""
-    verbosity, bars = _chatter.get_verbosity(), _chatter.is_progress_bar_enabled()
-    _chatter.set_verbosity(logging.CRITICAL)
-    _chatter.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        _chatter.set_verbosity(verbosity)
-        if bars:
-            _chatter.enable_progress_bar()
 
 
 def read_config(folder: Path, path: Path) -> Any:

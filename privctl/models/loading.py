@@ -25,7 +25,6 @@ from privctl.models.language import (
     ModelClass,
     check_kind,
     pad_of,
-    quiet_transformers,
     read_config,
     read_network,
     read_tokenizer,
@@ -37,6 +36,7 @@ from privctl.models.misfits import TensorMismatch, of_body, refuse
 from privctl.models.normalisation import BATCH_NORM, FROZEN, checked_batch_norms, convert_batch_norms, freeze
 from privctl.models.pairs import decoder_start
 from privctl.models.purpose import checked_problem, task_named
+from privctl.models.quiet import quiet_transformers
 from privctl.models.sounds import SoundFacts, sound_facts
 from privctl.models.unfilled import without_parameters
 from privctl.models.vocabulary import Vocabulary

@@ -17,7 +17,7 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy
 from privctl.models.corpora import IN_MEMORY, Corpus, Encoded, EncodedRecord, Shelf
 from privctl.models.encoding import TextFacts, TextOptions, length_limit
-from privctl.models.language import quiet_transformers
+from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import evaluation_mode
 from privctl.models.tasks.units import content_key
 

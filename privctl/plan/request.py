@@ -21,6 +21,9 @@ _WARNINGS = (
     "a plan, not a run: it holds for a training that does exactly what the mechanism says",
     "bounds are for real arithmetic; the report of a run adds what floating-point noise costs on its model",
 )
+_BEYOND_FLOATS = (
+    "the mechanism's numbers are so small or so large that floats cannot hold what follows from them; give others"
+)
 #: Option -> its flag, where that is not its name.
 _FLAGS = {"methods": "--method", "priors": "--prior", "records": "--record"}
 _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
@@ -54,17 +57,20 @@ def planner_of(options: Mapping[str, Any], given: Container[str], note: Notify) 
     CommandError for what only computing shows.
     """
     _check_accepted(options, given)
+    names: Container[str] = () if options["ledger"] else options  # the numbers of a ledger are no options
 
     def compute(plan: _Planner) -> BudgetPlan:
         try:
             return plan()
         except ValueError as error:
-            raise CommandError(flagged(str(error), options)) from None
+            raise CommandError(flagged(str(error), names)) from None
+        except ArithmeticError:
+            raise CommandError(_BEYOND_FLOATS) from None
 
     try:
         return partial(compute, _planner(options, note))
     except ValueError as error:
-        raise CommandError(flagged(str(error), options)) from None
+        raise CommandError(flagged(str(error), names)) from None
 
 
 def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], place: Path) -> PrivacyReport:

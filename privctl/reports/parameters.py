@@ -116,6 +116,7 @@ class TrainingParameters:
 
     ``batch_size`` is the expected one, ``sample_rate`` the chance that a step draws an example. ``updates`` were made,
     ``steps_begun`` were begun and count as spent. ``history`` holds the measures of each epoch by name.
+    ``similar_names`` is how many users have names that only their spelling tells from another's, None in older reports.
     """
 
     method: str | None = None
@@ -143,6 +144,7 @@ class TrainingParameters:
     delta: float | None = None
     data: str | None = None
     unit: str | None = None
+    similar_names: int | None = None
     max_records_per_user: int | None = None
     records_per_draw: int | None = None
     shared_records: str | None = None
@@ -368,6 +370,7 @@ class AuditParameters:
     split_records: int | None = None
     split_groups: int | None = None
     group_by: str | None = None
+    similar_names: int | None = None
     grouped_records: Mapping[str, int] | None = None
     canary_groups: int | None = None
     canary_exact_groups: int | None = None

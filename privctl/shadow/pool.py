@@ -20,9 +20,10 @@ from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.chat import chat_of
 from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, TaskName
-from privctl.models.language import quiet_transformers, read_config
+from privctl.models.language import read_config
 from privctl.models.loading import CLASSIFICATION, LABELLED, TrainingModel, known_labels, load_for_training
 from privctl.models.purpose import problem_of
+from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from privctl.accounting.brackets import costly_root, falling_root, threshold_bracket
+from privctl.accounting.brackets import costly_root, falling_bracket, falling_root, threshold_bracket
 
 Finder = Callable[[Callable[[float], float]], float]
 FALLING: dict[str, Callable[[float], float]] = {
@@ -20,6 +20,7 @@ FALLING: dict[str, Callable[[float], float]] = {
 FINDERS: dict[str, tuple[Finder, float]] = {
     "falling": (lambda f: falling_root(f, 0.5, f(0.5), 50, f(50), close=1e-9), 1e-8),
     "beyond": (lambda f: falling_root(f, 0.5, f(0.5), 50, f(50), close=1e-6, beyond=1e-6), 1e-5),
+    "bracket": (lambda f: falling_bracket(f, 0.5, f(0.5), 50, relative=1e-9)[1], 1e-8),
     "costly": (lambda f: costly_root(f, 20, 0.01, 1e3, tolerance=1e-5, stride=0.5), 1e-5),
 }
 
@@ -43,6 +44,26 @@ def test_a_costly_root_takes_few_calls() -> None:
 
     costly_root(value, 3.0, 0.01, 1e3, tolerance=1e-5, stride=0.5)
     assert len(asked) <= 10
+
+
+@pytest.mark.parametrize("name", ["straight", "power", "infinite"])
+@pytest.mark.parametrize("finder", ["falling", "bracket"])
+def test_a_smooth_root_takes_half_the_calls_of_halving(finder: str, name: str) -> None:
+    asked: list[float] = []
+
+    def value(x: float) -> float:
+        asked.append(x)
+        return FALLING[name](x)
+
+    FINDERS[finder][0](value)
+    assert len(asked) <= 20  # halving takes 36
+
+
+@pytest.mark.parametrize("name", FALLING)
+def test_a_bracket_ends_between_neighbouring_floats(name: str) -> None:
+    low, high = falling_bracket(FALLING[name], 0.5, FALLING[name](0.5), 50.0)
+    assert math.nextafter(low, math.inf) == high
+    assert FALLING[name](low) > 0 >= FALLING[name](high)
 
 
 def test_halving_ends_between_neighbouring_floats() -> None:

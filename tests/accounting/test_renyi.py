@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from privctl.accounting.gaussian import epsilon_at as exact_gaussian
+from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.renyi import ORDERS, epsilon_at, ledger_epsilon, renyi
 from privctl.domain.events import (
     Batches,
@@ -235,6 +236,16 @@ def test_hostile_parameters(q: float, scale: float) -> None:
             found, _ = epsilon_at(orders, values, 1e-300)
             assert found >= 0
             assert q > 0 or found == 0
+
+
+@pytest.mark.parametrize("sigma", [1e-6, 1e-12, 1e-14, 1e-17, 1e-100])
+def test_bells_too_far_apart_for_floats_are_not_missed(sigma: float) -> None:
+    orders = [1.1, 2.0, 9.5, 1024.0]
+    found = renyi(sampled(sigma, 0.001), orders)
+    least = [a / (a - 1) * math.log(0.001) + a / 2 / sigma / sigma for a in orders]  # of the record's own bell
+    assert (found >= np.array(least) * (1 - 1e-9)).all()
+    whole = Ledger(events=(sampled(sigma, 0.001, 20_000_000),))
+    assert epsilon_bound(whole, 1e-6) > 1e10
 
 
 def test_more_noise_more_sampling_more_steps() -> None:

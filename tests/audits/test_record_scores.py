@@ -108,6 +108,7 @@ FOUR = "id,score,member\na,1,1\nb,2,0\nc,3,1\nd,4,0\n"
         ("s.csv", "", "has no column 'id'"),
         ("s.csv", FOUR + "a,5,1\n", "line 6 scores the record 'a' again, after line 2"),
         ("s.csv", FOUR + "e,nan,1\n", "line 6 has 'nan' as score; expected a finite number"),
+        ("s.csv", FOUR + "e,1_0,1\n", "line 6 has '1_0' as score; expected a finite number"),
         ("s.csv", FOUR + "e,inf,1\n", "line 6 has 'inf' as score"),
         ("s.csv", FOUR + "e,high,1\n", "line 6 has 'high' as score"),
         ("s.csv", FOUR + "e,5,2\n", "line 6 has '2' as member; expected 1 or 0, true or false"),

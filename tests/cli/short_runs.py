@@ -15,7 +15,7 @@ from tests.models.tasks.small import architecture, words
 
 def prepared(place: Path, count: int) -> Path:
     """``place`` with ``start``, a GPT-2 with a tokenizer, and ``count`` records in ``train.jsonl``."""
-    architecture(place / "start", "gpt2")
+    architecture(place / "start", "gpt2", n_layer=1)
     words().tokenizer.save_pretrained(place / "start")
     texts(place / "train.jsonl", count)
     return place
@@ -29,7 +29,8 @@ def texts(path: Path, count: int, who: str = "cat") -> None:
 def dp_sgd(place: Path, output: Path, *more: str) -> list[str]:
     """``retrain dp-sgd`` on what is ``prepared`` in ``place``."""
     data = str(place / "train.jsonl")
-    return ["retrain", "dp-sgd", str(place / "start"), "--data", data, "-o", str(output), *more]
+    usual = ["--data", data, "-o", str(output), "--micro-tokens", "160"]
+    return ["retrain", "dp-sgd", str(place / "start"), *usual, *more]
 
 
 def half_the_noise(report: Any) -> None:

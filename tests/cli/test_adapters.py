@@ -30,7 +30,7 @@ WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base, an adapter on it as peft writes them, and texts."""
     folder = tmp_path_factory.mktemp("adapters")
-    base = architecture(folder / "base", "gpt2")
+    base = architecture(folder / "base", "gpt2", n_layer=1)
     torch.manual_seed(0)
     auto = transformers.AutoModelForCausalLM
     auto.from_config(transformers.AutoConfig.from_pretrained(base)).save_pretrained(base)
@@ -147,7 +147,7 @@ def test_settings_that_are_refused(
 
 
 def test_an_adapter_of_another_base_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = architecture(folder / "wide", "gpt2", n_embd=32)
+    other = architecture(folder / "wide", "gpt2", n_layer=1, n_embd=32)
     transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(other)).save_pretrained(other)
     words().tokenizer.save_pretrained(other)
     assert run(["audit", "adapter", "--base", "wide", *AUDIT]) == 3
@@ -190,7 +190,10 @@ def labelled(path: Path, classes: int) -> Path:
     return path
 
 
-TRAIN = ("--data", "train.jsonl", "--held-out", "other.jsonl", "--batch-size", "8", "--epochs", "1", "--device", "cpu")
+TRAIN = (
+    *("--data", "train.jsonl", "--held-out", "other.jsonl", "--batch-size", "8", "--epochs", "1"),
+    *("--micro-tokens", "160", "--device", "cpu"),
+)
 DP = ("dp-sgd", "--epsilon", "8", "--optimizer", "sgd", "--learning-rate", "0.1")
 FERRET = ("ferret", "--epsilon", "8", "--release", "gaussian", "--fire-probability", "0.9", "--learning-rate", "0.1")
 DPQUANT = ("dpquant", *DP[1:], "--format", "luq-fp4", "--layers", "random")

@@ -127,6 +127,8 @@ def test_a_stopped_run_goes_on_and_a_lost_step_counts(
     parameters = read_report(tmp_path / "out.report.json").parameters
     assert (parameters["steps_begun"], parameters["public_seed"]) == (3, seed)
     assert parameters["updates"] < 3
+    found = verify(tmp_path / "out.report.json", read_report(tmp_path / "out.report.json"))
+    assert any("are to the last bit what the first ones become" in each.reason for each in found.verdicts)
 
 
 def test_a_search_releases_its_best_run(

@@ -190,7 +190,10 @@ def smaller(words: list[str]) -> list[str]:
         return [*found, "--seconds", "0.1"]
     if "--search" in words:
         return [*found, *FEW, "--dry-run"]  # ``tests/cli/test_search_runs.py`` makes the runs
-    return [*found, *FEW] if words[0] in ("retrain", "shadow") and "--replay" not in words else found
+    if words[0] not in ("retrain", "shadow") or "--replay" in words:
+        return found
+    timed = {"--epochs", "--steps", "--secrets"} & set(words)
+    return [*found, *FEW, *(() if timed else ("--epochs", "1"))]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

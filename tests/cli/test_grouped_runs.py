@@ -19,19 +19,20 @@ from privctl.data.rows import Stretch
 from privctl.data.texts import TextRecord
 from privctl.domain.events import Batches, GroupGaussian, LaplaceNoise, Ledger, SampledGaussian
 from privctl.domain.groups import of_group
+from privctl.domain.guarantee import AssumptionState
 from privctl.reports.files import read_report
 from tests.models.tasks.small import architecture, words
 
 #: Records of each of ten users, of whom one has more than three.
 HAS = [1, 2, 3, 1, 2, 3, 1, 2, 3, 9]
 MOST, KEPT, STEPS = 3, 21, 6
-OPTIONS = ["--batch-size", "3", "--steps", str(STEPS), "--device", "cpu", "--unit", "who"]
+OPTIONS = ["--batch-size", "3", "--steps", str(STEPS), "--micro-tokens", "160", "--device", "cpu", "--unit", "who"]
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("grouped")
-    architecture(place / "start", "gpt2")
+    architecture(place / "start", "gpt2", n_layer=1)
     words().tokenizer.save_pretrained(place / "start")
     owners = [who for turn in range(max(HAS)) for who, count in enumerate(HAS) if turn < count]
     lines = [
@@ -158,6 +159,81 @@ def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.Capt
     place = trained.with_name("forged.report.json")
     place.write_text(json.dumps(report))
     assert run(["verify", str(place), "-q"]) == 1
+    capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def spelled(start: Path) -> Path:
+    """A run whose users 0 and 1 are called Ann and ann."""
+    data = start / "spelled.jsonl"
+    records = [json.loads(line) for line in (start / "train.jsonl").read_text().splitlines()]
+    for each in records:
+        each["who"] = {0: "Ann", 1: "ann"}.get(each["who"], f"user {each['who']}")
+    data.write_text("\n".join(map(json.dumps, records)))
+    options = [*OPTIONS, "--noise-multiplier", "1", "-q"]
+    model, output = str(start / "start"), str(start / "alike")
+    assert run(["retrain", "dp-sgd", model, "--data", str(data), "-o", output, *options]) == 0
+    return start / "alike.report.json"
+
+
+def test_users_spelled_alike_are_told_and_assumed(spelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report, data = read_report(spelled), str(spelled.with_name("spelled.jsonl"))
+    assert (report.parameters["examples"], report.parameters["similar_names"]) == (10, 2)
+    assert any("say so by fold(who) in place of who" in warning for warning in report.warnings)
+    guarantee = report.guarantees[0]
+    (names,) = (a for a in guarantee.assumptions if a.name == "names of users")
+    assert names.state is AssumptionState.ASSERTED
+    assert names.statement.startswith("2 names in 'who' that differ from another's only in case")
+    assert run(["verify", str(spelled), "-q", "--data", data]) == 0
+    folded = [*OPTIONS[:-1], "fold(who)", "--noise-multiplier", "1", "-q"]
+    model, output = str(spelled.with_name("start")), spelled.with_name("one")
+    assert run(["retrain", "dp-sgd", model, "--data", data, "-o", str(output), *folded]) == 0
+    one = read_report(spelled.with_name("one.report.json"))
+    assert (one.parameters["examples"], one.parameters["similar_names"]) == (9, 0)
+    assert "names of users" not in {a.name for a in one.guarantees[0].assumptions}
+    assert run(["verify", str(spelled.with_name("one.report.json")), "-q", "--data", data]) == 0
+    capsys.readouterr()
+
+
+def _without_assumption(report: Any) -> None:
+    for guarantee in report["guarantees"]:
+        guarantee["assumptions"] = [a for a in guarantee["assumptions"] if a["name"] != "names of users"]
+
+
+def _no_names(report: Any, number: int | None) -> None:
+    _without_assumption(report)
+    report["parameters"]["similar_names"] = number
+    if number is None:
+        del report["parameters"]["similar_names"]
+
+
+def _enforced(report: Any) -> None:
+    for each in report["guarantees"][0]["assumptions"]:
+        if each["name"] == "names of users":
+            each["state"] = "enforced"
+
+
+@pytest.mark.forged("users who may be the same are hidden")
+@pytest.mark.parametrize(
+    ("edit", "code", "with_data"),
+    [
+        (_without_assumption, 1, 1),
+        (_enforced, 1, 1),
+        (_in_statement("names of users", "2 names", "0 names"), 1, 1),
+        (lambda report: report["parameters"].update(similar_names=1), 1, 1),
+        (lambda report: _no_names(report, 0), 0, 1),  # consistent with itself: only the data tell
+        (lambda report: _no_names(report, None), 0, 3),  # as older versions wrote
+    ],
+)
+def test_hidden_spellings_are_found(
+    spelled: Path, edit: Callable[[Any], None], code: int, with_data: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = json.loads(spelled.read_text())
+    edit(report)
+    place = spelled.with_name("forged.report.json")
+    place.write_text(json.dumps(report))
+    assert run(["verify", str(place), "-q"]) == code
+    assert run(["verify", str(place), "-q", "--data", str(spelled.with_name("spelled.jsonl"))]) == with_data
     capsys.readouterr()
 
 

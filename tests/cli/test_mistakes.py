@@ -43,7 +43,7 @@ def lines(path: Path, records: list[Any]) -> None:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, adapters that are not right, and data in the forms people have."""
     folder = tmp_path_factory.mktemp("mistakes")
-    base = architecture(folder / "base", "gpt2")
+    base = architecture(folder / "base", "gpt2", n_layer=1)
     torch.manual_seed(0)
     network = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(base))
     network.save_pretrained(base)
@@ -131,7 +131,6 @@ MISTAKES = [
     (["secrets", "scan", "chat.jsonl", "--by", "user", "-o", "s.jsonl"], 3, "user"),
     ([*TRAIN, "--data", "train.jsonl", "--fsdp"], 2, "torchrun"),
     ([*TRAIN, "--data", "train.jsonl", "--fsdp", "--dry-run"], 2, "remove --fsdp"),
-    ([*TRAIN, "--data", "train.jsonl", "--fsdp", "--gradient-canaries", "4"], 2, "remove one"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "train.jsonl"], 2, "not trained on"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "base/../train.jsonl"], 2, "not trained on"),
     ([*TRAIN, "--data", "train.jsonl", "--data", "train.jsonl"], 2, "twice"),

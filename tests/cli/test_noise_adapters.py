@@ -25,7 +25,7 @@ transformers = pytest.importorskip("transformers")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base and an adapter on it, as peft writes them."""
     folder = tmp_path_factory.mktemp("adapters")
-    base = architecture(folder / "base", "gpt2")
+    base = architecture(folder / "base", "gpt2", n_layer=1)
     torch.manual_seed(0)
     transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(base)).save_pretrained(base)
     network = transformers.AutoModelForCausalLM.from_pretrained(base)

@@ -26,14 +26,14 @@ from privctl.train.state.fingerprint import difference
 from privctl.train.steps.gradient_noise import CipherNoise
 from tests.models.tasks.small import architecture, words
 
-CALL = {"--noise-multiplier": "1", "--batch-size": "12", "--epochs": "2", "--device": "cpu"}
+CALL = {"--noise-multiplier": "1", "--batch-size": "12", "--epochs": "2", "--micro-tokens": "160", "--device": "cpu"}
 
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model to start from, data, and the state of a run that ended after its first step."""
     place = tmp_path_factory.mktemp("interrupted")
-    architecture(place / "start", "gpt2")
+    architecture(place / "start", "gpt2", n_layer=1)
     words().tokenizer.save_pretrained(place / "start")
     lines = [json.dumps({"text": f"the cat sat on the {('mat', 'dog')[i % 2]}", "who": str(i)}) for i in range(60)]
     (place / "train.jsonl").write_text("\n".join(lines))
@@ -58,6 +58,7 @@ def request_in(place: Path) -> RetrainRequest:
         output=place / "out",
         batch_size=12,
         epochs=2.0,
+        micro_tokens=160,
         device="cpu",
     )
 

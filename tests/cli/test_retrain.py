@@ -45,7 +45,7 @@ def data(tmp_path: Path) -> Path:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model after plain training on the usual records, with its report beside it; it must not be changed."""
     folder = tmp_path_factory.mktemp("trained")
-    start = architecture(folder / "start", "gpt2")
+    start = architecture(folder / "start", "gpt2", n_layer=1)
     small.words().tokenizer.save_pretrained(start)
     assert retrain("plain", start, records(folder), folder / "plain") == 0
     return folder / "plain"
@@ -170,7 +170,7 @@ def test_the_unit_is_whom_the_records_belong_to(start: Path, data: Path, tmp_pat
 
 
 def test_a_vocabulary_from_the_data_voids_the_guarantee(data: Path, tmp_path: Path) -> None:
-    bare = architecture(tmp_path / "bare", "gpt2")
+    bare = architecture(tmp_path / "bare", "gpt2", n_layer=1)
     assert retrain("dp-sgd", bare, data, tmp_path / "a", "--epsilon", "3", "--vocabulary", "private") == 0
     assert report_of(tmp_path / "a").guarantees[0].status is Status.VOID
     public = tmp_path / "words.txt"

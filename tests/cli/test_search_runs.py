@@ -223,7 +223,7 @@ def test_no_run_is_an_outcome_too(
     _draws(monkeypatch, 0)
     assert run(call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH, "--runs-law", "poisson")) == 3
     assert "drew no run, as its poisson law does with chance 0.05; so there is no model" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["out.searches"]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_search_in_which_every_run_diverges_comes_to_its_end(
     said = capsys.readouterr().err
     assert "run 3 loses: parameter 'w' holds NaN" in said
     assert "every run of the search diverged, so there is no model" in said
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["out.searches"]
 
 
 @pytest.mark.slow
@@ -319,3 +319,49 @@ def test_other_weights_between_two_runs_are_refused(
     save_file({"w": np.ones(2, np.float32)}, weights)
     assert run([*asked, "--resume"]) == 2
     assert "was begun from other weights than MODEL now holds" in capsys.readouterr().err
+
+
+def test_a_search_that_was_thrown_away_is_counted(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _draws(monkeypatch, 1)
+    asked = [*call(start, tmp_path / "out", "--epsilon", "8", *SEARCH), "-q"]
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "run", killed)
+        assert run(asked) == 130
+    shutil.rmtree(tmp_path / "out.search")
+    capsys.readouterr()
+    assert run(asked) == 0
+    place = tmp_path / "out.report.json"
+    report = read_report(place)
+    assert report.parameters["search"]["earlier"] == 1
+    assert any("1 earlier search of these data for this output began before" in each for each in report.warnings)
+    (premise,) = (a for a in report.guarantees[0].assumptions if a.name == "earlier searches")
+    assert premise.statement.startswith("what 1 earlier searches of these data")
+    assert run(["verify", str(place), "-q"]) == 0
+    written = place.read_text()
+    for hide in (_no_assumption, _none_before, _enforced_before):
+        forged = json.loads(written)
+        hide(forged)
+        other = tmp_path / "forged.report.json"
+        other.write_text(json.dumps(forged))
+        assert run(["verify", str(other), "-q"]) == 1, hide
+
+
+def _no_assumption(report: Any) -> None:
+    for guarantee in report["guarantees"]:
+        guarantee["assumptions"] = [a for a in guarantee["assumptions"] if a["name"] != "earlier searches"]
+
+
+def _none_before(report: Any) -> None:
+    report["parameters"]["search"]["earlier"] = 0
+
+
+def _enforced_before(report: Any) -> None:
+    for each in report["guarantees"][0]["assumptions"]:
+        if each["name"] == "earlier searches":
+            each["state"] = "enforced"

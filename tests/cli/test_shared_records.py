@@ -31,7 +31,7 @@ UNIT = "all records that name one user in 'people'"
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("shared")
-    architecture(place / "start", "gpt2")
+    architecture(place / "start", "gpt2", n_layer=1)
     words().tokenizer.save_pretrained(place / "start")
     lines = []
     for i in range(MAILS):

@@ -109,9 +109,9 @@ def test_images_are_joined(tmp_path: Path) -> None:
 def test_a_training_records_each_and_verify_checks_each(
     three: SeveralPaths, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words().tokenizer.save_pretrained(architecture(Path("start"), "gpt2"))
+    words().tokenizer.save_pretrained(architecture(Path("start"), "gpt2", n_layer=1))
     data = [part for path in three.paths for part in ("--data", str(path))]
-    few = ["--epsilon", "8", "--epochs", "1", "--batch-size", "8", "--device", "cpu", "-q"]
+    few = ["--epsilon", "8", "--epochs", "1", "--batch-size", "8", "--micro-tokens", "160", "--device", "cpu", "-q"]
     few += ["--held-out", str(same_records(Path("b.jsonl")))]
     assert run(["retrain", "dp-sgd", "start", *data, *few, "-o", "out"]) == 0
     report = read_report(Path("out.report.json"))

@@ -17,8 +17,8 @@ from privctl.data.columns import USUAL
 from privctl.data.count import count_examples, possible_counts
 from privctl.data.rows import Stretch
 from privctl.data.selection import first_records, greedy, most_possible, most_records, select
+from privctl.data.sharing import Sharing
 from privctl.data.texts import TextRecord, iter_texts
-from privctl.data.users import Sharing
 from privctl.domain.errors import InputError
 from privctl.domain.shared_records import SharedRecords
 

@@ -36,14 +36,14 @@ def _make(folder: Path) -> None:
     release = folder / "release"
     release.mkdir()
     train, held_out = _data(folder / "train.jsonl", 0), _data(folder / "held-out.jsonl", 1)
-    start = architecture(folder / "start", "gpt2")
+    start = architecture(folder / "start", "gpt2", n_layer=1)
     words().tokenizer.save_pretrained(start)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "urandom", random.Random(0).randbytes)
-            common = ["--data", train, "--batch-size", "40", "--device", "cpu", "-q"]
+            common = ["--data", train, "--batch-size", "40", "--micro-tokens", "640", "--device", "cpu", "-q"]
             _done("retrain", "dp-sgd", start, *common, "--epochs", "1", "--epsilon", "3", "-o", release / "model")
         _done("retrain", "clipped", start, *common, "--epochs", "8", "--learning-rate", "0.02",
               "--clip-norm", "10", "-o", release / "clipped")  # fmt: skip

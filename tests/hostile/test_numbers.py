@@ -107,6 +107,46 @@ def test_report(
         assert answers(path, data, values, call, capsys) >= 9
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "tree-gaussian", "noise_multiplier": 1e-300, "leaves": 8, "steps": 16},
+        {"type": "sampled-gaussian", "noise_multiplier": 1e-100, "sample_rate": 0.1},
+        {"type": "sampled-gaussian", "noise_multiplier": 5e-324, "sample_rate": 0.1},
+        {"type": "redrawn-gaussian", "noise_multiplier": 1e300, "examples": 10, "draws": 5},
+        {"type": "redrawn-gaussian", "noise_multiplier": 1e308, "examples": 10, "draws": 5},
+        {
+            "type": "truncated-gaussian",
+            "noise_multiplier": 1,
+            "examples": 10**23,
+            "largest_batch": 5,
+            "sample_rate": 0.1,
+        },
+        {"type": "approximate-dp", "epsilon": 1e300, "delta": 1e-7},
+        {"type": "exponential", "epsilon": 5e-324},
+        {"type": "exponential", "epsilon": 1e308},
+        {"type": "zcdp", "rho": 1e308, "steps": 2},
+        {"type": "group-gaussian", "noise_multiplier": 1e-200, "group_size": 2},
+        {"type": "best-of-runs", "noise_multiplier": 1e-200, "mean_runs": 3},
+        {"type": "replace-one-gaussian", "noise_multiplier": 1e-200, "sample_rate": 0.1},
+    ],
+    ids=lambda event: f"{event['type']} {min(map(str, event.values()))}",
+)
+def test_a_ledger_of_numbers_that_no_mechanism_has(
+    tmp_path: Path, event: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ledger.json"
+    path.write_text(json.dumps([event]))
+    code = run(["account", "--ledger", str(path), "--delta", "1e-6", "--json", "-q"])
+    said = capsys.readouterr()
+    assert code in (0, 2, 3), said.err
+    for word in ("internal error", "NaN", "zero-size", "Warning", "--rho"):
+        assert word not in said.err
+    # Where there is an answer, so little noise gives none that says something.
+    found = [each["epsilon"] for each in json.loads(said.out)["guarantees"]] if code == 0 else []
+    assert all(epsilon is None or epsilon > 1e10 for epsilon in found)
+
+
 @pytest.mark.parametrize("value", [2**63, 10**13, 10**400])
 def test_more_epochs_than_anybody_trains(
     tmp_path: Path, noised: dict[str, Any], value: int, capsys: pytest.CaptureFixture[str]

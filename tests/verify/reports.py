@@ -128,7 +128,8 @@ def _start(folder: Path) -> Path:
 
 
 def _retrained(method: str, start: Path, data: Path, output: Path, *more: object) -> Path:
-    _done("retrain", method, start, "--data", data, "-o", output, *more, "--device", "cpu", "-q")
+    usual = ("--micro-tokens", "160", "--device", "cpu", "-q")
+    _done("retrain", method, start, "--data", data, "-o", output, *usual, *more)
     return report_of(output)
 
 

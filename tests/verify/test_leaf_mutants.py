@@ -196,6 +196,77 @@ def test_verify_names_every_parameter_that_no_check_rests_on(kinds: Kinds) -> No
     assert passed >= {"clip_norm", "clipping", "micro_examples", "micro_tokens", "fresh_tensors", "history", "epsilon"}
 
 
+_SELECTED = (
+    "how many runs there were, and how long they took, stays with whoever made them; the operating system's coins drew "
+    "that number and the candidate of each run before the first; of the runs the best on held-out examples, which are "
+    "taken to be public, is released alone"
+)
+_MEASURED = (
+    "the records on which it is measured how much quantizing a layer hurts are public: none depends on a private one"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "premise", "statement", "word"),
+    [
+        ("dp-zo", "selection", _SELECTED, "no program can enforce it"),
+        ("dpquant", "public measurements", _MEASURED, "no program can enforce it"),
+        ("dp-zo", "public directions", ", which was given", "the seed was given"),
+        ("dpquant", "public rounding", ", which was given", "the seed was given"),
+        ("dp-sgd", "vocabulary", "", "2 times"),
+    ],
+)
+def test_what_nothing_enforces_is_not_enforced(
+    kinds: Kinds, name: str, premise: str, statement: str, word: str
+) -> None:
+    kind = kinds[name]
+    data = json.loads(kind.path.read_text())
+    stated = data["guarantees"][0]["assumptions"]
+    here = next((each for each in stated if each["name"] == premise), None)
+    if here is None:
+        stated.append({"name": premise, "statement": statement, "state": "enforced"})
+    elif statement:
+        assert here["state"] == "enforced"
+        here["statement"] = here["statement"].partition(", which the operating system drew")[0] + statement
+    else:  # the first of two counts for none where the last is read
+        stated.insert(0, {**here, "state": "enforced"})
+    place = kind.path.with_name("mutant.report.json")
+    place.write_text(json.dumps(data))
+    found = verify(place, read(place))
+    place.unlink()
+    assert found.exit_code is ExitCode.REFUTED
+    assert any(word in verdict.reason for verdict in found.verdicts) or any(
+        word in each.verdict.reason for each in found.guarantees
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "entry", "value"),
+    [
+        ("audit", "held_out_texts", None),
+        ("audit", "held_out_extracted", None),
+        ("audit of canaries", "sets", 1e300),
+        ("audit of canaries", "guesses 1", None),
+    ],
+)
+def test_an_audit_without_an_entry_is_refuted(kinds: Kinds, name: str, entry: str, value: float | None) -> None:
+    kind = kinds[name]
+    genuine = json.loads(kind.path.read_text())
+    places = [i for i, item in enumerate(genuine["evidence"]) if entry in item["details"]]
+    assert places
+    place = kind.path.with_name("mutant.report.json")
+    for i in places:
+        data = json.loads(kind.path.read_text())
+        if value is None:
+            del data["evidence"][i]["details"][entry]
+        else:
+            data["evidence"][i]["details"][entry] = value
+        place.write_text(json.dumps(data))
+        assert verify(place, read(place)).exit_code is ExitCode.REFUTED
+        assert Gate(kind).judged(place).outcome is not GateOutcome.PASS
+    place.unlink()
+
+
 def spoilt(genuine: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """An audit with one number, attack, baseline, verdict or input changed or left out, each with a word for it."""
 

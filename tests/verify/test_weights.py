@@ -63,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     for name, asked in RUNS.items():
         output = folder / name.replace(" ", "-")
         call = [asked[0], str(folder / "start"), "--data", str(folder / "train.jsonl"), "-o", str(output)]
-        more = ["--batch-size", "12", "--epochs", "2", "--device", "cpu", "-q", *asked[1:]]
+        more = ["--batch-size", "12", "--epochs", "2", "--micro-tokens", "160", "--device", "cpu", "-q", *asked[1:]]
         assert run(["retrain", *call, *more]) == 0
         found[name] = output.with_name(output.name + ".report.json")
     return found

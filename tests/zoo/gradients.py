@@ -11,7 +11,7 @@ from torch import nn
 
 from privctl.domain.errors import PrivctlError
 from privctl.models.choices import TaskName
-from privctl.models.language import quiet_transformers
+from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.contribution.examine import PLACE

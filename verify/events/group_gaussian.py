@@ -62,6 +62,7 @@ ROW = PoissonVerification(
     draw=_draw,
     noise=lambda event: event.noise_multiplier,
     with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
+    in_floats=True,
     statements={
         "contribution": (
             "one example is a group of records, each of which enters batches on its own and changes what noise is "

@@ -54,7 +54,7 @@ def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: Ce
     """Gaussians moved by 2 j, each where its label is true; either way round."""
     times = np.flatnonzero(law[1:]) + 1
     true, least = law[times], times[0]
-    by_cost = np.log(true / true[0]) + 2 * np.log(times / least) + 2 * (times**2 - float(least) ** 2) / noise**2
+    by_cost = np.log(true / true[0]) + 2 * np.log(times / least) + 2 * (times**2 - float(least) ** 2) / noise / noise
     made_up = np.exp(np.minimum(by_cost, -math.log(4) * (times - least)))
     chances = true + law[0] * made_up / made_up.sum()
     parts = [

@@ -112,4 +112,5 @@ ROW = PoissonVerification(
     toy=_toy,
     noise=lambda event: event.noise_multiplier,
     with_noise=lambda event, noise: replace(event, noise_multiplier=noise),
+    in_floats=True,
 )  # fmt: skip

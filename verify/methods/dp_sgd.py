@@ -43,12 +43,16 @@ class NoisyGradients(StatedTraining):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedSearch:
-    """A private search: ``settings`` is ``name=value,value`` for each, ``most_runs`` is never exceeded."""
+    """A private search: ``settings`` is ``name=value,value`` for each, ``most_runs`` is never exceeded.
+
+    ``earlier`` searches of the same data were begun for the same output, by the log beside it; None for none.
+    """
 
     settings: str
     expected_runs: float
     runs_law: str
     most_runs: int
+    earlier: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +180,7 @@ def _norms(parameters: PrivateSteps) -> StatedNorms:
 def _premises(parameters: PrivateSteps, _: Guarantee) -> Iterator[str]:
     if _norms(parameters).changes:
         yield "unclipped count"
-    if parameters.search is not None:
-        yield "selection"
+    yield from search_premises(parameters)
 
 
 def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
@@ -220,6 +223,14 @@ def _of_buffers(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
     if moved > 1 + _ROUNDED:
         yield f"a record moves the rows of the noise's matrix by {moved:.6g} clip norms, above 1"
     yield from steps_disagree([event], parameters)
+
+
+def search_premises(parameters: SearchedTraining) -> Iterator[str]:
+    """The assumptions that the guarantee of a private search states."""
+    if parameters.search is not None:
+        yield "selection"
+        if parameters.search.earlier:
+            yield "earlier searches"
 
 
 def search_disagrees(ledger: Ledger, parameters: SearchedTraining) -> Iterator[str]:
@@ -278,6 +289,10 @@ OF_SEARCHES = {
         "how many runs there were, and how long they took, stays with whoever made them; the operating system's "
         "coins drew that number and the candidate of each run before the first; of the runs the best on held-out "
         "examples, which are taken to be public, is released alone",
+    ),
+    "earlier searches": (
+        r"what \d+ earlier searches of these data for the same output showed decided nothing here, and nobody was told "
+        "of it",
     ),
 }
 

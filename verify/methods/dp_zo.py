@@ -10,7 +10,14 @@ from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from verify.compare import compare
 from verify.method import ExpectedMethod
-from verify.methods.dp_sgd import OF_SEARCHES, SearchedTraining, sampled_only, search_disagrees, steps_disagree
+from verify.methods.dp_sgd import (
+    OF_SEARCHES,
+    SearchedTraining,
+    sampled_only,
+    search_disagrees,
+    search_premises,
+    steps_disagree,
+)
 from verify.wording import TIGHT
 
 _CLIPPING = "differences"
@@ -49,8 +56,7 @@ def _disagreements(mechanism: Mechanism | None, parameters: ZerothOrderTraining)
 
 def _premises(parameters: ZerothOrderTraining, _: Guarantee) -> Iterator[str]:
     yield from ("public directions", "lone records")
-    if parameters.search is not None:
-        yield "selection"
+    yield from search_premises(parameters)
 
 
 EXPECTED = ExpectedMethod(
@@ -72,5 +78,5 @@ EXPECTED = ExpectedMethod(
     },
     noised=True,
     clipped=True,
-    unbounded=lambda *_: "no bound is derived here for moves along public directions",
+    unbounded=lambda *_: "moves along public directions are bounded by none but their numbers, which are looked at",
 )

@@ -17,6 +17,8 @@ from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.reader import SafetensorsFile
 from verify.methods import expected_of
+from verify.methods.dp_zo import ZerothOrderTraining
+from verify.weights.directional import numbers_of, replayed, told_of_noise, wrong_numbers
 from verify.weights.law import NoiseLaw, law_of
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
 from verify.weights.presence import Presence
@@ -59,6 +61,7 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
             found.verdicts += _statistics(output)
         start = start_of(path, report, output, digest)
         _judge(report, start, output, found)
+        _along_directions(path, report, start, output, digest, found)
     except UnstatedError as reason:
         found.verdicts.append(_unstated(reason))
     except UncheckableError as reason:
@@ -116,6 +119,28 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
         found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in wrong]
     elif compared.still or (bounds is not None and compared.moved):
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
+
+
+def _along_directions(
+    path: Path, report: PrivacyReport, start: Start, output: Path, digest: Digest, found: Found
+) -> None:
+    """Of a training that moved along public directions, the moves and what is known of their noise."""
+    stated = facts_of(report)
+    if not isinstance(stated, ZerothOrderTraining):
+        return
+    numbers, facts = numbers_of(path, report, digest), settings_of(report)
+    wrong = [*wrong_numbers(numbers, facts, stated)]
+    found.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
+    if wrong:
+        return
+    if _trained(report)[1]:
+        raise UncheckableError("adapters of low rank were merged into them, so the moves are not made again")
+    looked = replayed(start, output, numbers, facts, stated)
+    outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
+    found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in looked.wrong]
+    reason = "; ".join((*looked.sentences, told_of_noise(numbers, facts)))
+    if not looked.wrong:
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
 
 
 def _trained(report: PrivacyReport) -> tuple[list[str], bool]:

@@ -124,7 +124,8 @@ def _network(output: Path, task: str, seed: int, given: Path | None) -> Any:
     import torch
 
     from privctl.models.guard.loading import check_size
-    from privctl.models.language import quiet_transformers, read_config, read_network
+    from privctl.models.language import read_config, read_network
+    from privctl.models.quiet import quiet_transformers
 
     kind = _kind(task)
     folder = output.parent

@@ -84,9 +84,9 @@ def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
         return run
     stop = -math.log(gamma_of(event.mean_runs, event.shape))
     if event.sample_rate == 1:
-        rho = event.run_steps / 2 / event.noise_multiplier**2
+        rho = event.run_steps / 2 / event.noise_multiplier / event.noise_multiplier
         best = max(1.0, math.sqrt(stop / rho))
-        least = (best - 1) * rho + stop / best
+        least = ((best - 1) * rho if best > 1 else 0.0) + stop / best
     else:
         least = float(np.min((1 - 1 / orders) * run + stop / orders))
     return np.asarray(run + math.log(event.mean_runs) / (orders - 1) + (1 + event.shape) * least)

@@ -34,7 +34,8 @@ def _pair(event: BufferedGaussian, lower: bool) -> RepeatedPair:
 
 def _divergences(event: BufferedGaussian, alphas: Floats) -> Floats:
     """The whole run's divergences, spread over its steps."""
-    return alphas * (_shift(event) ** 2 / 2 / event.steps)
+    shift = _shift(event)
+    return alphas * (shift * shift / 2 / event.steps)  # inf, where ** raises
 
 
 def _for_floor(event: BufferedGaussian) -> BufferedGaussian:

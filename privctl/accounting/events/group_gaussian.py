@@ -32,7 +32,8 @@ def _divergences(event: GroupGaussian, alphas: Floats) -> Floats:
     if event.sample_rate == 0:
         return 0.0 * alphas
     if event.sample_rate == 1:
-        return alphas * (event.group_size / event.noise_multiplier) ** 2 / 2
+        shift = event.group_size / event.noise_multiplier
+        return alphas / 2 * (shift * shift)
     raise ValueError("for a group in Poisson batches it is known in one order of the neighbours only")
 
 

@@ -67,7 +67,9 @@ def _labels(weights: dict[int, float], idle: float, noise: float) -> dict[int, f
     shares = {}
     for j, weight in weights.items():
         if weight > 0:
-            log_cost = math.log(weight / weights[first]) + 2 * math.log(j / first) + 2 * (j * j - first**2) / noise**2
+            log_cost = (
+                math.log(weight / weights[first]) + 2 * math.log(j / first) + 2 * (j * j - first**2) / noise / noise
+            )
             shares[j] = math.exp(min((first - j) * math.log(4), log_cost))
     total = math.fsum(shares.values())
     chances = {j: weights[j] + idle * share / total for j, share in shares.items()}

@@ -28,7 +28,7 @@ def _pair(event: ReplacedGaussian, lower: bool) -> RepeatedPair:
 def _divergences(event: ReplacedGaussian, alphas: Floats) -> Floats:
     """Convexity: at most the rate times what it is where the record takes part for sure."""
     if event.sample_rate in (0, 1):
-        return np.asarray(event.sample_rate * alphas * 2 / event.noise_multiplier**2)
+        return np.asarray(event.sample_rate * alphas * 2 / event.noise_multiplier / event.noise_multiplier)
     raise ValueError("it is not computed for replacing a record of a Poisson batch")
 
 

@@ -19,6 +19,7 @@ NEGLIGIBLE = 36.0
 _DECISIVE = 16.0
 _LARGEST_GRID = 1 << 20
 _SKETCH = 1500
+_BEYOND_FLOATS = "the losses of a step are so small or so large that floats cannot hold them; no bound is computed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def make_plan(
 ) -> GridPlan:
     """The plan for the delta with this log (None: for the bulk); each step may lose exp(``log_tail``) to infinity.
 
-    ``estimate`` comes from a first, coarser composition, where there was one.
+    ``estimate`` comes from a first, coarser composition, where there was one. Raises ValueError for losses that floats
+    cannot place.
     """
     count = sum(step.count for step in steps)
     cap, tilt, epsilon = math.inf, 0.0, 0.0
@@ -93,6 +95,10 @@ def make_plan(
     low, high = max(low, min(bottom, high)), min(high, max(top, low))
     interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))
     spread = interval * min(2 + 6 * math.sqrt(count), _LARGEST_GRID)
+    if not all(
+        map(math.isfinite, (tilt, interval, low - spread, high + spread, *(end for both in ends for end in both)))
+    ):
+        raise ValueError(_BEYOND_FLOATS)
     return GridPlan(tilt, interval, low - spread, high + spread, ends)
 
 
@@ -182,8 +188,9 @@ class CoarseLoss:
         total = float(weight.sum())
         mean = float(weight @ self.loss) / total
         apart = self.loss - mean
-        np.multiply(apart, apart, out=apart)
-        variance = float(weight @ apart) / total
+        with np.errstate(invalid="ignore", over="ignore"):
+            np.multiply(apart, apart, out=apart)
+            variance = float(weight @ apart) / total
         return self.count * (top + math.log(total)), self.count * mean, self.count * variance
 
     def below(self, cap: float) -> CoarseLoss:
@@ -204,11 +211,16 @@ def sketch_edges(step: RepeatedPair, log_tail: float) -> Array:
 
 
 def sketch_of(step: RepeatedPair, log_tail: float) -> CoarseLoss:
-    """A rough copy of ``step`` that traces it down to tails of exp(``log_tail``)."""
-    edges = sketch_edges(step, log_tail)
-    log_p, log_q = step.pair.cells(edges)
-    # A cell's own log ratio; the cells at the ends have only one finite edge, which does as well.
-    with np.errstate(invalid="ignore"):
+    """A rough copy of ``step`` that traces it down to tails of exp(``log_tail``).
+
+    Raises ValueError where floats cannot hold its losses.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        edges = sketch_edges(step, log_tail)
+        log_p, log_q = step.pair.cells(edges)
+        # A cell's own log ratio; the cells at the ends have only one finite edge, which does as well.
         loss = log_p - log_q
     finite = np.isfinite(loss) & np.isfinite(log_p)
+    if not finite.any():
+        raise ValueError(_BEYOND_FLOATS)
     return CoarseLoss(log_p[finite], loss[finite], step.count)

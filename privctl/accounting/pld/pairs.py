@@ -183,7 +183,7 @@ class GaussianMixture:
     def _loss(self, x: Array) -> Array:
         k = np.array(self.shifts)[:, None]
         with np.errstate(divide="ignore"):
-            terms = np.log(np.array(self.weights))[:, None] + (k * x - k * k / 2) / self.stddev**2
+            terms = np.log(np.array(self.weights))[:, None] + (k * x - k * k / 2) / self.stddev / self.stddev
         return np.asarray(np.logaddexp.reduce(terms), dtype=np.float64)
 
     def _inverse(self, losses: Array) -> Array:
@@ -210,7 +210,7 @@ class GaussianMixture:
 
     def _solve(self, goal: Array, k: Array, log_w: Array) -> Array:
         """Where the log of the sum of exponentials is ``goal``, rising; k and log_w have shape (terms, 1)."""
-        variance = self.stddev**2
+        variance = self.stddev * self.stddev  # inf, where ** raises
         x = np.min(((goal - log_w) * variance + k * k / 2) / k, axis=0)
         if len(goal) > _FEW:
             # A few exact points make a start from which two steps suffice.

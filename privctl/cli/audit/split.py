@@ -13,6 +13,7 @@ from privctl.cli.numbers import AMOUNT, BELOW_ONE, COUNT
 from privctl.cli.options import DATA, TEXT_COLUMN, common, force, given, show
 
 if TYPE_CHECKING:
+    from audits.split.manifest import SplitManifest
     from audits.split.power import SplitPower
     from privctl.data.several import DataPath
 
@@ -75,6 +76,7 @@ def split(
     from audits.split.manifest import NAME
     from audits.split.power import powers_of
     from privctl.data.columns import Columns
+    from privctl.data.names import alike
     from privctl.domain.errors import CommandError
     from privctl.domain.shown import counted
     from privctl.reports.codec import encode_value
@@ -92,7 +94,7 @@ def split(
             "commitment": drawn.commitment,
             "records": drawn.records,
             "members": drawn.included,
-            **({} if group_by is None else {"groups": drawn.groups, "member_groups": drawn.included_groups}),
+            **({} if group_by is None else _of_groups(drawn)),
             "train": str(output / train.name),
             "train_digest": train.digest,
             **({} if to_see is None else {"power": [encode_value(power) for power in powers]}),
@@ -106,8 +108,18 @@ def split(
         click.echo(f"commitment: {drawn.commitment}\n\n{members}, {others}; train on {output / train.name}")
         if to_see is not None:
             click.echo(f"\n{_whether_seen(powers, 'records' if group_by is None else 'groups')}")
+    if group_by is not None and drawn.similar_names:
+        note(alike(drawn.similar_names, group_by), quiet=False)
     note(f"wrote {' and '.join(map(str, request.written))}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
+
+
+def _of_groups(drawn: SplitManifest) -> dict[str, int | None]:
+    return {
+        "groups": drawn.groups,
+        "member_groups": drawn.included_groups,
+        "similar_names": drawn.similar_names,
+    }
 
 
 def _whether_seen(powers: Sequence[SplitPower], what: str) -> str:

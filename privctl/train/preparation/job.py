@@ -18,6 +18,7 @@ class TrainingJob:
 
     ``plan`` is the plan of protection it follows, if any. ``contribution`` is the test that a record's gradient is its
     own, once it was passed.
+    ``similar_names`` is how many of its users have names spelled like another's, None where records have no users.
     ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
     """
 
@@ -30,6 +31,7 @@ class TrainingJob:
     labels_from_private_data: bool
     plan: SecretPlan | None = None
     contribution: IndependenceTest | None = None
+    similar_names: int | None = None
 
     def __post_init__(self) -> None:
         noise, method = self.recipe.noise_multiplier, self.request.method

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from privctl.data.bounded import BoundedRecords, bounded
 from privctl.data.columns import HeadKind
+from privctl.data.count import similar_names
 from privctl.data.labels import labels_of, numbers_below
 from privctl.data.places import require_inputs
 from privctl.data.several import DataPath, paths_of
@@ -46,7 +47,6 @@ from privctl.train.preparation.log_places import require_logs
 from privctl.train.preparation.places import require_places, require_room
 from privctl.train.preparation.reading import images_at, sounds_at, texts_at
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
-from privctl.train.settings.choices import ClippingPasses
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     request.method.check(request)
     if request.fsdp and not request.method.shards:
         raise CommandError(f"{request.method_name} needs the whole model in each process; remove --fsdp")
-    if request.fsdp and request.clipping_passes is ClippingPasses.AUTO:
-        raise CommandError("--clipping-passes auto tries what one process holds; with --fsdp give 1 or 2")
     require_budget(request)
     _check_task(request)
     _check_places(request)
@@ -77,6 +75,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     problem = problem_of(request.model.path, request.task)
     train = training_texts(request)
     workers.once_a_machine(lambda: _begun(train()))
+    similar = _similar_names(request, workers)
     if classify and problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _occurring(train, workers, problem))
     model = _loaded(request, workers, labels or request.data.labels, _vocabulary(request.model, train, workers))
@@ -84,7 +83,19 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     if isinstance(task, CorpusTask) and (several := request.method.per_draw(request)) > 1:
         task = replace(task, per_draw=several)
     held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
-    return _job(request, model, task, held_out, collected, plan)
+    return replace(_job(request, model, task, held_out, collected, plan), similar_names=similar)
+
+
+def _similar_names(request: RetrainRequest, workers: Workers) -> int | None:
+    """How many users have names spelled like another's; None where records have no users."""
+    if (unit := request.data.unit) is None:
+        return None
+    shared = request.method.shared(request) is not None
+
+    def count() -> bytes:
+        return json.dumps(similar_names(texts_at(request, request.data.train, unit=unit, shared=shared))).encode()
+
+    return int(json.loads(workers.once_a_machine(count)))
 
 
 def training_texts(request: RetrainRequest) -> Callable[[], Iterator[TextRecord]]:

@@ -13,9 +13,10 @@ from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.models.chat import chat_of
 from privctl.models.choices import TaskName
-from privctl.models.language import quiet_transformers, read_config
+from privctl.models.language import read_config
 from privctl.models.loading import CLASSIFICATION
 from privctl.models.purpose import problem_of
+from privctl.models.quiet import quiet_transformers
 from privctl.models.sounds import sound_facts
 from privctl.train.settings.request import RetrainRequest
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from privctl.accounting.ledger import epsilon_bound
 from privctl.data.selection import select
-from privctl.data.users import Sharing
+from privctl.data.sharing import Sharing
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.training_plan import UserBound

@@ -18,8 +18,8 @@ from privctl.models.choices import TaskName
 from privctl.models.four_bit import in_full_precision, settings_for_transformers
 from privctl.models.guard.adapters import BASE, adapter_config
 from privctl.models.guard.keys import without_code
-from privctl.models.language import quiet_transformers
 from privctl.models.loading import TrainingModel
+from privctl.models.quiet import quiet_transformers
 from privctl.storage.atomic import writing
 from privctl.storage.reader import ADAPTER_CONFIG
 from privctl.train.release.reload_check import ReferenceAnswers, answers, distance

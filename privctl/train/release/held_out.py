@@ -17,9 +17,10 @@ from privctl.domain.errors import InputError, PrivctlError
 from privctl.models.chat import chat_of
 from privctl.models.choices import TaskName
 from privctl.models.kinds import KINDS
-from privctl.models.language import load_model, quiet_transformers
+from privctl.models.language import load_model
 from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
 from privctl.models.normalisation import FROZEN
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task

@@ -8,7 +8,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.release.names import released_names
 from privctl.train.release.searched import PREMISE
-from privctl.train.release.users import unit_of_privacy
+from privctl.train.release.users import different_users, unit_of_privacy
 from privctl.train.secrets.guarantees import plan_premise
 from privctl.train.settings.adaptive_clipping import counted_gradients
 from privctl.train.steps.gradient_noise import GradientNoise
@@ -22,6 +22,7 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
     if job.recipe.adaptive is not None:
         yield counted_gradients(AssumptionState.ENFORCED)
     yield unit_of_privacy(job.request)
+    yield from different_users(job)
     if job.plan is not None:
         yield plan_premise(job.plan.protection)
     else:

@@ -26,8 +26,9 @@ from privctl.models.encoding import TextFacts
 from privctl.models.guard.keys import read_object
 from privctl.models.images import logits_in
 from privctl.models.kinds import KINDS
-from privctl.models.language import ModelClass, quiet_transformers
+from privctl.models.language import ModelClass
 from privctl.models.loading import TrainingModel
+from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
 from privctl.models.tasks.base import evaluation_mode
 from privctl.train.clipping.products import full_precision

@@ -29,7 +29,7 @@ from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.release import searched
 from privctl.train.release.names import collected, released_names
 from privctl.train.release.premises import normalisation, premises, secret_noise, starting_weights
-from privctl.train.release.users import for_neighbours, unprotected_users
+from privctl.train.release.users import for_neighbours, unprotected_users, unsure_names
 from privctl.train.secrets.guarantees import KEEP_THE_PLAN, secret_guarantees, secret_parameters
 from privctl.train.secrets.posteriors import CheckedSecrets
 from privctl.train.settings.adaptive_clipping import adaptive_parameters
@@ -105,6 +105,7 @@ def report_for(
             owner_of(job),
             *loaded_on(job),
             *unprotected_users(job.request),
+            *unsure_names(job),
             *withheld.caveats(job.request),
             *(() if plan is None else (KEEP_THE_PLAN,)),
             *(() if withheld.withholds(job.request) else zeroed_of(finished)),
@@ -263,6 +264,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "delta": job.delta,
         "data": request.data.train.name,
         "unit": request.data.unit,
+        **({} if job.similar_names is None else {"similar_names": job.similar_names}),
         "initial_weights": job.model.initial_weights,
         "initial_seed": request.seed,
         "trained": list(request.model.train),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from privctl.accounting.runs_law import NumberOfRuns, name_of
-from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
 from privctl.train.settings.candidates import searched_by
 from privctl.train.settings.request import RetrainRequest
 
@@ -32,3 +36,35 @@ def parameters_of(request: RetrainRequest, runs: NumberOfRuns) -> dict[str, Any]
         "runs_law": name_of(runs.shape),
         "most_runs": runs.most,
     }
+
+
+def told_of_earlier(earlier: int) -> str:
+    """What is to be known where so many searches of the same data were begun for the same output before."""
+    searches = counted(earlier, "earlier search", "earlier searches")
+    return (
+        f"{searches} of these data for this output began before, by the log beside it: whatever anyone learned from "
+        "what they showed costs privacy beside what is reported; searches elsewhere are not in that log"
+    )
+
+
+def with_earlier(report: PrivacyReport, search: Mapping[str, Any], earlier: int) -> PrivacyReport:
+    """``report``, whose parameters of the ``search`` name the ``earlier`` ones of these data, and what follows."""
+    if not earlier:
+        return report
+    report = replace(report, parameters={**report.parameters, "search": {**search, "earlier": earlier}})
+    premise = Assumption(
+        name="earlier searches",
+        statement=f"what {earlier} earlier searches of these data for the same output showed decided nothing here, and "
+        "nobody was told of it",
+        state=AssumptionState.ASSERTED,
+    )
+
+    def resting(guarantee: Guarantee) -> Guarantee:
+        assumptions = (*guarantee.assumptions, premise)
+        return replace(guarantee, assumptions=assumptions, status=status_of(assumptions))
+
+    return replace(
+        report,
+        guarantees=tuple(map(resting, report.guarantees)),
+        warnings=(*report.warnings, told_of_earlier(earlier)),
+    )

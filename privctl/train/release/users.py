@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from privctl.data.names import alike
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee
+from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.request import RetrainRequest
 
 
@@ -30,6 +32,23 @@ def _unit(request: RetrainRequest) -> str:
         f"{named}, of which {most} at most are used, are one example; neighbours differ in whether these "
         "contribute, and which users each record names is public and the same in both"
     )
+
+
+def different_users(job: TrainingJob) -> Iterator[Assumption]:
+    """The assumption that users whose names are spelled alike are different ones, where there are such."""
+    if job.similar_names:
+        yield Assumption(
+            name="names of users",
+            statement=f"{job.similar_names} names in {job.request.data.unit!r} that differ from another's only in "
+            "case, spaces or Unicode form are those of different users",
+            state=AssumptionState.ASSERTED,
+        )
+
+
+def unsure_names(job: TrainingJob) -> Iterator[str]:
+    """A warning where names of users are spelled alike."""
+    if job.similar_names and job.request.data.unit is not None:
+        yield alike(job.similar_names, job.request.data.unit)
 
 
 def for_neighbours(guarantee: Guarantee, request: RetrainRequest) -> Guarantee:

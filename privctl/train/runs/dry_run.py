@@ -33,6 +33,7 @@ from privctl.train.preparation.prepare import most_trained
 from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
 from privctl.train.preparation.user_bounds import compared_bounds, told_of_bounds
 from privctl.train.release.names import voiding
+from privctl.train.release.users import unsure_names
 from privctl.train.runs.setup import prepared
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.steps.contribution import clipping_of, gradient_stages, run_contribution_test
@@ -170,6 +171,7 @@ def known_beforehand(job: TrainingJob) -> Iterator[str]:
     if sentence := _truncation(job.task):
         yield sentence
     yield from voiding(job)
+    yield from unsure_names(job)
     if job.recipe.search is not None:
         yield (
             f"this is one run of a search, which makes {job.recipe.search.mean:g} on average; epsilon is that of the "

@@ -61,8 +61,8 @@ from privctl.train.steps.step_noise import correlated
 
 #: Builds a run's precision from its job and its network, once the network is on its device.
 PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
-#: Draws canaries for a network, once it is on its device.
-CanariesOf = Callable[[TrainingJob, nn.Module], GradientCanaries | None]
+#: Draws canaries for a network, once it is on its device; None in processes that need none.
+CanariesOf = Callable[[TrainingJob, nn.Module, Workers], GradientCanaries | None]
 #: Stages files that get their final names together with the model.
 Beside = Callable[[TrainingJob, nn.Module], AbstractContextManager[list[PendingFile]]]
 #: Extends the common training report by one method's part.
@@ -73,7 +73,7 @@ Amend = Callable[[PrivacyReport, FinishedRun], PrivacyReport]
 class MethodHooks:
     """What a method adds: files in the run's folder, a precision, its part of the report, an announcement.
 
-    Also canaries in the main process, and files ``beside`` the model. ``holds_base``: frozen weights may be kept in
+    Also canaries, and files ``beside`` the model. ``holds_base``: frozen weights may be kept in
     bfloat16.
     """
 
@@ -81,7 +81,7 @@ class MethodHooks:
     precision: PrecisionOf = lambda job, network, device: FullPrecision()
     amend: Amend = lambda report, finished: report
     announce: Callable[[TrainingJob], str] = lambda job: announced(job)
-    canaries: CanariesOf = lambda job, network: None
+    canaries: CanariesOf = lambda job, network, workers: None
     beside: Beside = lambda job, network: nullcontext([])
     holds_base: bool = True
 
@@ -119,7 +119,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     for warning in too_rough(job):
         session.notify(warning)
     seed_dropout_secretly(network)
-    canaries = workers.in_main(lambda: hooks.canaries(job, network))
+    canaries = hooks.canaries(job, network, workers)
     folder, start = open_folder(job, workers, hooks.files)
     noise = correlated(noise_for(device), recipe.coefficients, recipe.matrix) if request.method.noised else None
     trainer = Trainer(

@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -163,8 +163,10 @@ def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:
     return None
 
 
-def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:
+def moved(model: Path, output: Path, *, force: bool, amend: Callable[[PrivacyReport], PrivacyReport]) -> PrivacyReport:
     """The folder ``model`` and its report, as ``output`` and beside it; the paths of inputs are adapted to the place.
+
+    ``amend`` adds to the report what is known by now.
 
     Returns the report. What was there stays until ``output`` is complete. Report and files get the time of now: how
     much earlier the best run ended would tell of the runs after it.
@@ -172,7 +174,7 @@ def moved(model: Path, output: Path, *, force: bool) -> PrivacyReport:
     old, place = report_path(model), report_path(output)
     report = read_report(old)
     inputs = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.inputs)
-    report = replace(report, inputs=inputs, created=now())
+    report = amend(replace(report, inputs=inputs, created=now()))
     with PendingFolder(output, public=True, replaces=force) as pending:
         for file in sorted(model.iterdir()):
             _linked(file, pending.temporary / file.name)

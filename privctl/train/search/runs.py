@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from privctl.accounting.runs_law import NumberOfRuns, name_of
 from privctl.domain.errors import CommandError, DivergedError, InputError
@@ -21,7 +22,9 @@ from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
 from privctl.train.preparation.places import report_path, require_places, run_folder
 from privctl.train.preparation.reading import digests_at
+from privctl.train.release.searched import parameters_of, with_earlier
 from privctl.train.search.folder import SearchFolder, moved, standing
+from privctl.train.search.made_before import begun, enter_new
 from privctl.train.settings.candidates import SearchedSettings, candidates_of, searched_by
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.state.fingerprint import search_fingerprint
@@ -50,6 +53,7 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
             return _ended(report, folder, notify)
         require_places(request.output, force=request.force)
     else:
+        enter_new(request.output, place, facts["data"]["train"], notify)
         folder = SearchFolder.begin(place, facts, runs, len(candidates))
     for number in range(folder.done, len(folder.order)):
         notify(f"run {number + 1} of {len(folder.order)}")
@@ -79,7 +83,9 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
             "search of these data counts beside it; give settings that do not diverge, such as lower learning rates"
         )
     folder.releases(read_report(report_path(best)))
-    return _ended(moved(best, request.output, force=request.force), folder, notify)
+    earlier = max(0, begun(request.output, facts["data"]["train"]) - 1)
+    amend = partial(with_earlier, search=parameters_of(request, runs), earlier=earlier)
+    return _ended(moved(best, request.output, force=request.force, amend=amend), folder, notify)
 
 
 def _ended(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> PrivacyReport:

@@ -136,7 +136,9 @@ class Trainer:
             self.precision.restore(start.tensors, start.side_releases_begun)
             if self.canaries is not None:
                 self.canaries.restore(start.tensors)
-            restore_noise(self.noise if self.workers.is_main else None, start.tensors)
+            # Whole sums are noised by the main process alone, and shards each by its own.
+            noised_here = self.workers.is_main or self.workers.lockstep
+            restore_noise(self.noise if noised_here else None, start.tensors, self._held.own_part)
             if self._adaptive is not None:
                 self._adaptive.restore(start.tensors)
             if start.tensors:
@@ -266,12 +268,12 @@ class Trainer:
     def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
         """Write ``state``, after collecting its tensors."""
         tally.gather(self.workers)
-        tensors = self._held.state(optimizer)
+        tensors = self._held.state(optimizer) | kept_noise(self.noise, self._held.as_saved)
 
         def write() -> None:
             if self.folder is not None:
                 more = {} if self.canaries is None else self.canaries.tensors()
-                own = tally.tensors() | dict(self.precision.tensors()) | kept_noise(self.noise)
+                own = tally.tensors() | dict(self.precision.tensors())
                 own |= {} if self._adaptive is None else self._adaptive.tensors()
                 self.folder.save(replace(state, tensors=tensors | own | more))
 

@@ -14,11 +14,12 @@ from audits.extraction.audit import ExtractionAudit, ExtractionRequest
 from audits.extraction.law import SamplingLaw
 from audits.extraction.reach import detectable
 from audits.extraction.summary import CUED, QueryBudget
-from audits.extraction.windows import SkippedReason, cues, sample, text_shape
+from audits.extraction.windows import SkippedReason, cues, sample, sides, text_shape
 from audits.findings import Findings
 from audits.scores.causal import CausalScorer
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.metrics import clopper_pearson
+from privctl.data.columns import Columns
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome
@@ -26,6 +27,7 @@ from privctl.models.language import LanguageModel, load_model
 from privctl.parallel import ALONE, Workers
 from tests.audits.tiny import WORDS, save_model, write_jsonl
 from tests.audits.turns import Turns
+from verify.extraction_tests import miscounted
 
 PREFIX, SUFFIX = 6, 5
 
@@ -318,3 +320,38 @@ def test_texts_of_both_files_are_no_training_text_by_sampling_either(
     rates = {item.quantity: item for item in found.evidence if " text found in " in item.quantity}
     assert [item.estimate for item in rates.values()] == [pytest.approx(40 / 70), 0.0], "all that it knows"
     assert found.verdicts[0].outcome is not Outcome.REFUTED
+
+
+def test_texts_of_both_files_are_looked_for_among_all_records(model: LanguageModel, tmp_path: Path) -> None:
+    """None that is drawn is shared, and those that repeat are compared no more, because others are shared."""
+    shape = text_shape(model, PREFIX, SUFFIX, None)
+    both, repeated = noise(1, 11), noise(1, 12)
+    others = noise(60, 13)
+    columns = Columns()
+    train = write_jsonl(tmp_path / "t.jsonl", [*repeated, *others[:30], *both, *repeated])
+    held = write_jsonl(tmp_path / "h.jsonl", [*others[30:], *both])
+    apart = write_jsonl(tmp_path / "a.jsonl", others[30:])
+    for seed in range(200):
+        drawn = [sample(model, shape, path, limit=4, seed=seed, columns=columns) for path in (train, held)]
+        first = sides(model, shape, drawn, columns=columns)
+        if not any(side.shared.any() for side in first) and drawn[0].repeated.any():
+            break
+    assert [side.in_both for side in first] == [1, 1]
+    assert not any(side.shared.any() for side in first)
+    assert not (first[0].compared & drawn[0].repeated).any()
+    alone = sides(model, shape, [drawn[0], sample(model, shape, apart, limit=4, seed=0, columns=columns)])
+    assert [side.in_both for side in alone] == [0, 0]
+    assert alone[0].compared.all()
+
+
+def test_miscounted_texts_of_both_files_are_found() -> None:
+    item = Evidence(
+        method="extraction", quantity="rate beyond held-out text", estimate=0.0, details={"in_both": 2, "repeated": 1}
+    )
+    assert "only 1 are in both" in miscounted(item, {"windows_in_both_files": 1})
+    assert "no text of both files says why" in miscounted(
+        Evidence(method=item.method, quantity=item.quantity, estimate=0.0, details={"repeated": 1}),
+        {"windows_in_both_files": 0},
+    )
+    assert not miscounted(item, {"windows_in_both_files": 2})
+    assert not miscounted(item, {})

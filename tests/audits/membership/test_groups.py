@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
+from privctl.storage.digest import file_digest
 from tests.audits.membership.planted import Ruled
 from tests.audits.membership.test_attacks import table
 from tests.audits.tiny import sentences
@@ -224,6 +226,7 @@ def test_groups_that_an_audit_states_are_counted_again(report_path: Path) -> Non
         "counts 12 groups of 99 members": {"grouped_records": {"members": 99, "nonmembers": 24}},
         "without the records in them": {"grouped_records": None},
         "or these without a field": {"group_by": None},
+        "0 of its groups have names spelled like another's, and it says 4": {"similar_names": 4},
     }
     for reason, change in forged.items():
         (found,) = check_groups(report_path, replace(report, parameters={**report.parameters, **change}), ())
@@ -232,6 +235,41 @@ def test_groups_that_an_audit_states_are_counted_again(report_path: Path) -> Non
     records = tuple(replace(i, samples={"members": 24, "nonmembers": 24}) for i in report.evidence)
     (found,) = check_groups(report_path, replace(report, evidence=records), ())
     assert "it counts 24 groups of 24 members, but their files hold 12 values of 'user'" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("names", "outcome", "reason"),
+    [
+        (("ann", "Ann"), Outcome.REFUTED, "2 of its groups have names spelled like another's, and it says 0"),
+        (('["ann"]', "Ann"), Outcome.REFUTED, "a record names none: .* has a list as 'user', and a record of several"),
+        ((["ann"], "Ann"), Outcome.REFUTED, "a record names none: .* has a list as 'user', and a record of several"),
+    ],
+)
+def test_names_of_groups_are_read_again(
+    report_path: Path, tmp_path: Path, names: tuple[Any, str], outcome: Outcome, reason: str
+) -> None:
+    """The report of an audit of files in which two users were renamed."""
+    report, inputs = read_report(report_path), []
+    for item in report.inputs:
+        file = report_path.parent / item.path
+        if item.role in ("members", "nonmembers"):
+            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            for row in rows:
+                row["user"] = {1000: names[0], 1012: names[1]}.get(row["user"], row["user"])
+            file = tmp_path / file.name
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            item = replace(item, path=str(file), digest=file_digest(file))
+        inputs.append(item)
+    (found,) = check_groups(report_path, replace(report, inputs=tuple(inputs)), ())
+    assert found.outcome is outcome
+    assert re.search(reason, found.reason)
+    if names[0] == "ann":
+        older = {name: value for name, value in report.parameters.items() if name != "similar_names"}
+        (found,) = check_groups(report_path, replace(report, inputs=tuple(inputs), parameters=older), ())
+        assert found.outcome is Outcome.INCONCLUSIVE
+        with pytest.raises(InputError, match="among the non-members"):
+            places = [Path(item.path) for item in inputs if item.role in ("members", "nonmembers")]
+            read_groups("fold(user)", places[0], places[1], USUAL)
 
 
 def test_a_split_of_records_has_no_groups(report_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

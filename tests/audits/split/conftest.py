@@ -8,6 +8,7 @@ import pytest
 
 from privctl.cli import run
 from tests.audits.split.test_split import drawn
+from tests.audits.split.users import drawn_users
 from tests.audits.tiny import sentences
 
 
@@ -20,3 +21,13 @@ def audited(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
     words = ["--claim", "8,1e-5", "-o", str(report), "--log", str(place / "log"), "-q"]
     assert run(["audit", str(llama), "--split", str(split), *words]) == 0
     return report
+
+
+@pytest.fixture(scope="session")
+def audited_users(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
+    """Of a model that was trained on nothing, whose users share some texts."""
+    place = tmp_path_factory.mktemp("audited_users")
+    folder = drawn_users(place, 63, [*sentences(250, 3), "w1 w2 w3"], records=45)
+    words = ["--attack", "loss", "--claim", "8,1e-5", "-o", str(place / "a.report.json"), "--log", str(place / "log")]
+    assert run(["audit", "membership", str(llama), "--split", str(folder), *words, "--device", "cpu", "-q"]) == 0
+    return place / "a.report.json"

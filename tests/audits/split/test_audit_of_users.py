@@ -31,16 +31,6 @@ from verify.asked import unanswered
 from verify.drawn_split import check_split
 
 
-@pytest.fixture(scope="module")
-def report_path(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
-    """Of a model that was trained on nothing, whose users share some texts."""
-    place = tmp_path_factory.mktemp("audited")
-    folder = drawn_users(place, 63, [*sentences(250, 3), "w1 w2 w3"], records=45)
-    words = ["--attack", "loss", "--claim", "8,1e-5", "-o", str(place / "a.report.json"), "--log", str(place / "log")]
-    assert run(["audit", "membership", str(llama), "--split", str(folder), *words, "--device", "cpu", "-q"]) == 0
-    return place / "a.report.json"
-
-
 def bounds(report: PrivacyReport) -> Iterator[float]:
     return (item.lower or 0.0 for item in report.evidence if item.method == EITHER)
 
@@ -50,8 +40,8 @@ def judged(path: Path, report: PrivacyReport) -> tuple[Outcome, str]:
     return found.outcome, found.reason
 
 
-def test_an_audit_of_users_counts_them_and_can_be_verified(report_path: Path) -> None:
-    report = read_report(report_path)
+def test_an_audit_of_users_counts_them_and_can_be_verified(audited_users: Path) -> None:
+    report = read_report(audited_users)
     assert (report.parameters["group_by"], report.parameters["split_groups"]) == ("user", 45)
     epsilons = [item for item in report.evidence if item.method == EITHER]
     assert [item.quantity for item in epsilons] == ["epsilon of a group, loss", "epsilon of a group, loss-top"]
@@ -59,14 +49,14 @@ def test_an_audit_of_users_counts_them_and_can_be_verified(report_path: Path) ->
     assert all(item.lower is not None for item in epsilons)
     shared = [item.what for item in report.omissions if "several groups of the split have" in item.reason]
     assert len(shared) == 2
-    assert judged(report_path, report) == (
+    assert judged(audited_users, report) == (
         Outcome.CONSISTENT, "the coins of all 45 groups are those of the manifest's key, and none is split"
     )  # fmt: skip
-    assert run(["verify", str(report_path), "-q"]) == 0
+    assert run(["verify", str(audited_users), "-q"]) == 0
 
 
-def test_verify_sees_what_is_forged_of_a_split_of_users(report_path: Path) -> None:
-    report = read_report(report_path)
+def test_verify_sees_what_is_forged_of_a_split_of_users(audited_users: Path) -> None:
+    report = read_report(audited_users)
     first = next(item for item in report.evidence if item.method == EITHER)
     fewer = replace(first, samples={**first.samples, "canaries": 44})
     smaller = replace(first, details={**first.details, "group_records": 3})
@@ -77,15 +67,15 @@ def test_verify_sees_what_is_forged_of_a_split_of_users(report_path: Path) -> No
         "it states None groups": {"split_groups": None},
     }.items():
         forged = replace(report, parameters={**report.parameters, **change})
-        assert judged(report_path, forged)[0] is Outcome.REFUTED
-        assert says in judged(report_path, forged)[1]
+        assert judged(audited_users, forged)[0] is Outcome.REFUTED
+        assert says in judged(audited_users, forged)[1]
     for says, item in {"does not count all 45 groups": fewer, "its groups have up to 20 records": smaller}.items():
         evidence = tuple(item if each is first else each for each in report.evidence)
-        assert says in judged(report_path, replace(report, evidence=evidence))[1]
+        assert says in judged(audited_users, replace(report, evidence=evidence))[1]
 
 
 @pytest.mark.parametrize("change", ["half drawn", "of records", "not at hand"])
-def test_verify_looks_for_whole_groups(tmp_path: Path, report_path: Path, change: str) -> None:
+def test_verify_looks_for_whole_groups(tmp_path: Path, audited_users: Path, change: str) -> None:
     """A report on a split that was changed, with a manifest that fits the files."""
     folder = drawn_users(tmp_path, 63, sentences(250, 3), records=45)
     if change == "half drawn":
@@ -94,13 +84,13 @@ def test_verify_looks_for_whole_groups(tmp_path: Path, report_path: Path, change
         made_again(folder, group_by=None, groups=None, included_groups=None)
     else:
         (folder / "train.jsonl").unlink()
-    report = read_report(report_path)
+    report = read_report(audited_users)
     manifest = json.loads((folder / "manifest.json").read_text())
     files = {"split": "manifest.json", "members": "members.jsonl", "nonmembers": "nonmembers.jsonl"}
     inputs = tuple(of_file(item, folder / files[item.role]) for item in report.inputs if item.role in files)
     stated = {"split_commitment": manifest["commitment"], "split_records": manifest["records"]}
     forged = replace(report, inputs=inputs, parameters={**report.parameters, **stated})
-    outcome, reason = judged(report_path, forged)
+    outcome, reason = judged(audited_users, forged)
     assert (outcome is Outcome.INCONCLUSIVE) is (change == "not at hand")
     assert (outcome is Outcome.REFUTED) is (change != "not at hand")
     assert {

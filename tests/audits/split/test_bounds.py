@@ -106,11 +106,18 @@ def test_no_bound_from_a_choice_of_records(split: DrawnSplit) -> None:
     assert "have no score, and which ones may depend on the coins" in epsilon.reason
 
 
+@pytest.mark.parametrize("again", ["members:01", "members:\N{ARABIC-INDIC DIGIT ONE}", "members:1_0"])
+def test_a_second_name_of_a_record_does_not_count_it_twice(split: DrawnSplit, again: str) -> None:
+    with pytest.raises(InputError, match="is none of"):
+        report_on(split, [*rows(split, 0.0), (again, 1, 9.0)])
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
         (lambda first: ("x7", *first[1:]), "'x7' is none of"),
         (lambda first: ("members:501", *first[1:]), "'members:501' is none of"),
+        (lambda first: (f"members:{'9' * 5000}", *first[1:]), "is none of"),
         (lambda first: (first[0], 1 - first[1], first[2]), "is on the other side of"),
     ],
 )

@@ -26,7 +26,7 @@ from audits.statistics.one_run import divide, epsilon_bound
 from privctl.accounting.gaussian import delta_at
 from privctl.accounting.profile import profile
 from privctl.data.selection import select
-from privctl.data.users import Sharing
+from privctl.data.sharing import Sharing
 from privctl.domain.errors import InputError
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.groups import of_group

@@ -20,7 +20,7 @@ from torch import nn
 
 from privctl.domain.errors import InputError
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.models.language import quiet_transformers
+from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.contribution import DependentRecordsError

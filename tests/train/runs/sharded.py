@@ -34,7 +34,8 @@ from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.state import resuming
 from privctl.train.state.release_log import ReleaseLog
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.gradient_noise import noise_for
+from privctl.train.steps.gradient_canaries import GradientCanaries
+from privctl.train.steps.gradient_noise import GradientNoise, noise_for
 from privctl.train.steps.loop import FinishedRun, Trainer
 from privctl.train.steps.precision import FullPrecision, Precision
 from tests.train.runs.sharded_parts import CPU, STEPS, Broken, Given, KnownNoise, own_rows, quantization, start
@@ -56,15 +57,19 @@ def trained(
     passes: int = 1,
     recomputed: bool = False,
     adaptive: AdaptiveClipping | None = None,
+    correlate: Callable[[GradientNoise], GradientNoise] = lambda noise: noise,
+    per_draw: int = 1,
+    canaries: Callable[[nn.Module, TrainingSettings], GradientCanaries | None] = lambda _network, _recipe: None,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
     """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it."""
-    network, task = start(model, Broken if broken or method in ("dp-sgd", "dpquant") else CausalLanguage, workers)
+    private = method in ("dp-sgd", "dpquant")
+    network, task = start(model, Broken if broken or private else CausalLanguage, workers, per_draw)
     plant(network)
     if workers.lockstep:
         shard(network, workers, CPU)
     if recomputed:
         checkpointed(network)
-    private, sound = method in ("dp-sgd", "dpquant"), CausalLanguage(corpus=task.corpus, facts=task.facts)
+    sound = CausalLanguage(corpus=task.corpus, facts=task.facts)
     recipe = TrainingSettings(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
@@ -78,8 +83,8 @@ def trained(
         keep(bits)
     made = Trainer(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
-        batches=Given(), noise=KnownNoise(network) if private else None, workers=workers, device=CPU, folder=folder,
-        precision=bits,
+        batches=Given(), noise=correlate(KnownNoise(network)) if private else None, workers=workers, device=CPU,
+        folder=folder, precision=bits, canaries=canaries(network, recipe),
         evaluate=lambda trained: sound.evaluate(trained, CPU, workers),
         first_look=lambda trained: sound.evaluate(trained, CPU, workers), notify=notify,
     )  # fmt: skip

@@ -32,7 +32,8 @@ from tests.train.steps.test_loop import Points
 
 torch.set_num_threads(1)
 private, steps, stop = sys.argv[1] == "private", int(sys.argv[2]), int(sys.argv[3])
-rows = torch.randn(15, 3, generator=torch.Generator().manual_seed(0)) * 3
+width = int(sys.argv[5])
+rows = torch.randn(15, width, generator=torch.Generator().manual_seed(0)) * 3
 recipe = TrainingSettings(method="dp-sgd" if private else "clipped", steps=steps, batch_size=8.0, sample_rate=0.5,
     learning_rate=0.1, optimizer=Optimizer.SGD, noise_multiplier=2.0 if private else 0.0)
 device = torch.device("cpu")
@@ -43,7 +44,7 @@ def measure(network, workers):
     return float(torch.cat(parts).double().square().sum())
 
 with start_workers(device) as workers:
-    network = nn.Linear(3, 1, bias=False)
+    network = nn.Linear(width, 1, bias=False)
     nn.init.zeros_(network.weight)
     made = Trainer(network=network, task=Points(rows), recipe=recipe, clipping=Clipping(norm=1.0),
         batches=PoissonBatches(15, 0.0, NoiseSource(1)) if private else Passes(15, 8, seed=0),
@@ -94,12 +95,12 @@ Train = Callable[..., Run]
 
 @pytest.fixture
 def train(tmp_path: Path, forked: Forked) -> Train:
-    """Weights (steps, 3) and history; the run goes on where one with as many processes left off."""
+    """Weights (steps, width) and history; the run goes on where one with as many processes left off."""
     script = tmp_path / "worker.py"
     script.write_text(SCRIPT)
 
-    def call(processes: int, method: str, steps: int, name: str = "run", stop: int = 0) -> Run:
-        arguments = [method, str(steps), str(stop), str(tmp_path / f"{name}-{processes}")]
+    def call(processes: int, method: str, steps: int, name: str = "run", stop: int = 0, width: int = 3) -> Run:
+        arguments = [method, str(steps), str(stop), str(tmp_path / f"{name}-{processes}"), str(width)]
         found = forked.together(processes, arguments, script=str(script))
         for each in found:
             assert each.code == 0, each.errors[-2000:]
@@ -140,7 +141,7 @@ def test_an_interrupt_of_one_process_ends_all_in_the_same_step(train: Train) -> 
 
 
 def test_two_processes_add_the_noise_of_one(train: Train) -> None:
-    trail, _ = train(2, "private", 400)
+    trail, _ = train(2, "private", 40, width=31)
     moves = trail.diff(dim=0)
     stated = 2.0 * 1.0 / 8 * 0.1
     error = stated / math.sqrt(2 * moves.numel())

@@ -67,7 +67,7 @@ def test_it_is_finished_where_the_output_is_its_own(
             shutil.rmtree(folder.path / "run-1")
         raise KeyboardInterrupt
 
-    architecture(tmp_path / "start", "gpt2")
+    architecture(tmp_path / "start", "gpt2", n_layer=1)
     for name in ("train", "public"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name}))
     monkeypatch.setattr(search_folder.runs_law, "draw", lambda *_: 1)

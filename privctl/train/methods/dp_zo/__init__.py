@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.train.methods.dp_sgd import TUNING
-from privctl.train.methods.dp_zo.settings import DpZoSettings
+from privctl.train.methods.dp_zo.settings import SUFFIX, DpZoSettings
 from privctl.train.runs.method import TrainingMethod
 from privctl.train.settings.searching import check_search, number_of_runs
 
@@ -88,6 +88,7 @@ METHOD = TrainingMethod(
     sampled=lambda _: True,
     numbers=lambda request: request.settings_as(DpZoSettings).directions,
     needs_float32=lambda _: True,
+    files=(SUFFIX,),
     search=_search,
     check=_check,
     run=_run,

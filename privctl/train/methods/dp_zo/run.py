@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from privctl.models.language import choose_device
 from privctl.parallel import Workers, own_device
 from privctl.randomness import NoiseSource
+from privctl.reports.files import pending_artifact
 from privctl.train.logs.live import steps_ledger
 from privctl.train.logs.observed import observed
 from privctl.train.methods.dp_zo.differences import LossDifferences
 from privctl.train.methods.dp_zo.grid import MovableWeights
+from privctl.train.methods.dp_zo.moves import numbers_path
 from privctl.train.methods.dp_zo.premises import one_at_a_time, with_directions, with_lone_test
 from privctl.train.methods.dp_zo.settings import DpZoSettings
 from privctl.train.methods.dp_zo.trainer import ZerothOrderTrainer
 from privctl.train.network.adapters import adapted
 from privctl.train.network.memory import peak_memory
 from privctl.train.network.tensor_bytes import TensorBytes, bytes_of
+from privctl.train.preparation.places import report_path
 from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
 from privctl.train.runs.dry_run import FixedBatches, Stopwatch, made_up, outline, private_part
 from privctl.train.runs.gradient_training import MethodHooks, announced, save_trained
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from privctl.domain.progress import Notify
     from privctl.domain.report import PrivacyReport
     from privctl.domain.training_plan import TrainingPlan
+    from privctl.storage.atomic import PendingFile
     from privctl.train.preparation.job import TrainingJob
     from privctl.train.steps.loop import FinishedRun
 
@@ -79,17 +84,32 @@ def run_dp_zo(job: TrainingJob, session: Session) -> PrivacyReport | None:
         with session.interrupts as stop:
             finished = trainer.run(start, stop)
 
-        def amend(report: PrivacyReport, _: FinishedRun) -> PrivacyReport:
-            return with_directions(report, settings, seed)
-
         def save() -> PrivacyReport:
-            with mention_saved_state(folder, job):
-                return save_trained(job, network, finished, noise, None, MethodHooks(amend=amend))
+            with mention_saved_state(folder, job), _staged(job, trainer) as numbers:
+
+                def amend(report: PrivacyReport, _: FinishedRun) -> PrivacyReport:
+                    place = report_path(request.output)
+                    kept = tuple(pending_artifact("numbers", each, place) for each in numbers)
+                    report = replace(report, outputs=(*report.outputs, *kept))
+                    return with_directions(report, settings, seed)
+
+                hooks = MethodHooks(amend=amend, beside=lambda job, network: nullcontext(numbers))
+                return save_trained(job, network, finished, noise, None, hooks)
 
         report = workers.in_main(save)
     if folder is not None and (left := folder.remove()):
         session.notify(left)
     return report
+
+
+@contextmanager
+def _staged(job: TrainingJob, trainer: ZerothOrderTrainer) -> Iterator[list[PendingFile]]:
+    """The file of what moved the weights; none of a run that a search may choose, whose model alone is released."""
+    if job.recipe.search is not None:
+        yield []
+        return
+    with trainer.moves.staged(numbers_path(job.request.output)) as numbers:
+        yield [numbers]
 
 
 def plan_dp_zo(job: TrainingJob) -> TrainingPlan:

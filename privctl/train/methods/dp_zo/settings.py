@@ -9,6 +9,9 @@ from privctl.train.settings.choices import RunsLaw
 from privctl.train.settings.method_settings import MethodSettings, option
 from privctl.train.settings.searching import expected_runs_option, runs_law_option, search_option
 
+#: The end of the name of the file of released numbers, which lies beside the model's directory.
+SUFFIX = ".numbers.safetensors"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpZoSettings(MethodSettings):

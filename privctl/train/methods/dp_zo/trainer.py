@@ -13,6 +13,7 @@ from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance
 from privctl.parallel import Workers
 from privctl.train.methods.dp_zo.differences import LossDifferences
+from privctl.train.methods.dp_zo.moves import Moves
 from privctl.train.network.tensors import load_tensors, named_tensors, require_finite
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.epoch_stats import EpochStats
@@ -32,6 +33,7 @@ class ZerothOrderTrainer:
     """One run; call ``run`` once. Fields are as in ``loop.Trainer``.
 
     The directions of a step are those of its number among the steps begun, so none is used with two draws of noise.
+    ``moves`` holds what has moved the weights so far.
     """
 
     network: nn.Module
@@ -47,6 +49,7 @@ class ZerothOrderTrainer:
     watch: Watch = field(default_factory=Unwatched)
     clock: Callable[[], float] = time.monotonic
     save_every: float = 300.0
+    moves: Moves = field(default_factory=Moves)
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
         """Train until all steps are begun; ``stop`` is asked after each, as in ``loop.Trainer.run``.
@@ -61,6 +64,7 @@ class ZerothOrderTrainer:
                 saved = {n.removeprefix(_MODEL): t for n, t in start.tensors.items() if n.startswith(_MODEL)}
                 load_tensors(self.network, saved)
             tally = EpochStats.restored(start.tensors if self.workers.is_main else {})
+            self.moves = Moves.restored(start.tensors)
         last_save = self.clock()
         while begun < self.recipe.steps:
             if self.folder is not None and self.workers.is_main:
@@ -95,6 +99,7 @@ class ZerothOrderTrainer:
             self.noise.release([sums], recipe.noise_multiplier * recipe.clip_norm, begun)
         released: Tensor = self.workers.broadcast(sums)
         rate = recipe.learning_rate_at(updates)
+        self.moves.add(begun, rate, released)
         with torch.no_grad():
             # A step is that of the mean over directions: each of them says what the gradient is, on average.
             amounts = released * (rate / recipe.batch_size / self.differences.directions)
@@ -114,7 +119,7 @@ class ZerothOrderTrainer:
         def write() -> None:
             if self.folder is not None:
                 tensors = {f"{_MODEL}{name}": tensor for name, tensor in named_tensors(self.network).items()}
-                self.folder.save(replace(state, tensors=tensors | tally.tensors()))
+                self.folder.save(replace(state, tensors=tensors | tally.tensors() | self.moves.tensors()))
 
         self.workers.in_main(write)
 

@@ -12,7 +12,7 @@ from privctl.data.places import require_inputs
 from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError
 from privctl.models.choices import TaskName
-from privctl.models.language import quiet_transformers
+from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.classification import ImageClassification
 from privctl.models.tasks.sounds import SoundClassification
 from privctl.train.methods.dpquant.cost import multiply_adds

@@ -1,0 +1,62 @@
+"""The noisy numbers by which a run moved its weights, kept so that anyone can make the moves again without the data.
+
+They are all that the run released of its examples, so the file gives away nothing that the weights do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from privctl.storage.atomic import PendingFile
+from privctl.train.methods.dp_zo.settings import SUFFIX
+from privctl.train.network.tensors import staged_tensors
+
+_STEP, _RATE, _NUMBERS = "numbers.step", "numbers.rate", "numbers.released"
+
+
+class Moves:
+    """Of each update the number of its step among those begun, its learning rate, and what it released."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._rates: list[float] = []
+        self._numbers: list[Tensor] = []
+
+    def add(self, step: int, rate: float, released: Tensor) -> None:
+        """One update, whose step ``released`` (directions,) float64."""
+        self._steps.append(step)
+        self._rates.append(rate)
+        self._numbers.append(released.detach().cpu().clone())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Steps (updates,) int64, rates (updates,) and released numbers (updates, directions), float64."""
+        if not self._steps:
+            return {}
+        return {
+            _STEP: torch.tensor(self._steps, dtype=torch.int64),
+            _RATE: torch.tensor(self._rates, dtype=torch.float64),
+            _NUMBERS: torch.stack(self._numbers),
+        }
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor]) -> Moves:
+        """Those of a saved state, of which ``tensors`` are all."""
+        found = cls()
+        if _STEP in tensors:
+            found._steps, found._rates = tensors[_STEP].tolist(), tensors[_RATE].tolist()
+            found._numbers = list(tensors[_NUMBERS].clone())
+        return found
+
+    def staged(self, path: Path) -> AbstractContextManager[PendingFile]:
+        """The file, written but yet to get the name ``path``."""
+        return staged_tensors(path, self.tensors(), {"format": "pt"})
+
+
+def numbers_path(output: Path) -> Path:
+    """Where the numbers that moved the model in the directory ``output`` lie."""
+    return output.with_name(output.name + SUFFIX)
