@@ -394,9 +394,7 @@ def test_dropout_is_the_same_when_run_again(layer: Callable[[], nn.Module]) -> N
         torch.manual_seed(3)
         return squared(model, {"x": x})
 
-    norms = []
-    for i in range(5):
-        gradients = torch.autograd.grad(losses()[i], list(model.parameters()))
-        norms.append(torch.cat([g.flatten() for g in gradients]).norm())
+    gradients = [torch.autograd.grad(losses()[i], list(model.parameters())) for i in range(5)]
+    norms = [torch.cat([g.flatten() for g in of_row]).norm() for of_row in gradients]
     _, result = run(model, lambda *_: losses(), {"x": x}, 1.0)
     torch.testing.assert_close(result.norms.float(), torch.stack(norms), rtol=1e-5, atol=0)
