@@ -330,17 +330,26 @@ def test_a_search_with_shared_records_begins_nothing(
         assert not list(tmp_path.iterdir())
 
 
-def test_it_goes_with_searches_and_canaries(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Public records are the same in every run of a search, and canaries join the private sums alone."""
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--gradient-canaries", "20"),
+        pytest.param(
+            ("--search", "learning-rate=1e-3,3e-3", "--expected-runs", "1.2", "--runs-law", "geometric"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_it_goes_with_canaries_and_searches(
+    more: tuple[str, ...], place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Canaries join the private sums alone, and public records are the same in every run of a search."""
     write(place / "held.jsonl", ["a dog sat", "a dog sat on the mat"])
-    search = ["--search", "learning-rate=1e-3,3e-3", "--expected-runs", "1.2", "--runs-law", "geometric"]
-    held_out = ["--held-out", str(place / "held.jsonl")]
+    assert run(mixed(place, tmp_path / "a", "--held-out", str(place / "held.jsonl"), *more)) == 0
+    report = read_report(tmp_path / "a.report.json")
+    assert {"public data", "separate public data"} <= {each.name for each in report.guarantees[0].assumptions}
     files = ["--data", str(place / "train.jsonl"), "--public", str(place / "public.jsonl")]
-    for name, more in (("searched", [*search, *held_out]), ("canaries", ["--gradient-canaries", "20"])):
-        assert run(mixed(place, tmp_path / name, *more)) == 0
-        report = read_report(tmp_path / f"{name}.report.json")
-        assert {"public data", "separate public data"} <= {each.name for each in report.guarantees[0].assumptions}
-        assert run(["verify", str(tmp_path / f"{name}.report.json"), "-q", *files]) == 0
+    assert run(["verify", str(tmp_path / "a.report.json"), "-q", *files]) == 0
     capsys.readouterr()
 
 

@@ -116,6 +116,8 @@ def trained(folder: Path) -> dict[str, Kind]:
         )
         model = folder / name.replace(" ", "-")
         found[name] = Kind(path=path, policy=None if name == "clipped" else _USUAL | policy, model=model)
+    policy = {"max_epsilon": "3", "accepted_assumptions": "public data,vocabulary"}
+    found["mixed"] = Kind(path=reports.mixed(folder), policy=_USUAL | policy, model=folder / "mixed")
     book, plan, model = reports.protected(folder)
     policy = {"max_posterior": "0.2", "max_epsilon": "7"}
     found |= {"book of secrets": Kind(path=book), "plan of secrets": Kind(path=plan)}

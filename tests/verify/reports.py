@@ -98,6 +98,14 @@ def of_canaries(folder: Path) -> Path:
     return report
 
 
+def mixed(folder: Path) -> Path:
+    """A report of a tiny training by dp-sgd that mixed public records in."""
+    public = folder / "public.jsonl"
+    public.write_text("".join(json.dumps({"text": f"a very old mat {i}"}) + "\n" for i in range(20)))
+    asked = ["--batch-size", "12", "--epochs", "1", "--epsilon", "3", "--public", public, "--public-weight", "0.5"]
+    return _retrained("dp-sgd", _start(folder), texts(folder / "train.jsonl"), folder / "mixed", *asked)
+
+
 def noised(folder: Path) -> Path:
     """Noise on the model that ``trained`` clipped, whose report has the facts."""
     _done("noise", folder / "clipped", "--epsilon", "1", "--calibration", "published", "-o", folder / "noised", "-q")
