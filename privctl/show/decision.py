@@ -90,6 +90,11 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
             f"{_told(_detectable(report.evidence), trained_on(report))}"
         )
     if verdict.subject == EXTRACTION:
+        if first.startswith("confounded"):
+            return (
+                "texts like those that come out stand in the training data alone, so the model may know them from "
+                "elsewhere; compare with held-out text drawn at random from the same source"
+            )
         compared = next((item for item in report.evidence if _compared(item)), None)
         if compared is None:
             return f"{first}, but no held-out text was given to compare with"
