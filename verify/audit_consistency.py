@@ -71,7 +71,8 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
-            alike_texts.fault(item), extraction_tests.fault(item), extraction_tests.miscounted(item, parameters.extraction or {}),
+            alike_texts.fault(item), extraction_tests.fault(item),
+            extraction_tests.miscounted(item, parameters.extraction or {}),
         ):  # fmt: skip
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"

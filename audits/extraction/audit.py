@@ -256,7 +256,12 @@ class ExtractionAudit:
         if any(side_texts.near is None for side_texts in texts):
             why = "was not asked for" if request.exact_only else "needs a network that transformers can generate with"
             caveats.append(f"extraction: text that differs by a token does not count, as comparing it {why}")
-        if len(texts) == 1:
+        if len(texts) > 1:
+            caveats.append(
+                "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
+                "model learned elsewhere and that is like no other, it counts as theirs"
+            )
+        else:
             caveats.append(
                 "extraction: without held-out text, nothing tells recalled text from text anyone would write"
             )

@@ -1,4 +1,4 @@
-"""Boilerplate that a model learned elsewhere and that stands in one file accuses nobody; what it memorized still does."""
+"""Public text that a model learned elsewhere and that stands in one file accuses nobody; what it memorized does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from audits.extraction.alike import ALIKE, Block, again, blocks, looked_at, p_value
 from audits.extraction.prompts import FROM_FILE
@@ -21,28 +19,15 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.models.language import LanguageModel, load_model
 from privctl.reports.files import read_report
+from tests.audits.extraction.public_text import PREFIX, SPAN, learn, licences, others
 from tests.audits.extraction.test_part import words
-from tests.audits.tiny import CONFIGS, SIZE, save_tokenizer, write_jsonl
+from tests.audits.tiny import write_jsonl
 from tests.verify.test_reach import report as audit_report
 from verify import alike_texts
 from verify.audit_consistency import faults
 
-#: Tokens of a record, of what it begins with and of what must come out; records of each file, and those learned.
-RECORD, PREFIX, SPAN = 20, 6, 8
+#: Records of each file, and those learned.
 SIDE, LEARNED = 60, 24
-
-
-def licences(count: int) -> np.ndarray:
-    """Texts [count, RECORD] that put five of eight phrases of four tokens in an order of their own."""
-    random = np.random.default_rng(1)
-    phrases = random.integers(3, SIZE, (8, 4))
-    found = [phrases[random.permutation(8)[:5]].ravel() for _ in range(count)]
-    assert len({tuple(row[:PREFIX]) for row in found}) > count // 2
-    return np.stack(found)
-
-
-def others(count: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(3, SIZE, (count, RECORD))
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     public, own = licences(LEARNED), others(LEARNED, 2)
     rest, held = others(SIDE - LEARNED, 3), others(SIDE, 4)
     for name, learned in (("public", public), ("own", own)):
-        torch.manual_seed(0)
-        network = AutoModelForCausalLM.from_config(CONFIGS["llama"]())
-        ids, optimizer = torch.from_numpy(learned), torch.optim.Adam(network.parameters(), 1e-2)
-        with torch.enable_grad():
-            for _ in range(120):
-                optimizer.zero_grad()
-                network(input_ids=ids, labels=ids).loss.backward()
-                optimizer.step()
-        network.save_pretrained(folder / name)
-        save_tokenizer(folder / name)
+        learn(folder / name, learned)
         write_jsonl(folder / f"{name}.jsonl", [*map(words, learned), *map(words, rest)])
         (folder / f"{name}.txt").write_text("".join(f"{words(row[:3])}\n" for row in learned))
     write_jsonl(folder / "held.jsonl", [*map(words, held)])
@@ -112,10 +88,11 @@ def test_the_test_within_blocks() -> None:
     assert p_value([two, Block(train=4, heldout=0, out=3, found=3)]) == pytest.approx(1 / 6)
     assert p_value([]) == 1
     several = [Block(train=3, heldout=2, out=2, found=2), two, Block(train=1, heldout=4, out=3, found=0)]
+    ways = [combinations(range(block.train + block.heldout), block.train) for block in several]
     every = [
-        [sum(place < block.out for place in chosen) for chosen in combinations(range(block.train + block.heldout), block.train)]
-        for block in several
-    ]  # fmt: skip
+        [sum(place < block.out for place in chosen) for chosen in each]
+        for each, block in zip(ways, several, strict=True)
+    ]
     sums = [sum(counts) for counts in product(*every)]
     assert p_value(several) == pytest.approx(np.mean(np.array(sums) >= 4))
 
