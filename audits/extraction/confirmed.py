@@ -37,7 +37,7 @@ class OwnBeginnings:
     def again(self, accusing: Evidence, model: LanguageModel) -> Evidence:
         """A comparison of what follows the records' own beginnings, among texts alike."""
         judged = [each.judged for each in self.texts]
-        compared = [[self.rows[side][i] for i in np.flatnonzero(some)] for side, some in enumerate(judged)]
+        compared = [[self.rows[side][i] for i in np.flatnonzero(some).tolist()] for side, some in enumerate(judged)]
         out = [some[which] for some, which in zip(self._out(accusing.quantity, judged), judged, strict=True)]
         return again(accusing, model, compared, out)
 

@@ -37,7 +37,7 @@ class Setting:
     """So many records of each side, shadow models, and how far difficulties and gains of records (log) vary.
 
     ``copied`` is the share of records that have a near-copy, of the same difficulty, anywhere. The last shadow model
-    may have seen every record (``all_in_one``), or the non-members and no other (``one_sided``), which an audit refuses.
+    may have seen every record (``all_in_one``), or the non-members and no other (``one_sided``): an audit refuses that.
     """
 
     members: int = 200
