@@ -42,7 +42,10 @@ _RELEASES = {
 #: Of trainings on a drawn split, what its coins were thrown for; and the options.
 _FURTHER: dict[str, tuple[str | None, list[str]]] = {
     "cut batches": (None, ["--batch-size", "12", "--epochs", "1", "--largest-batch", "16"]),
-    "several records a draw": ("user", ["--batch-size", "5", "--epochs", "1", "--unit", "user", "--records-per-draw", "2"]),
+    "several records a draw": (
+        "user",
+        ["--batch-size", "5", "--epochs", "1", "--unit", "user", "--records-per-draw", "2"],
+    ),
     "several users a record": (
         None,
         ["--batch-size", "6", "--epochs", "1", "--unit", "user", "--shared-records", "greedy",
