@@ -15,6 +15,7 @@ from privctl.data.packed import suffix_of
 from privctl.data.places import RECORDS
 from privctl.domain.guarantee import Notion, Status
 from privctl.domain.report import Omission, PrivacyReport
+from verify import public_records
 from verify.compare import compare, shown
 from verify.method import ExpectedMethod, StatedTraining
 from verify.stated import EXTERNAL, TRAINING, training_of
@@ -47,6 +48,7 @@ def disagreements(report: PrivacyReport, parameters: StatedTraining, method: Exp
     """What differs between a training's settings and what they follow from, a sentence each."""
     yield from _steps(parameters, method)
     yield from _data(report, parameters)
+    yield from public_records.disagreements(report, parameters)
     test = parameters.contribution_test
     if test is not None and test.differences and parameters.bf16 is not None:
         tested = any(_REDUCED in stage for stage in test.differences)

@@ -22,7 +22,7 @@ from privctl.reports.parameters import (
     TrainingParameters,
     parameters_as,
 )
-from verify import external_training
+from verify import external_training, public_records
 from verify.events import row_of
 from verify.stated import EXTERNAL, check_readable, method_of, noise_source_of, training_of
 from verify.users import unit_of_privacy
@@ -33,12 +33,12 @@ _NEVER_ENFORCED = frozenset({
     "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
     "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
     "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
-    "pairwise form", "selection", "public measurements", "names of users", "earlier searches",
+    "pairwise form", "selection", "public measurements", "names of users", "earlier searches", public_records.MIXED,
 })  # fmt: skip
 #: How a condition on a public seed ends where the user gave it: nothing shows that it was not chosen by the data.
 _GIVEN = ", which was given"
 #: Conditions that are checked, not enforced.
-_CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums"})
+_CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums", public_records.APART})
 _OF_REGIME = {
     str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
     str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
@@ -159,6 +159,7 @@ def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator
     public = f"that there are {parameters.examples} examples is public"
     if not (said := statements.get("number of examples", public)).startswith(public):
         yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
+    yield from public_records.misstated(parameters, statements)
 
 
 def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:

@@ -28,7 +28,8 @@ from verify.checks import MODEL, JudgedGuarantee, Note, at_hand, findings, guara
 from verify.data import DataAtHand, check_data
 from verify.evidence import check_evidence
 from verify.integrity import ChainLink, check_chain, check_log
-from verify.stated import readable
+from verify.public_records import PublicAtHand, check_public
+from verify.stated import readable, training_of
 from verify.weights.check import check_weights
 
 
@@ -79,10 +80,12 @@ def verify(
     advance: Advance = silent,
     note: Note = lambda text: None,
     data: DataAtHand | None = None,
+    public: PublicAtHand | None = None,
 ) -> Verification:
     """Verify the report that lies at ``path``, with whatever of its files and parents is at hand.
 
-    ``data`` is what was counted of the data that it speaks of, where somebody gave that.
+    ``data`` is what was counted of the data that it speaks of, and ``public`` of public records that were mixed in,
+    where somebody gave these.
     """
     hashed, measured, digests, expected = _read_files(path, report, advance)
     files = NamedFiles({**{output: hasher.file_digest for output, hasher in hashed.items()}, **digests})
@@ -104,6 +107,9 @@ def verify(
     if isinstance(report.mechanism, WeightNoise) and not measured:
         omissions.append(Omission(what="measuring the noise", reason="the model before noise is not at hand"))
     found += [] if data is None else check_data(report, data)
+    if public is not None:
+        with suppress(ParametersError):  # a check says so
+            found += check_public(report, public, training_of(report))
     weights = check_weights(path, report, files.digest)
     found += weights.verdicts
     evidence += weights.evidence

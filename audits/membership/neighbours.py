@@ -1,13 +1,13 @@
 """Texts that are nearly a record: does the model know the record itself, or just texts like it?
 
 ``neighbour`` after Mattern et al. (2023), ``pac`` after Ye et al. (2024), ``repeat`` after a signal of CAMIA (Chang et
-al. 2024). No other model makes the texts: tokens are replaced by, or swapped with, others of the same record. Of a
-masked model each token's score is that of the token when it is masked; of a pair, tokens of the target are altered.
+al. 2024). No other model makes the texts: tokens of a record are swapped, and both attacks read the same copies. Of a
+masked model each token's score is that of the token when it is masked; of a pair, tokens of the target are swapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from audits.membership.workload import Workload
     from audits.scores.subject import AuditedModel
 
-#: Altered copies of each record, and the share of its tokens that is altered in each.
+#: Copies of each record, and the share of its tokens that is swapped in each.
 COPIES, SHARE = 8, 0.1
 #: Share of a record's tokens at either end of the likelihoods that ``pac`` looks at.
 ENDS = 0.2
@@ -74,7 +74,7 @@ def why_no_continuation(work: Workload) -> str:
 
 
 class _Neighbours:
-    """The mean log-probability of the tokens that stay, less that in copies where others are replaced."""
+    """The mean log-probability of the tokens that stay, less that in copies where others are swapped."""
 
     def why_not(self, work: Workload) -> str:
         """See ``Query``."""
@@ -83,12 +83,7 @@ class _Neighbours:
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""
         tokens = list(map(tokens_of(subject, work), work.rows))
-        rows = [
-            replaced(row, some.places, random)
-            for row, some, digest in zip(work.rows, tokens, work.digests, strict=True)
-            for random in [draws(digest, "neighbour")]
-            for _ in range(COPIES)
-        ]
+        rows = _copies(work, tokens)
 
         def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
             before = own.of(record)
@@ -110,13 +105,7 @@ class _Swaps:
 
     def ask(self, subject: AuditedModel, work: Workload) -> Asked:
         """See ``Query``."""
-        tokens = tokens_of(subject, work)
-        rows = [
-            swapped(row, tokens(row).places, random)
-            for row, digest in zip(work.rows, work.digests, strict=True)
-            for random in [draws(digest, "pac")]
-            for _ in range(COPIES)
-        ]
+        rows = _copies(work, list(map(tokens_of(subject, work), work.rows)))
 
         def score(own: Answers, record: int, answers: Answers, begin: int) -> float:
             copies = [polarized(answers.of(copy)) for copy in range(begin, begin + COPIES)]
@@ -146,17 +135,20 @@ class _Repeat:
         return Asked(rows=rows, copies=1, score=score)
 
 
-def replaced(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-    """``row`` with some ids at ``places`` replaced by others of these."""
-    chosen = _some(places, random, least=1)
-    other = row.copy()
-    other[chosen] = random.choice(row[places], size=len(chosen))
-    return other
+def _copies(work: Workload, tokens: Sequence[Tokens]) -> list[NDArray[np.int64]]:
+    """``COPIES`` of each row, with some of its ``tokens`` swapped: the same for every attack, and scored once."""
+    return [
+        swapped(row, some.places, random)
+        for row, some, digest in zip(work.rows, tokens, work.digests, strict=True)
+        for random in [draws(digest, "copies")]
+        for _ in range(COPIES)
+    ]
 
 
 def swapped(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-    """``row`` with some ids at ``places`` in each other's."""
-    chosen = _some(places, random, least=2)
+    """``row`` with ``SHARE`` of the ids at ``places``, at least 2 where there are, in each other's."""
+    count = min(len(places), max(2, round(SHARE * len(places))))
+    chosen = places[random.choice(len(places), size=count, replace=False)]
     other = row.copy()
     other[chosen] = row[np.roll(chosen, 1)]
     return other
@@ -165,12 +157,6 @@ def swapped(row: NDArray[np.int64], places: NDArray[np.int64], random: np.random
 def twice(row: NDArray[np.int64], first: int, limit: int) -> NDArray[np.int64]:
     """``row`` and again what follows its first ``first`` ids, up to ``limit`` ids."""
     return np.concatenate([row, row[first:]])[:limit]
-
-
-def _some(places: NDArray[np.int64], random: np.random.Generator, least: int) -> NDArray[np.int64]:
-    """``SHARE`` of ``places``, at least ``least`` where there are."""
-    count = min(len(places), max(least, round(SHARE * len(places))))
-    return np.asarray(places[random.choice(len(places), size=count, replace=False)])
 
 
 def polarized(lp: NDArray[np.float64]) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from audits.membership.attack import Candidates, ScoreAttack
-from audits.scores.scorer import RowScores
+from audits.scores.scorer import RowScores, key
 from audits.scores.table import FIELDS
 
 if TYPE_CHECKING:
@@ -86,11 +86,15 @@ class Questions:
         return [row for asked in self.asked.values() for row in asked.rows]
 
     def cost(self, work: Workload) -> str:
-        """How many times the records' tokens are scored, and for which attacks; empty where only once."""
+        """How many times the records' tokens are scored, and for which attacks; empty where only once.
+
+        What several attacks ask is scored once.
+        """
         if not self.asked:
             return ""
-        more = sum(int(counts.sum()) for counts in self.counts.values())
-        times = 1 + more / max(1, int(work.counts.sum()))
+        counts = np.concatenate([work.counts, *self.counts.values()])
+        distinct = {key(row): count for row, count in zip([*work.rows, *self.rows], counts.tolist(), strict=True)}
+        times = sum(distinct.values()) / max(1, int(work.counts.sum()))
         return f"scoring {times:.3g} times the tokens of the records, for {', '.join(self.asked)}"
 
     def answered(self, work: Workload, scores: RowScores) -> dict[str, NDArray[np.float64]]:

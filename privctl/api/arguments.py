@@ -88,6 +88,8 @@ _OWN: dict[str, dict[str, Range]] = {
         "micro_examples": ranges.COUNT,
         "micro_tokens": ranges.COUNT,
         "noise_multiplier": ranges.AMOUNT,
+        "public_batch_size": ranges.COUNT,
+        "public_weight": ranges.AMOUNT_OR_ZERO,
         "seed": ranges.SEED,
         "warmup_steps": ranges.COUNT_OR_ZERO,
     },

@@ -171,6 +171,7 @@ def retrain(
     options |= {
         "data": data_or_none(data),
         "held_out": data_or_none(held_out),
+        "public": data_or_none(options.get("public")),
         "train": several(train),
         "log": several(log),
         "labels": labels if labels is None or isinstance(labels, str) else ",".join(labels),

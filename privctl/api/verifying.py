@@ -16,6 +16,7 @@ from privctl.domain.report import Omission, PrivacyReport
 if TYPE_CHECKING:
     from privctl.data.several import DataPath
     from verify.data import DataAtHand
+    from verify.public_records import PublicAtHand
     from verify.run import Verification
 
 
@@ -24,6 +25,7 @@ def verification_of(
     *,
     data: DataPath | None,
     text_column: str | None = None,
+    public: DataPath | None = None,
     simulate: bool,
     seed: int,
     seconds: float,
@@ -36,8 +38,9 @@ def verification_of(
 
     claimed = read(report)
     counted = None if data is None else _counted(data, claimed, report, text_column)
+    mixed = None if public is None else _mixed(public, data, claimed, text_column)
     with progress("files", bytes_of(report, claimed), "bytes") as advance:
-        verification = run(report, claimed, advance=advance, data=counted)
+        verification = run(report, claimed, advance=advance, data=counted, public=mixed)
     return _simulated(verification, seed, seconds, notify) if simulate else verification
 
 
@@ -104,6 +107,24 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     return DataAtHand(name=data.name, examples=examples, digests=digests, possible=possible, similar=similar)
 
 
+def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_column: str | None) -> PublicAtHand:
+    """What is at hand of public records; texts are held against those at ``data`` too, images and sounds are not."""
+    from privctl.data.columns import Columns
+    from privctl.data.contents import first_shared, texts_at
+    from privctl.data.count import count_examples, of_texts
+    from privctl.data.recorded import recorded_files
+    from verify.public_records import PublicAtHand
+
+    if report.step != "retrain":
+        raise CommandError(f"--public {public} is mixed into a training, and the report is of another step; remove it")
+    columns, shared = Columns(text=text_column), None
+    if data is not None and of_texts(public, columns) and of_texts(data, columns):
+        shared = first_shared(texts_at(public, columns), texts_at(data, columns)) is not None
+    digests = tuple(file.digest for file in recorded_files(public))
+    records = count_examples(public, columns=columns)
+    return PublicAtHand(name=public.name, records=records, digests=digests, shared=shared)
+
+
 def _simulated(verification: Verification, seed: int, seconds: float, notify: Notify) -> Verification:
     from verify.simulate.run import simulate
 
@@ -124,14 +145,16 @@ def verify(
     seconds: float = 20.0,
     data: DataPaths | None = None,
     text_column: str | None = None,
+    public: DataPaths | None = None,
     force: bool = False,
     progress: Progress = unseen,
     notify: Notify = lambda _: None,
 ) -> Verification:
     """Recompute what the report at ``report``, or the one beside a model, promises; check its files and its noise.
 
-    ``data`` is the training data, to be counted and compared. ``simulate`` also simulates the mechanism for about
-    ``seconds``, from ``seed``. The report of the verdicts is written only where ``output`` says.
+    ``data`` is the training data, to be counted and compared, and ``public`` are public records that were mixed in.
+    ``simulate`` also simulates the mechanism for about ``seconds``, from ``seed``. The report of the verdicts is
+    written only where ``output`` says.
 
     Returns the verdicts: ``exit_code`` is 0 where all that anybody may rely on holds, 1 where some of it is refuted, 3
     where some is undecided. A refuted promise is a verdict, no error.
@@ -145,7 +168,7 @@ def verify(
 
     check("verify", {"seed": seed, "seconds": seconds})
     place = report_of(Path(report), progress)
-    require_inputs(place, data_or_none(data))
+    require_inputs(place, data_or_none(data), data_or_none(public))
     if (written := path_or_none(output)) is not None:
         if written.resolve() == place.resolve():
             raise CommandError(f"--output {written} is the report itself, which nothing edits; name another file")
@@ -156,6 +179,7 @@ def verify(
         place,
         data=data_or_none(data),
         text_column=text_column,
+        public=data_or_none(public),
         simulate=simulate,
         seed=seed,
         seconds=seconds,

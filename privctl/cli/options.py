@@ -85,19 +85,23 @@ LABEL_COLUMN = click.option("--label-column", metavar="NAME", help="Field of the
 COLUMNS = (TEXT_COLUMN, LABEL_COLUMN)
 
 
-def data_option(flag: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
-    """An option of a path of data, or several where it is repeated, as one ``DataPath``, with the help ``text``."""
-    return click.option(flag, type=click.Path(), multiple=True, required=required, callback=_joined, help=text)
-
-
-#: The argument DATA, of one path or several, likewise.
-DATA = click.argument("data", type=click.Path(), nargs=-1, required=True, callback=lambda *given: _joined(*given))
-
-
 def _joined(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> DataPath | None:
     from privctl.data.several import data_at
 
     return data_at(value) if value else None
+
+
+#: Click's settings of an option of a path of data, or several where it is repeated, as one ``DataPath``.
+DATA_PATHS: Mapping[str, Any] = {"type": click.Path(), "multiple": True, "callback": _joined}
+
+
+def data_option(flag: str, text: str, *, required: bool = False) -> Callable[[Command], Command]:
+    """An option of a path of data, as ``DATA_PATHS`` says, with the help ``text``."""
+    return click.option(flag, required=required, help=text, **DATA_PATHS)
+
+
+#: The argument DATA, of one path or several, likewise.
+DATA = click.argument("data", type=click.Path(), nargs=-1, required=True, callback=_joined)
 
 
 def force(command: Command) -> Command:

@@ -20,10 +20,10 @@ from privctl.cli.numbers import (
     POSITIVE,
     SEED,
 )
-from privctl.cli.options import COLUMNS, MODEL, Command, data_option
+from privctl.cli.options import COLUMNS, DATA_PATHS, MODEL, Command, data_option
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, Schedule
+from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, PublicOverlap, Schedule
 from privctl.train.settings.method_settings import GROUPS
 
 _TASKS = tuple(str(task) for task in TaskName)
@@ -217,6 +217,30 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "type": click.Path(),
             "help": "Plan of protection from `privctl secrets plan`; it sets batches, steps and the least noise.",
+        },
+    ),
+    "public": (
+        "--public",
+        {
+            **DATA_PATHS,
+            "help": "Public records, read as those of --data: each step adds their gradient to the private one, at no "
+            "cost in epsilon (repeatable).",
+        },
+    ),
+    "public_weight": (
+        "--public-weight",
+        {"type": AMOUNT_OR_ZERO, "help": "What the mean public gradient is multiplied by.  [default: 1]"},
+    ),
+    "public_batch_size": (
+        "--public-batch-size",
+        {"type": COUNT, "help": "Public records a step.  [default: --batch-size, or all if they are fewer]"},
+    ),
+    "public_overlap": (
+        "--public-overlap",
+        {
+            "type": _choices(PublicOverlap),
+            "help": "Where a public record stands in --data too: refuse to train, or keep it in both.  [default: "
+            "refuse]",
         },
     ),
     "convert": (

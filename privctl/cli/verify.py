@@ -38,6 +38,7 @@ _FILE = click.Path(path_type=Path)
     help="Approximate time limit of simulations.",
 )
 @data_option("--data", "Training data, as retrain read it, to count and compare its digests (repeatable).")
+@data_option("--public", "Public records that were mixed in, to count and compare likewise (repeatable).")
 @TEXT_COLUMN
 @click.option("--plot", type=_FILE, help="Draw the privacy loss with epsilon and delta marked (.svg or .png).")
 @force
@@ -51,6 +52,7 @@ def verify(
     seed: int,
     seconds: float,
     data: DataPath | None,
+    public: DataPath | None,
     text_column: str | None,
     plot: Path | None,
     force: bool,
@@ -66,9 +68,9 @@ def verify(
     a counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
     first weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
     available), and the released weights must be where its steps and its noise can have moved them. With --data the
-    examples are counted. Results of an audit are recomputed from the ranks it kept, and its line is looked up in the
-    log of audits; other measurements are not repeated. That an assumption was enforced is the word of the report's
-    author; privctl sign shows whose.
+    examples are counted; with --public too, public records that were mixed in are held against them. Results of an
+    audit are recomputed from the ranks it kept, and its line is looked up in the log of audits; other measurements are
+    not repeated. That an assumption was enforced is the word of the report's author; privctl sign shows whose.
 
     Exit code 1 means that a digest, a parameter or a guarantee to rely on is refuted, 3 that one remains undecided.
     Guarantees that the report itself marks as claimed do not affect the exit code.
@@ -93,7 +95,7 @@ def verify(
         output, as_json = None, True
     shown, told = partial(progress, quiet=quiet), partial(note, quiet=quiet)
     given, report = report, report_of(report, shown)
-    require_inputs(report, data)
+    require_inputs(report, data, public)
     _check(report, output, plot)
     for path, option in ((output, "--output"), (plot, "--plot")):
         if path is not None:
@@ -104,6 +106,7 @@ def verify(
         report,
         data=data,
         text_column=text_column,
+        public=public,
         simulate=simulate,
         seed=seed,
         seconds=seconds,

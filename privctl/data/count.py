@@ -48,6 +48,13 @@ def count_examples(
     return sum(1 for _ in records) if unit is None else len({record.unit for record in records})
 
 
+def of_texts(path: DataPath, columns: Columns = USUAL) -> bool:
+    """Whether the records at ``path`` are texts, as ``count_examples`` takes them."""
+    if any(map(partial(_is_of_images, columns=columns), paths_of(path))):
+        return False
+    return not all(map(lists_sounds, paths_of(path)))
+
+
 def sharing_of(path: DataPath, unit: str | None, columns: Columns = USUAL) -> Sharing:
     """Which users, in the field ``unit``, the records at ``path`` name. Raises as ``iter_texts`` does."""
     return Sharing.of(record.users for record in iter_texts(path, unit=unit, columns=columns, shared=True))

@@ -130,3 +130,30 @@ def test_the_verifier_confirms_the_bound_and_refutes_less(noise: float, bins: in
     assert found.at_most(low * (1 - 1e-3)) is False
     assert low <= found.upper
     assert found.lower <= high
+
+
+def simulated(noise: float, chosen: int, steps: int, epsilon: float) -> list[tuple[float, float]]:
+    """Delta and its standard error, in both orders, of a uniform draw of ``chosen`` of so many ``steps``."""
+    source, runs, found = np.random.default_rng(7), 100_000, []
+    for present in (True, False):
+        seen = noise * source.standard_normal((runs, steps))
+        if present:
+            drawn = np.argsort(source.random((runs, steps)), 1)[:, :chosen]
+            np.put_along_axis(seen, drawn, np.take_along_axis(seen, drawn, 1) + 1, 1)
+        each = np.exp(seen / noise**2 - 0.5 / noise**2)
+        sums = np.zeros((chosen + 1, runs))  # elementary symmetric polynomials of the steps so far
+        sums[0] = 1
+        for step in range(steps):
+            sums[1:] = sums[1:] + each[:, step] * sums[:-1]
+        ratio = sums[chosen] / math.comb(steps, chosen)
+        lost = np.maximum(0, 1 - math.exp(epsilon) * (1 / ratio if present else ratio))
+        found.append((float(lost.mean()), float(lost.std()) / math.sqrt(runs)))
+    return found
+
+
+def test_a_draw_of_several_steps_costs_no_more_than_as_many_passes() -> None:
+    """Of 6 steps two, as two passes of three; one pass alone would be too little."""
+    two, one = (epsilon_bound(ledger(1.0, 3, steps), 1e-2) for steps in (6, 3))
+    assert all(delta - 4 * error < 1e-2 for delta, error in simulated(1.0, 2, 6, two))
+    assert all(delta > 0.004 for delta, _ in simulated(1.0, 2, 6, two)[:1])
+    assert any(delta - 4 * error > 1e-2 for delta, error in simulated(1.0, 2, 6, one))

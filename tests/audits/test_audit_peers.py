@@ -49,6 +49,35 @@ def test_figures_read_one_by_one_show_a_leak_more_often_than_the_level_says() ->
     assert audit_peers.shows(scores.tolist())["seen"]
 
 
+def test_the_best_of_two_projects_is_compared_on_the_records_that_both_judge() -> None:
+    random = np.random.default_rng(4)
+    member = np.arange(400) < 200
+    weak, strong = (random.normal(size=400) + shift * member for shift in (0.2, 1.5))
+    own = {"weak": np.where(np.arange(400) == 7, np.nan, weak), "strong": strong}
+    scored = {"attacks": {"loss": {"scores": weak.tolist()}, "none": {"scores": random.normal(size=400).tolist()}}}
+    found = audit_peers.difference(own, scored)
+    assert (found["attack"], found["other"]) == ("strong", "loss")
+    assert 0 < found["lower"] < found["AUC"] < found["upper"]
+    same = audit_peers.difference({"weak": own["weak"]}, scored)
+    assert same["AUC"] == 0
+    assert same["lower"] <= 0 <= same["upper"]
+
+
+def test_an_audit_s_ranks_stand_where_its_records_do(tmp_path: Path) -> None:
+    from audits.scores.scores_file import staged_scores
+
+    arrays = {
+        "member": np.array([True, True, False]), "line": np.array([1, 3, 2]), "truncated": np.zeros(3, bool),
+        "skipped_member": np.array([True]), "skipped_line": np.array([2]), "skipped_reason": np.array([2], np.uint8),
+        "score.loss": np.array([-1.0, -3.0, -2.0]), "score.blind": np.zeros(3),
+    }  # fmt: skip
+    with staged_scores(tmp_path / "s.safetensors", arrays, {}) as pending:
+        pending.commit()
+    found = audit_peers.standing(tmp_path / "s.safetensors", 3)
+    assert list(found) == ["loss"]
+    np.testing.assert_array_equal(found["loss"], [3, np.nan, 1, np.nan, 2, np.nan])
+
+
 def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = replace(SOURCES[0], name="here", records=3)
     target = source.target(tmp_path, "plain")
@@ -61,6 +90,9 @@ def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monk
         return {"seconds": 1.0, "attacks": {"loss": {"AUC": 0.5}}}
 
     monkeypatch.setattr(audit_peers, "audited", audited)
+    monkeypatch.setattr(audit_peers, "floor", lambda *_: {"ratio": 1.1})
+    own = {"loss": np.array([1.0, 2, 3, 0, 2.5, 0.5])}
+    monkeypatch.setattr(audit_peers, "standing", lambda *_: own)
     options = argparse.Namespace(folder=tmp_path, thorough=False)
     gone = {"gone": {"seconds": 9.0, "attacks": {}}, "privctl": {"seconds": 99.0, "attacks": {}}}
     assert "task" in source.settings, "one audit is enough here"
@@ -69,5 +101,5 @@ def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monk
     assert list(parties) == ["privctl", "gone", "other"]
     assert parties["privctl"]["seconds"] == 1.0
     assert parties["gone"]["seconds"] == 9.0
-    assert parties["other"] == audit_peers.judged(SCORED)
+    assert parties["other"] == {**audit_peers.judged(SCORED), "difference": audit_peers.difference(own, SCORED)}
     assert len(asked) == 1

@@ -5,6 +5,9 @@ the scores in ``SOURCE/TARGET.PARTY.json`` are judged by the same code as privct
 ``commit``, ``shared_seconds`` (processor seconds of what all attacks need) and ``attacks``: by name, ``seconds`` and
 ``scores``, higher for members, first of all members and then of all non-members. Without such files, the figures of
 other projects stay those that are stored.
+
+A target's ``floor`` is what forward passes alone take over the same batches: the least of any attack that asks the
+model about each record once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from audits import ATTACKS, FUSED, THOROUGH
@@ -29,12 +33,16 @@ if TYPE_CHECKING:
     from privctl.domain.progress import Advance
     from privctl.domain.report import PrivacyReport
 
+#: privctl's last audit, in the folder of targets.
+REPORT, SCORES = "audit.report.json", "audit.scores.safetensors"
 OURS = "privctl"
 RECALL, ALL = "privctl, with recall", "privctl, thorough"
 #: Attacks of ``--thorough`` that read the pass over the records that the default ones read, where tokens are predicted.
 SAME_PASS = ("min-k++-half", "surp", "slope", "rises")
 #: Random labels of a null target's records, and the level at which a party's figures are said to show a leak.
 RELABELLINGS, LEVEL = 200, 0.05
+#: Rounds in which the floor is measured.
+ROUNDS = 3
 #: Quantities that are compared, and the false positive rate of each TPR.
 AREA, RATES = "AUC", {"TPR at 1 %": 0.01, "TPR at 0.1 %": 0.001}
 _DATA = ROOT.parent / "shared" / "data"
@@ -47,6 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where targets and others' scores are kept")
     parser.add_argument("--sources", nargs="+", default=[source.name for source in SOURCES], help="of the records")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), help="of training")
+    parser.add_argument("--shadows", nargs="+", default=[], help="sources of texts with shadow models too")
     parser.add_argument("--thorough", action="store_true", help="also privctl's audits with every attack")
 
 
@@ -59,7 +68,8 @@ def main(options: argparse.Namespace) -> None:
     before = _stored(options)
     targets: dict[str, Any] = dict(before)
     for source in (source for source in SOURCES if source.name in options.sources):
-        source = replace(source, methods=tuple(each for each in source.methods if each in options.methods))
+        methods = tuple(each for each in source.methods if each in options.methods)
+        source = replace(source, methods=methods, shadows=source.shadows or source.name in options.shadows)
         make(source, options.data, options.folder)
         for method in source.methods:
             name = f"{source.name}, {method}"
@@ -78,26 +88,36 @@ def _stored(options: argparse.Namespace) -> dict[str, Any]:
 
 def _data(targets: Mapping[str, Any]) -> dict[str, Any]:
     sources = {
-        each.name: {"records_per_side": each.records, "settings": {**each.settings}, "shadows": each.shadows}
+        each.name: {"records_per_side": each.records, "settings": {**each.settings}}
         for each in SOURCES
         if any(name.startswith(f"{each.name}, ") for name in targets)
     }
     methods = {name: {**settings} for name, settings in METHODS.items()}
-    return {"shadow_models": SHADOWS, "sources": sources, "methods": methods, "targets": targets}
+    order = [f"{source.name}, {method}" for source in SOURCES for method in METHODS]
+    ordered = {name: targets[name] for name in sorted(targets, key=order.index)}
+    return {"shadow_models": SHADOWS, "sources": sources, "methods": methods, "targets": ordered}
 
 
 def measured(source: Source, method: str, options: argparse.Namespace, before: Mapping[str, Any]) -> dict[str, Any]:
     """What each party finds in one target; ``before`` are parties whose scores are not at hand any more."""
     target = source.target(options.folder, method)
     ours = {OURS: audited(source, target, options)}
+    own = standing(options.folder / SCORES, source.records)
     if "task" not in source.settings:
         ours[RECALL] = audited(source, target, options, [*_scores(ours[OURS]), *SAME_PASS, "recall"])
     if options.thorough:
         ours[ALL] = audited(source, target, options, thorough=True)
     paths = sorted(target.parent.glob(f"{target.name}.*.json"))
     scored = [json.loads(path.read_text()) for path in paths if ".report." not in path.name]
-    others = {each["party"]: judged(each, null=method == "null") for each in scored if "party" in each}
-    return {"records": 2 * source.records, "null": method == "null", "parties": {**ours, **_kept(before), **others}}
+    others = {
+        each["party"]: {**judged(each, null=method == "null"), "difference": difference(own, each)}
+        for each in scored
+        if "party" in each
+    }
+    return {
+        "records": 2 * source.records, "null": method == "null", "shadows": source.shadows,
+        "floor": floor(source, target, options), "parties": {**ours, **_kept(before), **others},
+    }  # fmt: skip
 
 
 def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,10 +143,74 @@ def audited(
         target, members=members, nonmembers=nonmembers, shadow=source.shadow(options.folder), attacks=attacks,
         thorough=thorough,
         reference=None if "task" in source.settings else options.data / "stories260k",
-        output=options.folder / "audit.report.json", no_cache=True, force=True, progress=_timed(clock),
+        output=options.folder / REPORT, no_cache=True, force=True, progress=_timed(clock),
     )  # fmt: skip
     whole = time.process_time() - began
     return {"seconds": sum(clock.values()), "whole_seconds": whole, **_found(report)}
+
+
+def floor(source: Source, target: Path, options: argparse.Namespace) -> dict[str, float]:
+    """Processor seconds of forward passes of the target over all records, alone and with the scores of all attacks.
+
+    Both take turns; ``ratio`` is the median of what they are to each other in a round.
+    """
+    from audits.membership.records import prepare
+    from audits.scores.subject import load_subject, read
+    from tests.bench.audit_bare import passed
+
+    subject = load_subject(target, device="cpu")
+    rows = prepare(
+        subject, *(read(subject, source.side(options.folder, side)) for side in ("members", "nonmembers"))
+    ).rows
+    ways = {"bare": lambda: passed(subject, rows), "scored": lambda: subject.scorer.score(rows)}
+    spent: dict[str, list[float]] = {name: [] for name in ways}
+    passed(subject, rows[:64])
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            began = time.process_time()
+            way()
+            spent[name].append(time.process_time() - began)
+    ratios = [scored / bare for bare, scored in zip(*spent.values(), strict=True)]
+    return {**{f"{name}_seconds": median(each) for name, each in spent.items()}, "ratio": median(ratios)}
+
+
+def standing(path: Path, records: int) -> dict[str, Any]:
+    """The ranks of all records in an audit's file of scores by attack, first of members, NaN where it has none."""
+    import numpy as np
+
+    from audits.scores.scores_file import read_scores
+
+    found = read_scores(path)
+    places = np.where(found.member, 0, records) + found.line - 1
+    table = {}
+    for name, ranks in found.ranks.items():
+        if name in {*ATTACKS, *THOROUGH, FUSED}:
+            table[name] = np.full(2 * records, np.nan)
+            table[name][places] = ranks
+    return table
+
+
+def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, Any]:
+    """By how much privctl's best AUC is above that of ``scored``, on the records that both judge, with its interval.
+
+    Both are the best of several, chosen by these records, so the interval (95 %, DeLong's for pairs) is too narrow.
+    """
+    import numpy as np
+
+    from audits.statistics.metrics import auc
+    from audits.statistics.paired import auc_difference
+
+    judged_by_us = np.all([np.isfinite(ranks) for ranks in own.values()], axis=0)
+    members = np.arange(len(judged_by_us)) < len(judged_by_us) // 2
+
+    def sides(scores: Any) -> tuple[Any, Any]:
+        table = np.asarray(scores, np.float64)
+        return table[members & judged_by_us], table[~members & judged_by_us]
+
+    theirs = {name: each["scores"] for name, each in scored["attacks"].items()}
+    ours, other = (max(some, key=lambda name: auc(*sides(some[name])).value) for some in (own, theirs))
+    found = auc_difference(*sides(own[ours]), *sides(theirs[other]))
+    return {"attack": ours, "other": other, "AUC": found.difference, "lower": found.lower, "upper": found.upper}
 
 
 def _scores(found: Mapping[str, Any]) -> Iterator[str]:

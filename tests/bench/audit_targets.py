@@ -49,8 +49,8 @@ class Source:
     records: int
     read: Callable[[Path], list[Any]]
     settings: Mapping[str, Any]
-    methods: tuple[str, ...]
     shadows: bool
+    methods: tuple[str, ...] = tuple(METHODS)
     suffix: str = "jsonl"
 
     def side(self, folder: Path, side: str) -> Path:
@@ -103,25 +103,21 @@ def _pictures(data: Path) -> list[Any]:
 
 
 _TEXT = {"epochs": 8, "learning_rate": 0.003, "batch_size": 32}
-_FEW = ("plain", "dp-sgd 8", "null")
 SOURCES = (
     Source(
-        name="sentences", records=500, read=_sentences, shadows=False, methods=_FEW,
+        name="sentences", records=1000, read=_sentences, shadows=False,
         settings={"epochs": 5, "learning_rate": 0.002, "batch_size": 32, "task": "text-classification"},
     ),
     Source(
-        name="images", records=1000, read=_pictures, shadows=True, suffix="npz", methods=_FEW,
+        name="images", records=1000, read=_pictures, shadows=True, suffix="npz",
         settings={
             "epochs": 20, "learning_rate": 0.002, "batch_size": 32, "task": "image-classification",
             "from_scratch": True,
         },
     ),
-    Source(
-        name="dialogues", records=300, read=_dialogues, shadows=False, settings=_TEXT,
-        methods=("plain", "clipped", "null"),
-    ),
-    Source(name="commands", records=300, read=_commands, shadows=False, methods=tuple(METHODS), settings=_TEXT),
-    Source(name="abstracts", records=300, read=_abstracts, shadows=False, methods=("plain",), settings=_TEXT),
+    Source(name="dialogues", records=300, read=_dialogues, shadows=False, settings=_TEXT),
+    Source(name="commands", records=300, read=_commands, shadows=False, settings=_TEXT),
+    Source(name="abstracts", records=300, read=_abstracts, shadows=False, settings=_TEXT),
 )  # fmt: skip
 
 

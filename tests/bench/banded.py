@@ -13,17 +13,22 @@ import sys
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from privctl.domain.shown import counted
 from tests.bench.common import ROOT, publish
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
+
+    from privctl.accounting.buffered import BufferedMatrix
 
 SHARED = ROOT.parent / "shared" / "data" / "text" / "sst2" / "train.tsv"
 _HASHED = 2048
 #: Name -> expected batch size, epochs, width of the hidden layer (0: none), learning rates.
 TASKS = {
-    "digits, 10 epochs": (75, 10.0, 32, (1.0, 2.0, 4.0)),
-    "digits, 2 epochs": (75, 2.0, 32, (1.0, 2.0, 4.0)),
+    "digits, 10 epochs": (75, 10.0, 32, (0.5, 1.0, 2.0, 4.0, 8.0)),
+    "digits, 2 epochs": (75, 2.0, 32, (0.5, 1.0, 2.0, 4.0, 8.0)),
     "SST-2 words, 4 epochs": (128, 4.0, 0, (1.0, 2.0, 4.0, 8.0)),
 }
 
@@ -47,7 +52,7 @@ def main(options: argparse.Namespace) -> None:
             data["runs"] += compared(name, epsilon, options.seeds)
             print(name, epsilon, file=sys.stderr, flush=True)
     rows = [
-        [run["task"], f"{run['epsilon']:g}", str(run["bands"]), f"{run['error']:.3g}", f"{run['learning_rate']:g}",
+        [run["task"], f"{run['epsilon']:g}", _ways(run), f"{run['error']:.3g}", f"{run['learning_rate']:g}",
          f"{100 * run['accuracy']:.1f} +- {100 * run['spread']:.1f}"]
         for run in data["runs"]
     ]  # fmt: skip
@@ -55,27 +60,20 @@ def main(options: argparse.Namespace) -> None:
     publish("banded", headings, rows, data, options.output)
 
 
-def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:
-    """DP-SGD, 4 bands, and those that ``account --mechanism banded`` chooses, each at its best learning rate."""
-    from privctl.accounting.banded import prefix_error
-    from privctl.domain.events import BandedGaussian
-    from privctl.plan.banded import BandedRequest, plan_banded
+def _ways(run: dict[str, Any]) -> str:
+    return counted(run["buffers"], "buffer") if "buffers" in run else str(run["bands"])
 
-    batch, epochs, _, rates = TASKS[name]
-    size = len(data_of(name, 0)[0])
-    steps, found = round(epochs * size / batch), []
-    for bands in (1, 4, None):
-        plan = plan_banded(
-            BandedRequest(sample_rate=batch / size, steps=steps, bands=bands, target=epsilon, noise_multiplier=None),
-            1e-5,
-        )
-        event = plan.mechanism.events[0]  # type: ignore[union-attr]
-        assert isinstance(event, BandedGaussian)
-        by_rate = {rate: [trained(name, event, rate, seed) for seed in range(seeds)] for rate in rates}
+
+def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:
+    """DP-SGD, 4 bands, and the bands and the buffers that ``account`` chooses, each at its best learning rate."""
+    found = []
+    for event, error in _planned(name, epsilon):
+        by_rate = {rate: [trained(name, event, rate, seed) for seed in range(seeds)] for rate in TASKS[name][3]}
         best = max(by_rate, key=lambda rate: mean(by_rate[rate]))
+        ways = "buffers" if hasattr(event, "buffers") else "bands"
         found.append({
-            "task": name, "epsilon": epsilon, "bands": event.bands, "noise_multiplier": event.noise_multiplier,
-            "error": event.noise_multiplier * prefix_error(event.coefficients, steps), "steps": steps,
+            "task": name, "epsilon": epsilon, ways: getattr(event, ways), "noise_multiplier": event.noise_multiplier,
+            "error": event.noise_multiplier * error, "steps": event.steps,
             "learning_rate": best, "accuracy": mean(by_rate[best]),
             "spread": stdev(by_rate[best]) if seeds > 1 else 0.0,
             "all": {str(rate): values for rate, values in by_rate.items()},
@@ -83,13 +81,40 @@ def compared(name: str, epsilon: float, seeds: int) -> list[dict[str, Any]]:
     return found
 
 
+def _planned(name: str, epsilon: float) -> Iterator[tuple[Any, float]]:
+    """The events of the ways, at delta 1e-5, and the error of their sums at noise multiplier 1."""
+    from privctl.accounting import banded, buffered
+    from privctl.plan.banded import BandedRequest, plan_banded
+    from privctl.plan.buffered import BufferedRequest, plan_buffered
+
+    batch, epochs, *_ = TASKS[name]
+    size = len(data_of(name, 0)[0])
+    steps = round(epochs * size / batch)
+    for bands in (1, 4, None):
+        asked = BandedRequest(sample_rate=batch / size, steps=steps, bands=bands, target=epsilon, noise_multiplier=None)
+        event: Any = plan_banded(asked, 1e-5).mechanism.events[0]  # type: ignore[union-attr]
+        yield event, banded.prefix_error(event.coefficients, steps)
+    in_passes = BufferedRequest(
+        sample_rate=1 / round(size / batch), steps=steps, buffers=None, target=epsilon, noise_multiplier=None
+    )
+    event = plan_buffered(in_passes, 1e-5).mechanism.events[0]  # type: ignore[union-attr]
+    yield event, buffered.prefix_error(_matrix_of(event), steps)
+
+
+def _matrix_of(event: Any) -> BufferedMatrix:
+    from privctl.accounting.buffered import BufferedMatrix
+
+    return BufferedMatrix(first=event.first, weights=event.weights, decays=event.decays)
+
+
 def trained(name: str, event: Any, learning_rate: float, seed: int) -> float:
     """Held-out accuracy of one private training by gradient descent, clip norm 1."""
     import torch
 
+    from privctl.domain.events import BufferedGaussian
     from privctl.randomness import NoiseSource
     from privctl.train.steps.gradient_noise import KeyedNoise
-    from privctl.train.steps.sampling import CyclicPoisson, PoissonBatches
+    from privctl.train.steps.sampling import BatchSource, CyclicPoisson, FixedOrder, PoissonBatches
     from privctl.train.steps.step_noise import correlated
 
     batch, _, width, _ = TASKS[name]
@@ -100,13 +125,16 @@ def trained(name: str, event: Any, learning_rate: float, seed: int) -> float:
     for before, after in itertools.pairwise(sizes):
         layers += [torch.nn.Linear(before, after), torch.nn.Tanh()]
     network = torch.nn.Sequential(*layers[:-1])
-    source = NoiseSource(1000 + seed)
-    batches = (
-        PoissonBatches(len(inputs), event.sample_rate, source)
-        if event.bands == 1
-        else CyclicPoisson(len(inputs), event.bands, event.sample_rate, source)
-    )
-    noise = correlated(KeyedNoise(NoiseSource(2000 + seed)), None if event.bands == 1 else event.coefficients)
+    source, fresh = NoiseSource(1000 + seed), KeyedNoise(NoiseSource(2000 + seed))
+    batches: BatchSource
+    if isinstance(event, BufferedGaussian):
+        batches = FixedOrder(len(inputs), round(1 / event.sample_rate), seed)
+        noise = correlated(fresh, None, _matrix_of(event))
+    elif event.bands == 1:
+        batches, noise = PoissonBatches(len(inputs), event.sample_rate, source), fresh
+    else:
+        batches = CyclicPoisson(len(inputs), event.bands, event.sample_rate, source)
+        noise = correlated(fresh, event.coefficients)
     parameters = dict(network.named_parameters())
 
     def loss(weights: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:

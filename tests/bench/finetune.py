@@ -128,8 +128,8 @@ def _row(of_size: Row, cell: Cell, runs: Mapping[int, Row]) -> list[str]:
     shares = [run["low_precision_share"] for run in runs.values() if "low_precision_share" in run]
     return [
         f"{of_size['pretraining']['weights']:,}", cell.name, "-" if cell.epsilon is None else f"{cell.epsilon:g}",
-        str(len(runs)), _spread([run["loss"] for run in runs.values()]),
-        _spread([run["before"] - run["loss"] for run in runs.values()]), f"{mean(shares):.2f}" if shares else "-",
+        str(len(runs)), spread([run["loss"] for run in runs.values()]),
+        spread([run["before"] - run["loss"] for run in runs.values()]), f"{mean(shares):.2f}" if shares else "-",
         f"{against} than {cell.base}" if against else "-",
     ]  # fmt: skip
 
@@ -150,6 +150,7 @@ def _of(of_size: Row, cell: str) -> dict[int, Row]:
     return {run["seed"]: run for run in of_size["runs"] if run["cell"] == cell and rate in (None, run["learning_rate"])}
 
 
-def _spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
+    """Mean and standard error."""
     error = f" +- {stdev(values) / math.sqrt(len(values)):.4f}" if len(values) > 1 else ""
     return f"{mean(values):.4f}{error}"

@@ -55,23 +55,23 @@ def trained(cell: Cell, made: Made, rate: float, seed: int, folder: Path) -> dic
     from privctl.train.settings.session import Session
 
     output = folder / "trained"
-    _remove(output)  # which a stopped run left
+    remove(output)  # which a stopped run left
     began = time.process_time()
     with coins(seed):
         report = run_training(prepare(_request(cell, made, rate, seed, output)), Session())
     assert report is not None
-    _remove(output)
+    remove(output)
     return {
         "cell": cell.name,
         "learning_rate": rate,
         "seed": seed,
-        **_losses(report),
+        **losses_of(report),
         "seconds": time.process_time() - began,
         **_privacy(report),
     }
 
 
-def _remove(output: Path) -> None:
+def remove(output: Path) -> None:
     """The model with what lies beside it."""
     for path in output.parent.glob(output.name + "*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -144,7 +144,7 @@ def _settings(cell: Cell, made: Made, seed: int) -> MethodSettings | None:
     return None
 
 
-def _losses(report: PrivacyReport) -> dict[str, Any]:
+def losses_of(report: PrivacyReport) -> dict[str, Any]:
     """Held-out losses in nats a token: before the training, after it, and after each epoch."""
     found = next(e for e in report.evidence if e.quantity == "held-out loss, nats")
     assert found.details is not None

@@ -78,32 +78,47 @@ def made(size: Size, folder: Path, members: int, held_out: int) -> Made:
     for name, texts in lists.items():
         paths[name].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:members]))
     if not facts.is_file() or json.loads(facts.read_text())["size"] != asked:
-        found = _pretrain(size, public, model)
+        found = pretrain(size, public, model)
         facts.write_text(json.dumps({"size": asked, **found}, indent=2) + "\n")
     return Made(model=model, facts=json.loads(facts.read_text()), **paths)
 
 
-def _texts() -> tuple[list[str], list[str]]:
-    """Public texts and private ones, without duplicates, each shuffled; private records of a page stay together."""
+@dataclass(frozen=True, slots=True)
+class Domains:
+    """Texts by what they are of: pages of ``common`` commands, ``programs``, and pages of ``single`` systems."""
+
+    common: list[str]
+    programs: list[str]
+    single: list[str]
+
+
+def texts_by_domain(draw: random.Random) -> Domains:
+    """All texts, none of them twice; ``draw`` shuffles those of single systems, the records of a page together."""
     with gzip.open(_TEXT / "tldr_pairs.jsonl.gz", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    draw = random.Random(0)
-    public: dict[str, None] = {}
+    common: dict[str, None] = {}
     pages: dict[str, dict[str, None]] = {}
     for row in rows:
         text = f"{row['instruction']}: {row['output']}"
-        place = public if row["page"].startswith("common/") else pages.setdefault(row["page"], {})
+        place = common if row["page"].startswith("common/") else pages.setdefault(row["page"], {})
         place[text] = None
     programs = json.loads((_TEXT / "codegen-instruct.json").read_text(encoding="utf-8"))
-    public |= {f"{row['instruction']} {row['input']}\n{row['response']}": None for row in programs}
-    known, order = set(public), sorted(pages)
+    written = {f"{row['instruction']} {row['input']}\n{row['response']}": None for row in programs}
+    known, order = {*common, *written}, sorted(pages)
     draw.shuffle(order)
     private: dict[str, None] = {}
     for page in order:
         private |= {text: None for text in pages[page] if text not in known}
-    shuffled = list(public)
-    draw.shuffle(shuffled)
-    return shuffled, list(private)
+    return Domains(list(common), [text for text in written if text not in common], list(private))
+
+
+def _texts() -> tuple[list[str], list[str]]:
+    """Public texts, shuffled, and private ones."""
+    draw = random.Random(0)
+    found = texts_by_domain(draw)
+    public = [*found.common, *found.programs]
+    draw.shuffle(public)
+    return public, found.single
 
 
 def _tokenizer(size: Size, texts: Sequence[str]) -> Any:
@@ -117,13 +132,16 @@ def _tokenizer(size: Size, texts: Sequence[str]) -> Any:
     )
 
 
-def _pretrain(size: Size, texts: Sequence[str], output: Path) -> dict[str, Any]:
-    """Train on the texts, joined and cut into blocks, without privacy; returns what was done."""
+def pretrain(size: Size, texts: Sequence[str], output: Path, others: Sequence[str] = ()) -> dict[str, Any]:
+    """Train on the texts, joined and cut into blocks, without privacy; returns what was done.
+
+    The tokenizer is made from them and ``others``.
+    """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    tokenizer = _tokenizer(size, texts)
+    tokenizer = _tokenizer(size, [*texts, *others])
     ids = [token for text in texts for token in (*tokenizer(text)["input_ids"], tokenizer.eos_token_id)]
     blocks = torch.tensor(ids[: len(ids) // size.positions * size.positions]).view(-1, size.positions)
     config = GPT2Config(

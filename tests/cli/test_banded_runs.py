@@ -209,7 +209,6 @@ def test_one_band_is_dp_sgd(start: Path, tmp_path: Path) -> None:
     [
         (["--gradient-canaries", "20"], "--gradient-canaries are judged step by step"),
         (["--batches", "balls-and-bins"], "--batches balls-and-bins takes no parts in turn"),
-        (["--fsdp"], "--fsdp keeps no noise of earlier steps"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(

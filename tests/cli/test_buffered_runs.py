@@ -192,7 +192,6 @@ def _of_weights(path: Path) -> Outcome:
         (["--gradient-canaries", "20"], "--gradient-canaries are judged step by step"),
         (["--batches", "balls-and-bins"], "--batches balls-and-bins uses no record in a fixed place"),
         (["--bands", "3"], "--bands does so in another way"),
-        (["--fsdp"], "--fsdp keeps no noise of earlier steps"),
         (["--target-unclipped-quantile", "0.5"], "--buffers correlates the noise of steps, which needs one clip norm"),
         (["--search", "learning-rate=1e-4,1e-3"], "remove --buffers"),
     ],

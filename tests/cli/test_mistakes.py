@@ -131,7 +131,6 @@ MISTAKES = [
     (["secrets", "scan", "chat.jsonl", "--by", "user", "-o", "s.jsonl"], 3, "user"),
     ([*TRAIN, "--data", "train.jsonl", "--fsdp"], 2, "torchrun"),
     ([*TRAIN, "--data", "train.jsonl", "--fsdp", "--dry-run"], 2, "remove --fsdp"),
-    ([*TRAIN, "--data", "train.jsonl", "--fsdp", "--gradient-canaries", "4"], 2, "remove one"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "train.jsonl"], 2, "not trained on"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "base/../train.jsonl"], 2, "not trained on"),
     ([*TRAIN, "--data", "train.jsonl", "--data", "train.jsonl"], 2, "twice"),

@@ -118,7 +118,6 @@ def test_what_is_not_so_is_refuted(
     [
         (["--unit", "who", "--max-records-per-user", "3"], "clips every record by itself; remove one"),
         ([], "--records-per-draw needs --unit"),
-        (["--unit", "who", "--fsdp"], "--fsdp"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(

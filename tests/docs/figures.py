@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.bench import finetune
+from tests.bench import finetune, public_mixing
 from tests.docs.pages import ROOT, as_table
 
 _FAILS = "fails"
@@ -29,6 +29,7 @@ def parts() -> dict[str, str]:
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
         "figures finetune": as_table(list(finetune.HEADINGS), finetune.rows(results("finetune"))),
+        "figures public-mixing": as_table(list(public_mixing.HEADINGS), public_mixing.rows(results("public-mixing"))),
         "figures device": _device(),
         "figures directions": _directions(),
         "figures device-methods": _device_methods(),
@@ -339,6 +340,7 @@ def _conditions() -> str:
         "dpquant",
         "ferret",
         "finetune",
+        "public-mixing",
         "noise",
         "gradient-noise",
         "audit",

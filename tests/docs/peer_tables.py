@@ -9,25 +9,57 @@ from tests.bench.audit_peers import AREA, best
 from tests.docs.figures import results
 from tests.docs.pages import as_table
 
-_RATE = "TPR at 1 %"
+_RATE, _RARE = "TPR at 1 %", "TPR at 0.1 %"
 
 
 def parts() -> dict[str, str]:
     """Each made part by its mark."""
-    return {"figures audit-peers": _found(results("audit-peers")["targets"])}
+    targets = results("audit-peers")["targets"]
+    return {
+        "figures audit-peers": _found(targets),
+        "figures audit-peers differences": _differences(targets),
+        "figures audit-peers floor": _floor(targets),
+    }
 
 
 def _found(targets: Mapping[str, Any]) -> str:
     rows = []
     for target, each in targets.items():
         for party, found in each["parties"].items():
-            seconds = found["seconds"]
+            rare, by = best(found, _RARE)
             rows.append([
-                target, party, *_best(found, AREA), *_best(found, _RATE),
-                f"{seconds:.3g}", f"{each['records'] / seconds:.0f}",
+                target, party, *_best(found, AREA), *_best(found, _RATE), f"{rare:.3f}" if by else "-",
+                f"{found['seconds']:.3g}", f"{found['whole_seconds']:.3g}" if "whole_seconds" in found else "-",
             ])  # fmt: skip
-    headings = ["target", "by", "best AUC", "attack", f"best {_RATE} FPR", "attack", "processor s", "records/s"]
+    headings = [
+        "target", "by", "best AUC", "attack", f"best {_RATE} FPR", "attack", f"{_RARE} FPR", "processor s", "audit s",
+    ]  # fmt: skip
     return as_table(headings, rows)
+
+
+def _differences(targets: Mapping[str, Any]) -> str:
+    rows = []
+    for target, each in targets.items():
+        for party, found in each["parties"].items():
+            if "difference" in found:
+                one = found["difference"]
+                span = f"{one['AUC']:+.4f} ({one['lower']:+.3f} to {one['upper']:+.3f})"
+                rows.append([target, one["attack"], f"{party}: {one['other']}", span])
+    return as_table(["target", "privctl", "beside", "AUC, difference"], rows)
+
+
+def _floor(targets: Mapping[str, Any]) -> str:
+    rows = []
+    for target, each in targets.items():
+        if "floor" not in each:
+            continue
+        bare, one = each["floor"]["bare_seconds"], each["floor"]
+        others = (
+            f"{each['parties'][party]['seconds'] / bare:.2f}" if party in each["parties"] else "-"
+            for party in ("Privacy Meter", "PrivacyGuard")
+        )
+        rows.append([target, f"{bare:.3g}", f"{one['ratio']:.2f}", *others])
+    return as_table(["target", "bare passes, s", "privctl's scores", "Privacy Meter", "PrivacyGuard"], rows)
 
 
 def _best(found: Mapping[str, Any], quantity: str) -> tuple[str, str]:

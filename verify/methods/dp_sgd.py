@@ -18,7 +18,7 @@ from privctl.domain.events import (
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.shown import counted
-from verify import users
+from verify import public_records, users
 from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import ROUNDING, compare
 from verify.events.banded_gaussian import column_norm
@@ -75,13 +75,18 @@ class SearchedTraining(NoisyGradients):
 class PrivateSteps(SearchedTraining):
     """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, or ``matrix`` that of all, where it is so.
 
-    ``largest_batch`` is how many examples of a larger draw are kept. The others are those of a clip norm that changes,
+    ``largest_batch`` is how many examples of a larger draw are kept. ``public_...`` say how public records are mixed in
+    (``verify.public_records``). The others are those of a clip norm that changes,
     ``clip_norms`` being its path (``verify.clip_norms``).
     """
 
     coefficients: tuple[float, ...] | None = None
     matrix: StatedMatrix | None = None
     largest_batch: int | None = None
+    public_weight: float | None = None
+    public_batch_size: int | None = None
+    public_examples: int | None = None
+    public_overlap: str | None = None
     target_unclipped_quantile: float | None = None
     clip_norm_learning_rate: float | None = None
     unclipped_count_stddev: float | None = None
@@ -181,6 +186,7 @@ def _premises(parameters: PrivateSteps, _: Guarantee) -> Iterator[str]:
     if _norms(parameters).changes:
         yield "unclipped count"
     yield from search_premises(parameters)
+    yield from public_records.premises(parameters)
 
 
 def _of_correlated(ledger: Ledger, parameters: PrivateSteps) -> Iterator[str]:
@@ -296,13 +302,34 @@ OF_SEARCHES = {
     ),
 }
 
+
+def _unbounded(parameters: PrivateSteps, adaptive: bool) -> str:
+    if not parameters.public_weight or adaptive:
+        return ""
+    return f"gradients of public records were not clipped, and nothing bounds what {parameters.optimizer} makes of them"
+
+
+#: What a guarantee says where public records are mixed in; ``verify.public_records`` compares the numbers.
+OF_PUBLIC_RECORDS = {
+    public_records.MIXED: (
+        r"the \d+ public records were chosen without looking at the private ones, and nothing in them needs "
+        r"protection: each step adds [\d.e+-]+ times the mean gradient of \d+ of them, neither clipped nor noised, and "
+        "no guarantee covers them",
+    ),
+    public_records.APART: (
+        "no public record stands among the private ones, case and white space aside; with one the run would have been "
+        "refused, so neighbours are compared that differ in a record which is not public",
+    ),
+}
+
 EXPECTED = ExpectedMethod(
     parameters=PrivateSteps,
     mechanisms=(Ledger,),
     disagreements=_disagreements,
     premises=_premises,
     accountants={"dp-sgd": TIGHT},
-    statements=OF_SEARCHES,
+    statements=OF_SEARCHES | OF_PUBLIC_RECORDS,
     noised=True,
     clipped=True,
+    unbounded=_unbounded,
 )

@@ -258,6 +258,11 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     method = expected_of(settings.method)
     if method is not None and (reason := method.unbounded(facts_of(report), settings.adaptive)):
         raise UncheckableError(reason)
+    if getattr(facts_of(report), "public_weight", None):
+        return _of_adam(
+            settings,
+            "the gradients of public records, which nothing clips, moved the weights too: no noise is seen there",
+        )
     if settings.noise_multiplier:
         return _noised(settings)
     entry = adam_reach(settings) if settings.adaptive else None
@@ -268,13 +273,18 @@ def _bounds(settings: TrainingFacts, report: PrivacyReport) -> _Bounds:
     return _Bounds(settings=settings, scale=scale, entry=entry, whole=whole, presence=None)
 
 
+def _of_adam(settings: TrainingFacts, unseen: str) -> _Bounds:
+    """What holds of Adam whatever its gradients are; ``unseen`` says why no more does."""
+    entry = adam_reach(settings)
+    scale = MoveScale(keep=float(kept(settings)[-1]), edges=np.empty(0), far=entry, updates=settings.updates)
+    return _Bounds(settings=settings, scale=scale, entry=entry, whole=None, presence=None, unseen=unseen)
+
+
 def _with_gaps(settings: TrainingFacts) -> _Bounds:
     """Of correlated noise of which some was lost: its law is not known, but how little of it there can be."""
     unseen = "steps were begun and lost, with noise that later steps would have cancelled: its law is not known here"
     if settings.adaptive:
-        entry = adam_reach(settings)
-        scale = MoveScale(keep=float(kept(settings)[-1]), edges=np.empty(0), far=entry, updates=settings.updates)
-        return _Bounds(settings=settings, scale=scale, entry=entry, whole=None, presence=None, unseen=unseen)
+        return _of_adam(settings, unseen)
     least = least_noise(settings)
     # One interval, in which every weight lies: the test of norms is left, against too little noise.
     law = NoiseLaw(edges=np.empty(0), chances=np.ones(1), scale=least)

@@ -26,7 +26,7 @@ _HEIGHT = 250.0
 _NAMES = 92.0
 #: Panels: title, name of the axis, measures in it with their names.
 _PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("Loss", "loss, nats", {"training_loss": "training", "held_out_loss": "held out"}),
+    ("Loss", "loss, nats", {"training_loss": "training", "held_out_loss": "held out", "public_loss": "public"}),
     (
         "Accuracy and clipping",
         "share",

@@ -21,7 +21,8 @@ _WITHHELD = Omission(
     what="losses, norms and fractions measured on the training examples",
     reason="they are exact, so no guarantee covers them; --show-unprotected writes them to a private file",
 )
-_PREFIX = "held_out_"
+#: Measures of records that are taken to be public.
+_PREFIXES = ("held_out_", "public_")
 _WARNING = "not for release: exact measures of private training examples, which no guarantee covers"
 
 
@@ -33,7 +34,9 @@ def withholds(request: RetrainRequest) -> bool:
 def released(request: RetrainRequest, history: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     """The parts of ``history`` (one entry per epoch) that a report may contain."""
     everything = not withholds(request)
-    return [{key: value for key, value in entry.items() if everything or key.startswith(_PREFIX)} for entry in history]
+    return [
+        {key: value for key, value in entry.items() if everything or key.startswith(_PREFIXES)} for entry in history
+    ]
 
 
 def omissions(request: RetrainRequest) -> tuple[Omission, ...]:

@@ -21,6 +21,7 @@ from privctl.secrets.protection import Protection
 from privctl.train.network.half_precision import in_bfloat16
 from privctl.train.preparation.ledgers import StepLaw
 from privctl.train.settings.choices import ClippingPasses
+from privctl.train.settings.public_mixing import PublicMixing
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import RetrainRequest
 
@@ -93,6 +94,21 @@ def recipe_for(
         raise CommandError(
             flagged(str(error), {"bands", "buffers", "unclipped_count_stddev", *TrainingSettings.__dataclass_fields__})
         ) from None
+
+
+def mixing_of(request: RetrainRequest, records: int, batch_size: float) -> PublicMixing | None:
+    """How the step mixes so many public ``records`` in, beside an expected private ``batch_size``; None without any.
+
+    Raises CommandError for numbers that are out of range.
+    """
+    asked = request.public
+    if asked is None:
+        return None
+    size = min(records, max(1, round(batch_size))) if asked.batch_size is None else asked.batch_size
+    try:
+        return PublicMixing(weight=asked.weight, batch_size=size, records=records, overlap=asked.overlap)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 def numbers_of_step(request: RetrainRequest, trained: int) -> int:

@@ -16,6 +16,7 @@ from privctl.train.settings.request import RetrainRequest
 class TrainingJob:
     """A run about to start. ``delta`` is None where the method is not private; ``held_out`` where none was given.
 
+    ``public`` records are mixed into each step as the recipe says, if any are.
     ``plan`` is the plan of protection it follows, if any. ``contribution`` is the test that a record's gradient is its
     own, once it was passed.
     ``similar_names`` is how many of its users have names spelled like another's, None where records have no users.
@@ -30,6 +31,7 @@ class TrainingJob:
     delta: float | None
     labels_from_private_data: bool
     plan: SecretPlan | None = None
+    public: Task | None = None
     contribution: IndependenceTest | None = None
     similar_names: int | None = None
 

@@ -41,13 +41,12 @@ from privctl.models.unfilled import layout_of
 from privctl.models.vocabulary import Vocabulary, frequent_words, private_vocabulary, vocabulary_from_file
 from privctl.parallel import ALONE, Workers
 from privctl.storage.reader import open_checkpoint
-from privctl.train.preparation.budget import recipe_for, require_budget
+from privctl.train.preparation.budget import mixing_of, recipe_for, require_budget
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.log_places import require_logs
 from privctl.train.preparation.places import require_places, require_room
-from privctl.train.preparation.reading import images_at, sounds_at, texts_at
+from privctl.train.preparation.reading import images_at, require_apart, sounds_at, texts_at
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
-from privctl.train.settings.choices import ClippingPasses
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
 
 if TYPE_CHECKING:
@@ -64,12 +63,11 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     request.method.check(request)
     if request.fsdp and not request.method.shards:
         raise CommandError(f"{request.method_name} needs the whole model in each process; remove --fsdp")
-    if request.fsdp and request.clipping_passes is ClippingPasses.AUTO:
-        raise CommandError("--clipping-passes auto tries what one process holds; with --fsdp give 1 or 2")
     require_budget(request)
     _check_task(request)
     _check_places(request)
     plan = read_secret_plan(request)
+    require_apart(request, workers)
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request, workers)
     if request.task is TaskName.AUDIO_CLASSIFICATION:
@@ -85,8 +83,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     task = text_task(model, train(), text_options(request.data), seed=request.seed, keep=keep)
     if isinstance(task, CorpusTask) and (several := request.method.per_draw(request)) > 1:
         task = replace(task, per_draw=several)
-    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
-    return replace(_job(request, model, task, held_out, collected, plan), similar_names=similar)
+    return replace(_job(request, model, task, keep, collected=collected, plan=plan), similar_names=similar)
 
 
 def _similar_names(request: RetrainRequest, workers: Workers) -> int | None:
@@ -154,8 +151,7 @@ def _prepare_images(request: RetrainRequest, workers: Workers) -> TrainingJob:
     if problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _names(set(images.labels), problem))
     model = _loaded(request, workers, labels, None)
-    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
-    return _job(request, model, image_task(model, images), held_out, collected)
+    return _job(request, model, image_task(model, images), collected=collected)
 
 
 def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
@@ -166,8 +162,7 @@ def _prepare_sounds(request: RetrainRequest, workers: Workers) -> TrainingJob:
     if problem is not HeadKind.NUMBER:
         labels, collected = _labels(request, lambda: _names(set(sounds.labels), problem))
     model = of_samples(_loaded(request, workers, labels, None), request.data.max_length)
-    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out)
-    return _job(request, model, sound_task(model, sounds), held_out, collected)
+    return _job(request, model, sound_task(model, sounds), collected=collected)
 
 
 def of_samples(model: TrainingModel, samples: int | None) -> TrainingModel:
@@ -238,7 +233,7 @@ def _left_in_files(model: TrainingModel, workers: Workers) -> tuple[TrainingMode
 
 def _check_places(request: RetrainRequest) -> None:
     """Raise CommandError where something is in the way of the results, before data and model are read."""
-    data = [request.data.train, request.data.held_out]
+    data = [request.data.train, request.data.held_out, None if request.public is None else request.public.data]
     inputs = [request.model.path, request.model.adapter, *(path for each in data if each for path in paths_of(each))]
     require_inputs(*data)
     require_places(
@@ -276,21 +271,27 @@ def _job(
     request: RetrainRequest,
     model: TrainingModel,
     task: Task,
-    held_out: Task | None,
+    keep: Shelf = IN_MEMORY,
+    *,
     collected: bool,
     plan: SecretPlan | None = None,
 ) -> TrainingJob:
+    """The job of ``task``, with the other records that were asked for, which ``keep`` keeps."""
     if plan is not None:
         plan.check_examples(len(task))
     choose_trained(model.network, request.model)
     trained = most_trained(model.network, request.model)
+    held_out = None if request.data.held_out is None else beside(request, model, request.data.held_out, keep)
+    public = None if request.public is None else beside(request, model, request.public.data, keep)
     recipe, delta = recipe_for(request, len(task), None if plan is None else plan.protection, trained)
+    mixing = mixing_of(request, 0 if public is None else len(public), recipe.batch_size)
     return TrainingJob(
         request=request,
         model=model,
         task=task,
         held_out=held_out,
-        recipe=recipe,
+        public=public,
+        recipe=replace(recipe, public=mixing),
         delta=delta,
         labels_from_private_data=collected,
         plan=plan,

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from privctl.data.contents import array_content, first_shared, text_content
 from privctl.data.images import ImageSet, read_images
 from privctl.data.records import Record
 from privctl.data.several import DataPath
 from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, iter_texts
+from privctl.domain.errors import CommandError
 from privctl.models.chat import chat_of
 from privctl.models.choices import TaskName
 from privctl.models.language import read_config
@@ -18,6 +20,8 @@ from privctl.models.loading import CLASSIFICATION
 from privctl.models.purpose import problem_of
 from privctl.models.quiet import quiet_transformers
 from privctl.models.sounds import sound_facts
+from privctl.parallel import Workers
+from privctl.train.settings.choices import PublicOverlap
 from privctl.train.settings.request import RetrainRequest
 
 
@@ -56,6 +60,39 @@ def digests_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
         yield from (Record(0, "", y, x).digest for x, y in zip(sounds.waves, sounds.labels, strict=True))
     else:
         yield from (Record(0, each.text, each.label, start=each.start).digest for each in texts_at(request, path))
+
+
+def contents_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
+    """What each record at ``path`` holds, whatever its label, to be compared; raises as the reading does."""
+    if request.task is TaskName.IMAGE_CLASSIFICATION:
+        yield from map(array_content, images_at(request, path).pixels)
+    elif request.task is TaskName.AUDIO_CLASSIFICATION:
+        yield from map(array_content, sounds_at(request, path).waves)
+    else:
+        yield from (text_content(each.text) for each in texts_at(request, path))
+
+
+def require_apart(request: RetrainRequest, workers: Workers) -> None:
+    """Raise CommandError where a public record stands among the private ones, unless it may (``PublicOverlap``).
+
+    No record is left out instead: which public ones take part would then depend on private ones. All ``workers`` must
+    ask. Raises as the reading of either does.
+    """
+    asked = request.public
+    if asked is None or asked.overlap is PublicOverlap.KEEP:
+        return
+
+    def compared() -> bytes:
+        public, private = contents_at(request, asked.data), contents_at(request, request.data.train)
+        if (place := first_shared(public, private)) is not None:
+            raise CommandError(
+                f"record {place} of --public {asked.data} stands in --data {request.data.train} too, case and white "
+                "space aside, so one of the two is not what it is taken for; leave what is private out of the public "
+                "records, or add --public-overlap keep if all of them are public all the same"
+            )
+        return b""
+
+    workers.once_a_machine(compared)
 
 
 def sampling_rate(path: Path) -> int:

@@ -11,6 +11,7 @@ from privctl.train.release.searched import PREMISE
 from privctl.train.release.users import different_users, unit_of_privacy
 from privctl.train.secrets.guarantees import plan_premise
 from privctl.train.settings.adaptive_clipping import counted_gradients
+from privctl.train.settings.public_mixing import public_assumptions
 from privctl.train.steps.gradient_noise import GradientNoise
 
 
@@ -21,6 +22,8 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
         yield PREMISE
     if job.recipe.adaptive is not None:
         yield counted_gradients(AssumptionState.ENFORCED)
+    if job.recipe.public is not None:
+        yield from public_assumptions(job.recipe.public)
     yield unit_of_privacy(job.request)
     yield from different_users(job)
     if job.plan is not None:

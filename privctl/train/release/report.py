@@ -33,6 +33,7 @@ from privctl.train.release.users import for_neighbours, unprotected_users, unsur
 from privctl.train.secrets.guarantees import KEEP_THE_PLAN, secret_guarantees, secret_parameters
 from privctl.train.secrets.posteriors import CheckedSecrets
 from privctl.train.settings.adaptive_clipping import adaptive_parameters
+from privctl.train.settings.public_mixing import public_parameters
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.steps.contribution import test_parameters, with_contribution_test
@@ -49,7 +50,17 @@ PRIVATE_OWNER = (
     "whoever guesses the data whether that is right; keep the report to yourself"
 )
 #: Settings that a report states only where they say something.
-_UNLESS_USUAL = ("batches", "clipping_passes", "coefficients", "matrix", "adaptive", "search", "group", "largest_batch")
+_UNLESS_USUAL = (
+    "batches",
+    "clipping_passes",
+    "coefficients",
+    "matrix",
+    "adaptive",
+    "search",
+    "group",
+    "largest_batch",
+    "public",
+)
 #: Quantities of the history, as evidence names them.
 QUANTITIES = {
     "training_loss": "training loss, nats",
@@ -58,6 +69,7 @@ QUANTITIES = {
     "clipped_derivatives": "fraction of clipped vectors of derivatives",
     "median_derivatives": "median norm of a vector of derivatives before clipping",
     "zeroed_fraction": "fraction of examples without a finite gradient, which counted as zero",
+    "public_loss": "loss of public records, nats",
     "held_out_loss": "held-out loss, nats",
     "held_out_perplexity": "held-out perplexity",
     "held_out_accuracy": "held-out accuracy",
@@ -81,8 +93,10 @@ def report_for(
 
     Raises InputError where a file was changed since its weights were read.
     """
-    data, plan = job.request.data, job.plan
+    data, plan, public = job.request.data, job.plan, job.request.public
     inputs = {"data": data.train, "held-out": data.held_out, **start_files(job)}
+    if public is not None:
+        inputs["public"] = public.data
     if plan is not None:
         inputs["plan"] = plan.path
     report = PrivacyReport(
@@ -255,6 +269,8 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         settings["search"] = searched.parameters_of(request, recipe.search)
     if recipe.adaptive is not None:
         settings |= adaptive_parameters(recipe.adaptive, recipe.sum_noise_multiplier, finished.clip_norms)
+    if recipe.public is not None:
+        settings |= public_parameters(recipe.public)
     return {
         **{name: str(value) if isinstance(value, str) else value for name, value in settings.items()},
         "task": str(request.task),
@@ -317,7 +333,8 @@ def evidence_of(job: TrainingJob, finished: FinishedRun) -> Iterator[Evidence]:
         if key not in last:
             continue
         held_out = key.startswith("held_out")
-        count = len(job.held_out) if held_out and job.held_out is not None else len(job.task)
+        measured = job.held_out if held_out else job.public if key.startswith("public") else job.task
+        count = len(job.task if measured is None else measured)
         yield Evidence(
             method="measured after the epoch" if held_out else "measured while training, each example as it was met",
             quantity=quantity,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from privctl.domain.report import PrivacyReport
+from privctl.parallel import Workers
 from privctl.reports.files import now
 from privctl.storage.atomic import PendingFile, require_absent
 from privctl.storage.digest import tag
@@ -39,10 +41,21 @@ class CanaryRun:
         self._canaries: GradientCanaries | None = None
         self._content: bytes = b""
 
-    def start(self, job: TrainingJob, network: nn.Module) -> GradientCanaries:
-        """Draw the canaries. Raises CommandError where the job has none, or where their file is in the way."""
-        require_absent(path_of(job.request.output), job.request.force)
-        self._canaries = GradientCanaries(self._count, _trained(network), job.recipe)
+    def start(self, job: TrainingJob, network: nn.Module, workers: Workers) -> GradientCanaries | None:
+        """Draw the canaries: in the main process, or in all that share the network. Every process must call this.
+
+        Raises CommandError for more than it has numbers, or where their file is in the way.
+        """
+
+        def drawn() -> bytes:
+            require_absent(path_of(job.request.output), job.request.force)
+            return os.urandom(32)
+
+        def made() -> GradientCanaries:
+            return GradientCanaries(self._count, _trained(network), job.recipe, seed, workers)
+
+        seed = workers.once(drawn)
+        self._canaries = made() if workers.lockstep else workers.in_main(made)
         return self._canaries
 
     @contextmanager

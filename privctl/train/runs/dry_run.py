@@ -61,6 +61,8 @@ OWNER = (
 _ON_RECORDS, _ON_NONE = 2, 2
 #: Steps before them on the longest records: one that makes the optimizer's moments, one whose memory is counted.
 _WARM = 2
+#: Bytes of a gradient's entry, which is kept while that of public records is computed.
+_GRADIENT = 4
 
 #: Builds a run's precision from its job and its network.
 PrecisionOf = Callable[[TrainingJob, "nn.Module", torch.device], Precision]
@@ -139,6 +141,13 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
         )
         said += too_little(ratio)
     seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)
+    if (of_public := seconds_of_public(job, network, device)) is not None and recipe.public is not None:
+        seconds += of_public
+        on_gpu = None if on_gpu is None else on_gpu + trained * _GRADIENT
+        said.append(
+            f"{of_public / seconds:.0%} of the time is for the gradients of public records, of which a step takes "
+            f"{recipe.public.batch_size}; they cost no privacy as long as they are public"
+        )
     return replace(
         outline(job, seconds=seconds, memory=memory, device=device, trained=trained, warnings=said),
         gpu_memory=on_gpu,
@@ -227,12 +236,17 @@ def with_epsilon(request: RetrainRequest, epsilon: float) -> RetrainRequest:
 
 def made_up(job: TrainingJob) -> MadeUp:
     """Made-up records of the lengths that matter for time and memory; an image has the size of all others."""
-    task, recipe = job.task, job.recipe
+    return _made_up_like(job.task, job, job.recipe.batch_size)
+
+
+def _made_up_like(task: Task, job: TrainingJob, batch_size: float) -> MadeUp:
+    """Made-up records like those of ``task``, no more than a batch and than go through the network at once."""
+    recipe = job.recipe
     longest = usual = 1
     if isinstance(task, CorpusTask):
         padded = np.maximum(task.corpus.lengths(), task.padding or 0)
         longest, usual = int(padded.max()), round(int(padded.sum()) / len(padded))
-    most = max(1, round(recipe.batch_size))
+    most = max(1, round(batch_size))
 
     def at_once(length: int) -> int:
         fits = max(1, recipe.micro_tokens // length) if isinstance(task, CorpusTask) else recipe.micro_examples
@@ -264,6 +278,23 @@ def private_part(job: TrainingJob, ratio: SignalToNoise) -> dict[str, Any]:
         "budgets": compared(request.budget.epsilon, amount_for),
         "user_bounds": compared_bounds(request, trained),
     }
+
+
+def seconds_of_public(job: TrainingJob, network: nn.Module, device: torch.device) -> float | None:
+    """Seconds that all steps take for public records, from passes of made-up ones; None where none are mixed in."""
+    mixing = job.recipe.public
+    if job.public is None or mixing is None or not mixing.weight:
+        return None
+    records = _made_up_like(job.public, job, mixing.batch_size)
+    trained = [p for p in network.parameters() if p.requires_grad]
+    usual = records.task.batch(range(records.long, records.long + records.usual), device, 0)
+    watch = Stopwatch(device)
+    for _ in range(1 + _ON_RECORDS):
+        with torch.autocast(device.type, torch.bfloat16, enabled=job.recipe.bf16):
+            loss = records.task.losses(network, usual).mean()
+        torch.autograd.grad(loss, trained, allow_unused=True)
+        watch()
+    return job.recipe.steps * mixing.batch_size * min(watch.seconds[1:]) / records.usual
 
 
 def _measured(

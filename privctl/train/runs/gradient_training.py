@@ -47,6 +47,7 @@ from privctl.train.steps.gradient_canaries import GradientCanaries
 from privctl.train.steps.gradient_noise import GradientNoise, noise_for
 from privctl.train.steps.loop import FinishedRun, Trainer
 from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.public_gradients import PublicRecords
 from privctl.train.steps.sampling import (
     BallsAndBins,
     BatchSource,
@@ -54,6 +55,7 @@ from privctl.train.steps.sampling import (
     FixedOrder,
     Passes,
     PoissonBatches,
+    PublicBatches,
     TruncatedPoisson,
     WeightedBatches,
 )
@@ -61,8 +63,8 @@ from privctl.train.steps.step_noise import correlated
 
 #: Builds a run's precision from its job and its network, once the network is on its device.
 PrecisionOf = Callable[[TrainingJob, nn.Module, torch.device], Precision]
-#: Draws canaries for a network, once it is on its device.
-CanariesOf = Callable[[TrainingJob, nn.Module], GradientCanaries | None]
+#: Draws canaries for a network, once it is on its device; None in processes that need none.
+CanariesOf = Callable[[TrainingJob, nn.Module, Workers], GradientCanaries | None]
 #: Stages files that get their final names together with the model.
 Beside = Callable[[TrainingJob, nn.Module], AbstractContextManager[list[PendingFile]]]
 #: Extends the common training report by one method's part.
@@ -73,7 +75,7 @@ Amend = Callable[[PrivacyReport, FinishedRun], PrivacyReport]
 class MethodHooks:
     """What a method adds: files in the run's folder, a precision, its part of the report, an announcement.
 
-    Also canaries in the main process, and files ``beside`` the model. ``holds_base``: frozen weights may be kept in
+    Also canaries, and files ``beside`` the model. ``holds_base``: frozen weights may be kept in
     bfloat16.
     """
 
@@ -81,7 +83,7 @@ class MethodHooks:
     precision: PrecisionOf = lambda job, network, device: FullPrecision()
     amend: Amend = lambda report, finished: report
     announce: Callable[[TrainingJob], str] = lambda job: announced(job)
-    canaries: CanariesOf = lambda job, network: None
+    canaries: CanariesOf = lambda job, network, workers: None
     beside: Beside = lambda job, network: nullcontext([])
     holds_base: bool = True
 
@@ -119,7 +121,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
     for warning in too_rough(job):
         session.notify(warning)
     seed_dropout_secretly(network)
-    canaries = workers.in_main(lambda: hooks.canaries(job, network))
+    canaries = hooks.canaries(job, network, workers)
     folder, start = open_folder(job, workers, hooks.files)
     noise = correlated(noise_for(device), recipe.coefficients, recipe.matrix) if request.method.noised else None
     trainer = Trainer(
@@ -134,6 +136,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         precision=precision,
         folder=folder,
         canaries=canaries,
+        public=public_records(job),
         promoted=None if job.contribution is None else job.contribution.promoted,
         evaluate=lambda trained: measured(job, trained, device, workers, session.on_epoch),
         first_look=lambda untrained: measured(job, untrained, device, workers),
@@ -236,12 +239,25 @@ def _batches(job: TrainingJob, workers: Workers, folder: RunFolder | None) -> Ba
     return Passes(len(job.task), job.request.batch_size, job.request.seed)
 
 
+def public_records(job: TrainingJob) -> PublicRecords | None:
+    """The public records that each step mixes in; None where none count."""
+    mixing = job.recipe.public
+    if mixing is None or job.public is None or not mixing.weight:
+        return None
+    batches = PublicBatches(len(job.public), mixing.batch_size, job.request.seed)
+    return PublicRecords(task=job.public, batches=batches, weight=mixing.weight)
+
+
 def announced(job: TrainingJob) -> str:
     """The run's steps, noise and plan of protection, in a sentence."""
     recipe = job.recipe
     sentence = counted(recipe.steps, "step")
     if job.delta is not None:
         sentence += f", noise multiplier {recipe.noise_multiplier:.6g} at delta {job.delta:g}"
+    if (mixing := recipe.public) is not None:
+        sentence += (
+            f"; {mixing.weight:g} times the mean gradient of {counted(mixing.batch_size, 'public record')} a step"
+        )
     if recipe.largest_batch is not None:
         sentence += f", {recipe.largest_batch} examples at most in a batch"
     if recipe.adaptive is not None:

@@ -33,6 +33,13 @@ class ClippingPasses(StrEnum):
     AUTO = "auto"
 
 
+class PublicOverlap(StrEnum):
+    """What happens where a public record stands among the private ones: REFUSE the run, or KEEP it in both."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
+
+
 class RunsLaw(StrEnum):
     """The law of the number of runs of a private search; under POISSON there may be none."""
 

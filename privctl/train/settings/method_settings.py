@@ -20,6 +20,7 @@ GROUPS = {
     "schedule": ("schedule", "warmup_steps"),
     "budget": ("epsilon", "noise_multiplier", "delta"),
     "secrets": ("secrets",),
+    "public": ("public", "public_weight", "public_batch_size", "public_overlap"),
     "convert": ("convert",),
     "adapters": ("base", "save_adapter", "base_bits"),
 }

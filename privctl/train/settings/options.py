@@ -17,13 +17,15 @@ from privctl.domain.progress import Notify
 from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.purpose import class_named, task_meant
-from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, Schedule
+from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, PublicOverlap, Schedule
 from privctl.train.settings.own_settings import own_settings
+from privctl.train.settings.public_mixing import WEIGHT
 from privctl.train.settings.request import (
     BudgetRequest,
     DataRequest,
     Method,
     ModelRequest,
+    PublicRequest,
     RetrainRequest,
     SecretsRequest,
 )
@@ -62,6 +64,7 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
                 epsilon=value("epsilon"), noise_multiplier=value("noise_multiplier"), delta=value("delta")
             ),
             secrets=_secrets_of(options, given),
+            public=public_of(options),
             output=Path(options["output"]),
             clipping=ClippingStyle(options.get("clipping", "flat")),
             clip_norm=options.get("clip_norm", 1.0),
@@ -103,6 +106,33 @@ def _secrets_of(options: Mapping[str, Any], given: Container[str]) -> SecretsReq
         return None
     stated = options["batch_size"] if "batch_size" in given else None
     return SecretsRequest(plan=Path(options["secrets"]), batch_size=stated)
+
+
+def public_of(options: Mapping[str, Any]) -> PublicRequest | None:
+    """The public records that ``--public`` names. Raises CommandError for files that are private or held out."""
+    if not options.get("public"):
+        for name in ("public_weight", "public_batch_size", "public_overlap"):
+            if options.get(name) is not None:
+                raise CommandError(
+                    f"--{name.replace('_', '-')} says how public records are mixed in; give --public too"
+                )
+        return None
+    data, weight, overlap = data_at(options["public"]), options.get("public_weight"), options.get("public_overlap")
+    for flag, told in (("data", "the private data"), ("held_out", "what the model is evaluated on")):
+        others = {path.resolve() for path in paths_of(data_at(options[flag]))} if options.get(flag) else set()
+        for path in paths_of(data):
+            if path.resolve() in others:
+                raise CommandError(f"--public {path} is {told}; give public records that are not")
+    if STDIN in paths_of(data):
+        raise CommandError("--public reads its records twice; put them into a file")
+    if overlap is not None and str(overlap) not in list(PublicOverlap):
+        raise CommandError(f"--public-overlap is {overlap}; it must be one of {', '.join(PublicOverlap)}")
+    return PublicRequest(
+        data=data,
+        weight=WEIGHT if weight is None else float(weight),
+        batch_size=options.get("public_batch_size"),
+        overlap=PublicOverlap(overlap or PublicOverlap.REFUSE),
+    )
 
 
 #: Options that go into the request under their own names.

@@ -13,6 +13,7 @@ from privctl.domain.mechanism import Optimizer
 from privctl.domain.ranges import CLIP_NORM
 from privctl.train.settings.adaptive_clipping import AdaptiveClipping, sum_noise_multiplier
 from privctl.train.settings.choices import Schedule
+from privctl.train.settings.public_mixing import PublicMixing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class TrainingSettings:
     (``GroupGaussian``), None where each is by itself. ``largest_batch`` is how many examples of a larger draw are kept
     (``TruncatedGaussian``), None for all. ``search`` is how many such runs there are of which the best is released,
     None for this one alone. With ``adaptive``, ``clip_norm`` is that of the first step, and ``noise_multiplier`` that
-    of each step's two releases together. ``micro_tokens`` and ``micro_examples`` bound what goes through the network at
+    of each step's two releases together. ``public`` records' gradients are added to the released ones, None for none.
+    ``micro_tokens`` and ``micro_examples`` bound what goes through the network at
     once, and ``clipping_passes`` are the backward passes that clip it; they change nothing but memory, time and
     rounding. Raises ValueError for settings out of range.
     """
@@ -57,6 +59,7 @@ class TrainingSettings:
     largest_batch: int | None = None
     search: NumberOfRuns | None = None
     adaptive: AdaptiveClipping | None = None
+    public: PublicMixing | None = None
 
     def __post_init__(self) -> None:
         for name in ("steps", "micro_tokens", "micro_examples", "clipping_passes"):

@@ -12,8 +12,9 @@ from privctl.data.several import DataPath
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
 from privctl.models.choices import LongTextPolicy, TaskName
-from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, Schedule
+from privctl.train.settings.choices import ClippingPasses, ClippingStyle, LogName, PublicOverlap, Schedule
 from privctl.train.settings.method_settings import MethodSettings, Settings
+from privctl.train.settings.public_mixing import WEIGHT
 
 if TYPE_CHECKING:
     from privctl.accounting.runs_law import NumberOfRuns
@@ -87,6 +88,19 @@ class SecretsRequest:
 
     plan: Path
     batch_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicRequest:
+    """Public records to mix in, read as those of ``--data`` are; see ``PublicMixing``.
+
+    ``batch_size`` None is the expected private one, or all records where there are fewer.
+    """
+
+    data: DataPath
+    weight: float = WEIGHT
+    batch_size: int | None = None
+    overlap: PublicOverlap = PublicOverlap.REFUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,9 +196,10 @@ class RetrainRequest:
     """The options of ``privctl retrain METHOD``. Give ``epochs`` or ``steps``; ``batch_size`` is the expected one.
 
     ``settings`` are the method's own. With ``secrets`` the plan sets the batch size, and ``batch_size`` is not used.
-    ``show_unprotected`` requests a private file of the measures that the report of a private run withholds. ``logs``
-    are written while it runs. ``bf16`` None computes in bfloat16 on a GPU that has it. ``fsdp``: each process holds a
-    shard of the model. Raises ValueError for settings of another method, and for a seed out of range.
+    ``public`` records are mixed into a private training. ``show_unprotected`` requests a private file of the measures
+    that the report of a private run withholds. ``logs`` are written while it runs. ``bf16`` None computes in bfloat16
+    on a GPU that has it. ``fsdp``: each process holds a shard of the model. Raises ValueError for settings of another
+    method, and for a seed out of range.
     """
 
     method: Method
@@ -194,6 +209,7 @@ class RetrainRequest:
     task: TaskName = TaskName.CAUSAL_LM
     budget: BudgetRequest = BudgetRequest()
     secrets: SecretsRequest | None = None
+    public: PublicRequest | None = None
     output: Path
     show_unprotected: bool = False
     logs: tuple[LogName, ...] = ()

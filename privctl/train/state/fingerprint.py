@@ -15,7 +15,7 @@ from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.method_settings import OPTION, MethodSettings, flag_of
-from privctl.train.settings.request import Method, RetrainRequest
+from privctl.train.settings.request import Method, PublicRequest, RetrainRequest
 
 #: Settings that may change when a run is resumed, as the help of --resume says: the device, how much it processes at
 #: once, what it shows, what it is evaluated on.
@@ -36,6 +36,8 @@ _WEIGHTS = "weights"
 _DIGEST = "blake3:"
 #: Settings whose option has another name.
 _NAMES = {"model.path": "MODEL", "data.train": "--data", "examples": "--data",
+    "public.data": "--public", "public.weight": "--public-weight", "public.batch_size": "--public-batch-size",
+    "public.overlap": "--public-overlap",
     "data.columns.text": "--text-column", "data.columns.label": "--label-column"}  # fmt: skip
 
 
@@ -51,6 +53,7 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
             **_settings_of(request.data),
             "train": data_digest(train),
         },
+        "public": _public_of(request),
         "delta": job.delta,
         "secrets": None if job.plan is None else job.plan.digest,
         "labels": job.model.labels,
@@ -77,11 +80,20 @@ def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
     facts = {
         **asked,
         "data": {**_settings_of(data), "train": data_digest(data.train)},
+        "public": _public_of(request),
         "held_out": None if data.held_out is None else data_digest(data.held_out),
         _WEIGHTS: list(_digests(request, random=request.model.from_scratch or without_weights(request.model.path))),
     }
     fingerprint: dict[str, Any] = json.loads(json.dumps(facts))
     return fingerprint
+
+
+def _public_of(request: RetrainRequest) -> dict[str, Any]:
+    """How public records are mixed in, and their digest; None for each setting where there are none."""
+    asked = request.public
+    if asked is None:
+        return dict.fromkeys(each.name for each in fields(PublicRequest))
+    return {**_settings_of(asked), "data": data_digest(asked.data)}
 
 
 def _digests(request: RetrainRequest, *, random: bool) -> Iterator[str]:

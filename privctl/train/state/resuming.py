@@ -49,7 +49,9 @@ def mention_saved_state(folder: RunFolder | None, job: TrainingJob) -> Iterator[
     """
     try:
         if folder is not None:
-            folder.require_data(data_digest(job.request.data.train))
+            public = job.request.public
+            mixed = None if public is None else data_digest(public.data)
+            folder.require_data(data_digest(job.request.data.train), mixed)
         yield
     except InputError as fault:
         if folder is None:

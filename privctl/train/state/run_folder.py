@@ -98,9 +98,11 @@ class RunFolder:
         if changed is not None:
             raise CommandError(f"{self.path} was begun {changed}; resume with the same settings")
 
-    def require_data(self, digest: str) -> None:
-        """Raise InputError unless ``digest`` is that of the data that the run began with."""
-        if self._fingerprint.get("data", {}).get("train", digest) != digest:
+    def require_data(self, digest: str, public: str | None = None) -> None:
+        """Raise InputError unless the digests are those of the private and ``public`` data that the run began with."""
+        begun = (self._fingerprint.get("data") or {}).get("train", digest)
+        mixed = (self._fingerprint.get("public") or {}).get("data", public)
+        if (begun, mixed) != (digest, public):
             raise InputError(
                 "the data were changed since the run began, so that its report would name others than it was trained "
                 "on; put them back as they were"

@@ -36,6 +36,7 @@ class BatchGradients:
 
     ``noisy``: noise is added afterwards, so an example that is not finite counts as zero, which reveals nothing.
     Otherwise it ends the run. An ``adaptive`` clip norm is told the norms.
+    ``not_finite`` is what the error then says.
     """
 
     network: nn.Module
@@ -47,7 +48,8 @@ class BatchGradients:
     precision: Precision
     held: Holding
     micro: MicroBatches
-    adaptive: AdaptiveClipNorm | None
+    adaptive: AdaptiveClipNorm | None = None
+    not_finite: str = NOT_FINITE
     _looks: bool = field(init=False)  # whether each micro-batch is held to be finite by itself
 
     def __post_init__(self) -> None:
@@ -73,7 +75,7 @@ class BatchGradients:
         if not self.workers.any_in_lockstep(not tally.finite_since(mark)):
             return seen
         if engine is None or self.workers.lockstep:
-            raise InputError(NOT_FINITE)
+            raise InputError(self.not_finite)
         restart()
         self._looks = True
         try:

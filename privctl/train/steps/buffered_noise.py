@@ -18,7 +18,7 @@ from torch import Tensor
 
 from privctl.accounting.buffered import BufferedMatrix
 from privctl.domain.errors import InputError
-from privctl.train.steps.correlated_noise import release_less
+from privctl.train.steps.correlated_noise import Part, all_of_it, release_less
 from privctl.train.steps.gradient_noise import GradientNoise
 
 _PREFIX = "noise.buffer."
@@ -63,16 +63,16 @@ class BufferedNoise:
                 for buffer, each in zip(self._buffers[place], noise, strict=True)
             ]
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, as_saved: Part = all_of_it) -> dict[str, Tensor]:
         """What a run that goes on needs: secret, as it gives away the sums without noise."""
         kept = {
-            f"{_PREFIX}{place}.{index}": each
+            f"{_PREFIX}{place}.{index}": as_saved(index, each)
             for place, buffer in enumerate(self._buffers)
             for index, each in enumerate(buffer)
         }
         return kept | {_NEXT: torch.tensor(self._next), _MATRIX: self._numbers()}
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], own_part: Part = all_of_it) -> None:
         """Continue from ``tensors``, if the run was saved. Raises InputError where they are of another run."""
         if _NEXT not in tensors:
             return
@@ -81,7 +81,8 @@ class BufferedNoise:
         self._next = int(tensors[_NEXT])
         for place in range(len(self._buffers)):
             count = sum(name.startswith(f"{_PREFIX}{place}.") for name in tensors)
-            self._buffers[place] = [tensors[f"{_PREFIX}{place}.{index}"] for index in range(count)]
+            saved = (tensors[f"{_PREFIX}{place}.{index}"] for index in range(count))
+            self._buffers[place] = [own_part(index, each) for index, each in enumerate(saved)]
 
     def _numbers(self) -> Tensor:
         matrix = self._matrix

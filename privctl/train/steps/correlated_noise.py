@@ -10,13 +10,15 @@ so that w = C^-1 z. The right-hand side is what the grid rounds: y_t less a numb
 post-processing as it is without correlation, and w_t = r_t - x_t holds the rounding too. Of earlier steps only w is
 kept, in float64, in which its errors are some 2^-53 of the noise. It must stay secret: r_t - w_t is x_t.
 
+Where each process holds a shard of every tensor, this is done entry by entry: it keeps the noise of its shards.
+
 After a gap, whose steps began and whose noise is lost, w counts as 0 there: that sets to 0 the entries of C below the
 diagonal in the columns of those steps, by which no column gets longer or reaches further.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -24,8 +26,15 @@ from torch import Tensor
 from privctl.domain.errors import InputError
 from privctl.train.steps.gradient_noise import GradientNoise
 
+#: Makes of a kept tensor, and the number of the gradient that it belongs to, what is saved of it, or the reverse.
+Part = Callable[[int, Tensor], Tensor]
 _PREFIX = "noise."
 _NEXT, _COEFFICIENTS = _PREFIX + "next", _PREFIX + "coefficients"
+
+
+def all_of_it(_index: int, tensor: Tensor) -> Tensor:
+    """The ``Part`` of a process that holds whole gradients."""
+    return tensor
 
 
 def release_less(
@@ -82,10 +91,10 @@ class CorrelatedNoise:
         combined = release_less(self._fresh, gradients, self._coefficients[0], held, stddev, step)
         self._keep(combined)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, as_saved: Part = all_of_it) -> dict[str, Tensor]:
         """What a run that goes on needs: secret, as it gives away the sums without noise."""
         kept = {
-            f"{_PREFIX}{age}.{place}": each
+            f"{_PREFIX}{age}.{place}": as_saved(place, each)
             for age, noise in enumerate(self._history)
             for place, each in enumerate(noise or ())
         }
@@ -94,7 +103,7 @@ class CorrelatedNoise:
             _COEFFICIENTS: torch.tensor(self._coefficients, dtype=torch.float64),
         }
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], own_part: Part = all_of_it) -> None:
         """Continue from ``tensors``, if the run was saved. Raises InputError where they are of another run."""
         if _NEXT not in tensors:
             return
@@ -104,9 +113,9 @@ class CorrelatedNoise:
         self._history = [None] * (len(self._coefficients) - 1)
         for name in sorted(tensors.keys() - {_NEXT, _COEFFICIENTS}, key=_numbers):
             if name.startswith(_PREFIX):
-                age, _ = _numbers(name)
+                age, place = _numbers(name)
                 kept = self._history[age] or []
-                self._history[age] = [*kept, tensors[name]]
+                self._history[age] = [*kept, own_part(place, tensors[name])]
 
     def _pass_over(self, step: int) -> None:
         """Steps between the last one and ``step`` began and are lost."""

@@ -6,6 +6,8 @@ included one takes part in every step with the sampling rate, like a record. Two
 the sum over all steps of the log-likelihood ratio of its coordinate of the released gradient, and how far its
 coordinate of the weights moved.
 
+In shards each process adds to, and reads, those coordinates that it holds, under the same coins.
+
 A canary is a record more, so the mechanism's guarantee holds for it as for any record. It does not depend on the
 records, so theirs is what it is without canaries; but the weights have moved along the canaries' directions.
 """
@@ -22,6 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from privctl.domain.errors import CommandError
+from privctl.parallel import ALONE, Workers
+from privctl.train.clipping.shards import first_row, own_part
 from privctl.train.settings.recipe import TrainingSettings
 
 if TYPE_CHECKING:
@@ -33,20 +37,32 @@ _BELOW = 1 - 2.0**-10
 
 
 class GradientCanaries:
-    """The canaries of one run, in its main process."""
+    """The canaries of one run, in its main process, or in all that hold shards of its parameters."""
 
-    def __init__(self, count: int, parameters: Sequence[nn.Parameter], recipe: TrainingSettings) -> None:
-        """Draw coins and coordinates; raises CommandError for more canaries than coordinates."""
-        self._sizes = [parameter.numel() for parameter in parameters]
-        total = sum(self._sizes)
+    def __init__(
+        self,
+        count: int,
+        parameters: Sequence[nn.Parameter],
+        recipe: TrainingSettings,
+        seed: bytes | None = None,
+        workers: Workers = ALONE,
+    ) -> None:
+        """Draw coins and coordinates; raises CommandError for more canaries than coordinates.
+
+        ``workers`` in lockstep share the parameters, and give the same secret ``seed``; None draws a fresh one.
+        """
+        self._together = workers if workers.lockstep else ALONE
+        self._whole = list(_stretches(parameters, whole=True))
+        self._own = list(_stretches(parameters, whole=False))
+        total = sum(size for _, size in self._whole)
         if count > total:
             raise CommandError(f"--gradient-canaries is {count}, but the model trains {total} numbers only; give fewer")
         self._recipe = recipe
-        self._source = np.random.default_rng(list(os.urandom(32)))
+        self._source = np.random.default_rng(list(os.urandom(32) if seed is None else seed))
         self.included: NDArray[np.bool_] = self._source.random(count) < 0.5
         self._places = torch.from_numpy(np.sort(self._source.choice(total, count, replace=False)))
         self.every_step: NDArray[np.float64] = np.zeros(count)
-        self._begun = self._read(parameters)
+        self._begun = self._read_own([own_part(parameter) for parameter in parameters])
 
     def unit(self, clip_norm: float) -> float:
         """A canary's entry in a step's gradient, which is divided by the expected batch size like all gradients."""
@@ -59,19 +75,19 @@ class GradientCanaries:
         """
         taking_part = self.included & (self._source.random(len(self.included)) < self._recipe.sample_rate)
         chosen = self._places[torch.from_numpy(taking_part)]
-        for gradient, places in self._within(gradients, chosen):
-            gradient.view(-1)[places.to(gradient.device)] += self.unit(clip_norm)
+        for gradient, inside, begin in _within(gradients, self._own, chosen):
+            gradient.view(-1)[(chosen[inside] - begin).to(gradient.device)] += self.unit(clip_norm)
 
     def observe(self, gradients: Sequence[Tensor], clip_norm: float) -> None:
         """Take in the released ``gradients`` of one step, with their noise."""
-        values = self._read(gradients) / self.unit(clip_norm)
+        values = self._read_own(gradients) / self.unit(clip_norm)
         rate, noise = self._recipe.sample_rate, self._recipe.sum_noise_multiplier
         absent = math.log1p(-rate) if rate < 1 else -math.inf
         self.every_step += np.logaddexp(absent, math.log(rate) + (2 * values - 1) / (2 * noise * noise))
 
     def end(self, parameters: Sequence[nn.Parameter]) -> NDArray[np.float64]:
-        """How far each canary's weight moved against its gradient, which is what a step does."""
-        return self._begun - self._read(parameters)
+        """How far each canary's weight moved against its gradient, the way a step goes; ``parameters`` are whole."""
+        return self._begun - np.asarray(self._read(parameters, self._whole).numpy(), dtype=np.float64)
 
     def tensors(self) -> dict[str, Tensor]:
         """What an interrupted run needs to continue."""
@@ -89,15 +105,38 @@ class GradientCanaries:
             self.every_step = tensors[_PREFIX + "every_step"].numpy().copy()
             self._begun = tensors[_PREFIX + "begun"].numpy().copy()
 
-    def _within(self, tensors: Sequence[Tensor], places: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each of ``tensors`` with those of ``places`` that lie in it, counted from its own beginning."""
-        begin = 0
-        for tensor, size in zip(tensors, self._sizes, strict=True):
-            inside = places[(places >= begin) & (places < begin + size)] - begin
-            if len(inside):
-                yield tensor, inside
-            begin += size
+    def _read_own(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
+        """The canaries' entries of ``tensors``, of which each process may hold a part."""
+        found = self._read(tensors, self._own)
+        self._together.all_reduce([found])  # others have 0
+        return np.asarray(found.numpy(), dtype=np.float64)
 
-    def _read(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
-        found = [t.detach().reshape(-1)[p.to(t.device)].double().cpu() for t, p in self._within(tensors, self._places)]
-        return np.asarray(torch.cat(found).numpy(), dtype=np.float64)
+    def _read(self, tensors: Sequence[Tensor], stretches: Sequence[tuple[int, int]]) -> Tensor:
+        found = torch.zeros(len(self._places), dtype=torch.float64)
+        for tensor, inside, begin in _within(tensors, stretches, self._places):
+            at = (self._places[inside] - begin).to(tensor.device)
+            found[inside] = tensor.detach().reshape(-1)[at].double().cpu()
+        return found
+
+
+def _stretches(parameters: Sequence[nn.Parameter], *, whole: bool) -> Iterator[tuple[int, int]]:
+    """Where each parameter begins among all numbers and how many there are, ``whole`` or those of this process."""
+    begin = 0
+    for parameter in parameters:
+        size = parameter.numel()
+        if whole:
+            yield begin, size
+        else:
+            row = size // max(1, len(parameter)) if parameter.dim() else size
+            yield begin + first_row(parameter) * row, own_part(parameter).numel()
+        begin += size
+
+
+def _within(
+    tensors: Sequence[Tensor], stretches: Sequence[tuple[int, int]], places: Tensor
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Each of ``tensors`` with which of ``places`` lie in its stretch, and where that begins."""
+    for tensor, (begin, size) in zip(tensors, stretches, strict=True):
+        inside = (places >= begin) & (places < begin + size)
+        if bool(inside.any()):
+            yield tensor, inside, begin

@@ -54,6 +54,14 @@ class Holding(Protocol):
         """Raise DivergedError, in all processes, for weights that are not finite after ``step``."""
         ...
 
+    def as_saved(self, index: int, part: Tensor) -> Tensor:
+        """What is saved of a tensor whose ``part`` lies here, as that of ``trained[index]`` does."""
+        ...
+
+    def own_part(self, index: int, saved: Tensor) -> Tensor:
+        """Take this process's part of what ``as_saved`` gave in any number of processes."""
+        ...
+
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         """Weights, buffers and the optimizer's moments by name; shared ones as such."""
         ...
@@ -112,15 +120,23 @@ class Copies:
         """See ``Holding``."""
         require_finite(self.network, step)
 
+    def as_saved(self, index: int, part: Tensor) -> Tensor:
+        """See ``Holding``."""
+        return part
+
+    def own_part(self, index: int, saved: Tensor) -> Tensor:
+        """See ``Holding``."""
+        return saved
+
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         """See ``Holding``."""
-        return _weights(self.network) | moments(optimizer, lambda _, moment: moment)
+        return _weights(self.network) | moments(optimizer, self.as_saved)
 
     def restore(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
         """See ``Holding``."""
         weights = {name.removeprefix(_MODEL): tensors[name] for name in tensors if name.startswith(_MODEL)}
         load_tensors(self.network, weights)
-        restore_moments(optimizer, tensors, lambda _, moment: moment)
+        restore_moments(optimizer, tensors, self.own_part)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,9 +185,17 @@ class Shards:
                     "--learning-rate, or raise --batch-size"
                 )
 
+    def as_saved(self, index: int, part: Tensor) -> Tensor:
+        """See ``Holding``."""
+        return _shared_like(self.trained[index], part)
+
+    def own_part(self, index: int, saved: Tensor) -> Tensor:
+        """See ``Holding``; a copy, so that nothing of the others' parts is held."""
+        return part_of(saved, self.trained[index]).clone()
+
     def state(self, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         """See ``Holding``."""
-        return _weights(self.network) | moments(optimizer, lambda i, moment: _shared_like(self.trained[i], moment))
+        return _weights(self.network) | moments(optimizer, self.as_saved)
 
     def restore(self, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
         """See ``Holding``; one tensor at a time is read whole."""
@@ -182,7 +206,7 @@ class Shards:
         with torch.no_grad():
             for name, place in places.items():
                 own_part(place).copy_(part_of(tensors[_MODEL + name], place))
-        restore_moments(optimizer, tensors, lambda i, moment: part_of(moment, self.trained[i]).clone())
+        restore_moments(optimizer, tensors, self.own_part)
 
 
 _MODEL = "model."

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +36,7 @@ from privctl.train.steps.holding import Holding, holding
 from privctl.train.steps.micro_batches import MicroBatches
 from privctl.train.steps.optimizers import optimizer_for
 from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.public_gradients import NOT_FINITE, PublicGradients, PublicRecords
 from privctl.train.steps.sampling import BatchSource
 from privctl.train.steps.saved_state import SavedState, StateKeeper
 from privctl.train.steps.step_noise import kept_noise, restore_noise
@@ -68,7 +70,8 @@ class Trainer:
     ``precision`` says how the network computes. ``folder`` None keeps no state. ``save_every`` is in seconds. Where
     memory runs out, a step begins again with the same examples, fewer at a time, and ``notify`` is told.
     ``promoted`` are the modules that are differentiated as a whole, no others being allowed; None finds them.
-    ``canaries`` join the sums of gradients, and observe what is released. ``may_pass_twice`` is for ``MicroBatches``.
+    ``canaries`` join the sums of gradients, and observe what is released. ``public`` records take part afterwards, as
+    the recipe says. ``may_pass_twice`` is for ``MicroBatches``.
     """
 
     network: nn.Module
@@ -82,6 +85,7 @@ class Trainer:
     precision: Precision = field(default_factory=FullPrecision)
     folder: StateKeeper | None = None
     canaries: GradientCanaries | None = None
+    public: PublicRecords | None = None
     evaluate: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     first_look: Callable[[nn.Module], Mapping[str, float]] = lambda _: {}
     promoted: Sequence[Promotion] | None = None
@@ -94,30 +98,54 @@ class Trainer:
     _held: Holding = field(init=False)
     _adaptive: AdaptiveClipNorm | None = field(init=False)
     _batch: BatchGradients = field(init=False)
+    _public: PublicGradients | None = field(init=False)
 
     def __post_init__(self) -> None:
         self._held = holding(self.network, self.workers)
         self._adaptive = adaptive_norm(self.recipe)
+        self._batch = self._gradients_of(
+            self.task,
+            self.recipe,
+            noisy=self.noise is not None,
+            precision=self.precision,
+            adaptive=self._adaptive,
+            may_pass_twice=self.may_pass_twice,
+        )
+        self._public = None
+        if self.public is not None and self.recipe.public is not None:
+            mean = replace(self.recipe, batch_size=float(self.recipe.public.batch_size))
+            of_public = self._gradients_of(self.public.task, mean, noisy=False, not_finite=NOT_FINITE)
+            self._public = PublicGradients(records=self.public, batch=of_public, held=self._held, workers=self.workers)
+
+    def _gradients_of(
+        self,
+        task: Task,
+        recipe: TrainingSettings,
+        *,
+        precision: Precision | None = None,
+        may_pass_twice: bool = False,
+        **others: Any,
+    ) -> BatchGradients:
+        """What computes the gradients of batches of ``task``, few examples at a time."""
         micro = MicroBatches(
-            task=self.task,
-            examples=self.recipe.micro_examples,
-            tokens=self.recipe.micro_tokens,
+            task=task,
+            examples=recipe.micro_examples,
+            tokens=recipe.micro_tokens,
             device=self.device,
             notify=self.notify,
             workers=self.workers,
-            may_pass_twice=self.may_pass_twice,
+            may_pass_twice=may_pass_twice,
         )
-        self._batch = BatchGradients(
+        return BatchGradients(
             network=self.network,
-            task=self.task,
-            recipe=self.recipe,
-            noisy=self.noise is not None,
+            task=task,
+            recipe=recipe,
             workers=self.workers,
             device=self.device,
-            precision=self.precision,
+            precision=precision or FullPrecision(),
             held=self._held,
             micro=micro,
-            adaptive=self._adaptive,
+            **others,
         )
 
     def run(self, start: SavedState | None = None, stop: Callable[[], bool] = lambda: False) -> FinishedRun:
@@ -136,9 +164,13 @@ class Trainer:
             self.precision.restore(start.tensors, start.side_releases_begun)
             if self.canaries is not None:
                 self.canaries.restore(start.tensors)
-            restore_noise(self.noise if self.workers.is_main else None, start.tensors)
+            # Whole sums are noised by the main process alone, and shards each by its own.
+            noised_here = self.workers.is_main or self.workers.lockstep
+            restore_noise(self.noise if noised_here else None, start.tensors, self._held.own_part)
             if self._adaptive is not None:
                 self._adaptive.restore(start.tensors)
+            if self._public is not None and self.workers.is_main:
+                self._public.restore(start.tensors)
             if start.tensors:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
@@ -224,6 +256,8 @@ class Trainer:
         # In lockstep they begin and end each pass jointly.
         seen = accumulate() if self.workers.lockstep else self.workers.jointly(accumulate)
         self._release(steps_begun, tally.take_count())
+        if self._public is not None:
+            self._public.add(position)
         for group in optimizer.param_groups:
             group["lr"] = self.recipe.learning_rate_at(updates)
         optimizer.step()
@@ -258,21 +292,29 @@ class Trainer:
     def _epoch_measures(self, step: int, tally: EpochStats) -> dict[str, float]:
         """One epoch's finite measures. Raises InputError for weights that are not finite."""
         self._held.require_finite(step)
-        tally.gather(self.workers)
+        self._gather(tally)
         measured = self.evaluate(self.network)
         clip_norm = self.recipe.clip_norm if self._adaptive is None else None
-        return finite_of({"step": float(step), **tally.summary(clip_norm), **measured})
+        public = {} if self._public is None else self._public.summary()
+        return finite_of({"step": float(step), **tally.summary(clip_norm), **public, **measured})
+
+    def _gather(self, tally: EpochStats) -> None:
+        """Move what was measured of examples, private and public, to the main process."""
+        tally.gather(self.workers)
+        if self._public is not None:
+            self._public.gather()
 
     def _save(self, optimizer: torch.optim.Optimizer, tally: EpochStats, state: SavedState) -> None:
         """Write ``state``, after collecting its tensors."""
-        tally.gather(self.workers)
-        tensors = self._held.state(optimizer)
+        self._gather(tally)
+        tensors = self._held.state(optimizer) | kept_noise(self.noise, self._held.as_saved)
 
         def write() -> None:
             if self.folder is not None:
                 more = {} if self.canaries is None else self.canaries.tensors()
-                own = tally.tensors() | dict(self.precision.tensors()) | kept_noise(self.noise)
+                own = tally.tensors() | dict(self.precision.tensors())
                 own |= {} if self._adaptive is None else self._adaptive.tensors()
+                own |= {} if self._public is None else self._public.tensors()
                 self.folder.save(replace(state, tensors=tensors | own | more))
 
         # Shards are gathered while they are written.

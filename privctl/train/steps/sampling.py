@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Uniforms are drawn in blocks of this many, so that a data set of any size needs little memory.
 _BLOCK = 1 << 20
+#: Ends the seed of public batches, which no other order has.
+_PUBLIC = 0x7075_626C
 
 
 class BatchSource(Protocol):
@@ -206,6 +208,35 @@ class FixedOrder:
         order = np.random.default_rng((self.seed, 0)).permutation(self.size)
         turn = step % self.bins
         return np.sort(order[turn * self.size // self.bins : (turn + 1) * self.size // self.bins])
+
+
+@dataclass(frozen=True, slots=True)
+class PublicBatches:
+    """``batch_size`` different ones of ``size`` public examples a step, a pass over them in an order drawn afresh.
+
+    What is left of a pass is passed over, so that every batch is as large. The order is a function of ``seed`` and the
+    step alone, under a key that no other order of a run uses: it depends on no private record, and a run that goes on
+    needs no state. Raises ValueError for a batch of none or of more than there are.
+    """
+
+    size: int
+    batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        at_least("batch_size", self.batch_size, 1)
+        at_least("size", self.size, self.batch_size)
+
+    @property
+    def kind(self) -> Batches:
+        """See ``BatchSource``."""
+        return Batches.SHUFFLED
+
+    def batch(self, step: int) -> NDArray[np.int64]:
+        """See ``BatchSource``."""
+        a_pass, turn = divmod(step, self.size // self.batch_size)
+        order = np.random.default_rng((self.seed, a_pass, _PUBLIC)).permutation(self.size)
+        return order[turn * self.batch_size : (turn + 1) * self.batch_size]
 
 
 def _below(words: NDArray[np.uint64], bound: int) -> NDArray[np.uint64]:

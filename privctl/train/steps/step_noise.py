@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from privctl.accounting.buffered import BufferedMatrix
 from privctl.train.steps.buffered_noise import BufferedNoise
-from privctl.train.steps.correlated_noise import CorrelatedNoise
+from privctl.train.steps.correlated_noise import CorrelatedNoise, Part
 from privctl.train.steps.gradient_noise import GradientNoise
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ def correlated(
     return noise if coefficients is None else CorrelatedNoise(noise, coefficients)
 
 
-def kept_noise(noise: GradientNoise | None) -> dict[str, Tensor]:
+def kept_noise(noise: GradientNoise | None, as_saved: Part) -> dict[str, Tensor]:
     """What a run that goes on needs of its noise: nothing, unless that is correlated."""
-    return noise.tensors() if isinstance(noise, CorrelatedNoise | BufferedNoise) else {}
+    return noise.tensors(as_saved) if isinstance(noise, CorrelatedNoise | BufferedNoise) else {}
 
 
-def restore_noise(noise: GradientNoise | None, tensors: Mapping[str, Tensor]) -> None:
+def restore_noise(noise: GradientNoise | None, tensors: Mapping[str, Tensor], own_part: Part) -> None:
     """Hand back what ``kept_noise`` gave; raises as ``CorrelatedNoise.restore``."""
     if isinstance(noise, CorrelatedNoise | BufferedNoise):
-        noise.restore(tensors)
+        noise.restore(tensors, own_part)

@@ -30,13 +30,17 @@ from privctl.train.network.sharding import shard
 from privctl.train.preparation.places import run_folder
 from privctl.train.runs import setup
 from privctl.train.settings.adaptive_clipping import AdaptiveClipping
+from privctl.train.settings.public_mixing import PublicMixing
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.state import resuming
 from privctl.train.state.release_log import ReleaseLog
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.gradient_noise import noise_for
+from privctl.train.steps.gradient_canaries import GradientCanaries
+from privctl.train.steps.gradient_noise import GradientNoise, noise_for
 from privctl.train.steps.loop import FinishedRun, Trainer
 from privctl.train.steps.precision import FullPrecision, Precision
+from privctl.train.steps.public_gradients import PublicRecords
+from privctl.train.steps.sampling import PublicBatches
 from tests.train.runs.sharded_parts import CPU, STEPS, Broken, Given, KnownNoise, own_rows, quantization, start
 
 
@@ -56,21 +60,27 @@ def trained(
     passes: int = 1,
     recomputed: bool = False,
     adaptive: AdaptiveClipping | None = None,
+    correlate: Callable[[GradientNoise], GradientNoise] = lambda noise: noise,
+    per_draw: int = 1,
+    canaries: Callable[[nn.Module, TrainingSettings], GradientCanaries | None] = lambda _network, _recipe: None,
+    mixed: float = 0.0,
 ) -> tuple[dict[str, Tensor], FinishedRun | None]:
-    """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it."""
-    network, task = start(model, Broken if broken or method in ("dp-sgd", "dpquant") else CausalLanguage, workers)
+    """The weights after ``STEPS``, whole, and how the run ended; ``plant`` may change the network before it, and with
+    ``mixed`` as their weight the same records take part as public ones, one a step."""
+    private = method in ("dp-sgd", "dpquant")
+    network, task = start(model, Broken if broken or private else CausalLanguage, workers, per_draw)
     plant(network)
     if workers.lockstep:
         shard(network, workers, CPU)
     if recomputed:
         checkpointed(network)
-    private, sound = method in ("dp-sgd", "dpquant"), CausalLanguage(corpus=task.corpus, facts=task.facts)
+    sound = CausalLanguage(corpus=task.corpus, facts=task.facts)
     recipe = TrainingSettings(
         method=method, steps=len(STEPS), batch_size=4.0, sample_rate=0.5,
         learning_rate=0.05 if optimizer is Optimizer.ADAMW else 0.5,
         optimizer=optimizer, momentum=0.5 if optimizer is Optimizer.MOMENTUM else 0.0,
         noise_multiplier=0.5 if private else 0.0, clip_norm=0.5, micro_examples=3, clipping_passes=passes,
-        adaptive=adaptive,
+        adaptive=adaptive, public=PublicMixing(weight=mixed, batch_size=1, records=len(task)) if mixed else None,
     )  # fmt: skip
     bits: Precision = FullPrecision()
     if method == "dpquant":
@@ -78,10 +88,11 @@ def trained(
         keep(bits)
     made = Trainer(
         network=network, task=task, recipe=recipe, clipping=None if method == "plain" else Clipping(norm=0.5),
-        batches=Given(), noise=KnownNoise(network) if private else None, workers=workers, device=CPU, folder=folder,
-        precision=bits,
+        batches=Given(), noise=correlate(KnownNoise(network)) if private else None, workers=workers, device=CPU,
+        folder=folder, precision=bits, canaries=canaries(network, recipe),
         evaluate=lambda trained: sound.evaluate(trained, CPU, workers),
         first_look=lambda trained: sound.evaluate(trained, CPU, workers), notify=notify,
+        public=PublicRecords(task=sound, batches=PublicBatches(len(sound), 1, 5), weight=mixed) if mixed else None,
     )  # fmt: skip
     steps: list[int] = []
     made.advance = lambda _: steps.append(1)
@@ -153,6 +164,22 @@ def same_clip_norms(model: Path, together: Workers, _: Path) -> None:
         assert max(abs(a / b - 1) for a, b in zip(alone.clip_norms, shared.clip_norms, strict=True)) < 1e-5
         assert alone.released == shared.released
         require_close(one, many)
+
+
+def same_with_public_records(model: Path, together: Workers, _: Path) -> None:
+    """Shards, and processes that each hold all, add the public gradient that one process adds; some have no record."""
+    for workers in (together, replace(together, lockstep=False)):
+        many, shared = trained(model, workers, "dp-sgd", optimizer=Optimizer.SGD, mixed=0.5)
+        if not together.is_main:
+            continue
+        one, alone = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.SGD, mixed=0.5)
+        require_close(one, many)
+        without, _ended = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.SGD)
+        assert max(float((one[name] - without[name]).abs().max()) for name in one) > 0.01
+        assert alone is not None
+        assert shared is not None
+        for mine, theirs in zip(alone.history, shared.history, strict=True):
+            assert abs(mine["public_loss"] - theirs["public_loss"]) <= 1e-4 * mine["public_loss"]
 
 
 def same_weights_in_two_passes(model: Path, together: Workers, _: Path) -> None:
@@ -347,6 +374,7 @@ CHECKS = {
         same_quantized_weights,
         same_weights_in_two_passes,
         same_clip_norms,
+        same_with_public_records,
         another_number_of_processes,
         own_shares,
         own_rows,

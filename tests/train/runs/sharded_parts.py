@@ -94,12 +94,16 @@ class KnownNoise:
 
 
 def start(
-    model: Path, task: type[CausalLanguage] = CausalLanguage, workers: Workers | None = None
+    model: Path, task: type[CausalLanguage] = CausalLanguage, workers: Workers | None = None, per_draw: int = 1
 ) -> tuple[Any, CausalLanguage]:
+    """With several a draw, each of ten users has one to three texts."""
     unfilled = workers is not None and workers.lockstep and not workers.is_main
     loaded = load_for_training(model, TaskName.CAUSAL_LM, seed=1, unfilled=unfilled)
-    made: Any = text_task(loaded, [replace(r, text=r.text[i:]) for i in (0, 1) for r in RECORDS], TextOptions())
-    return loaded.network, task(corpus=made.corpus, facts=made.facts)
+    records = [replace(r, text=r.text[i:]) for i in (0, 1) for r in RECORDS]
+    if per_draw > 1:
+        records = [replace(records[(u + 3 * i) % 10], unit=str(u)) for u in range(10) for i in range(1 + u % 3)]
+    made: Any = text_task(loaded, records, TextOptions())
+    return loaded.network, task(corpus=made.corpus, facts=made.facts, per_draw=per_draw)
 
 
 def quantization(network: nn.Module, task: CausalLanguage, workers: Workers) -> Quantization:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from privctl.cli import run
 from privctl.reports.files import read_report
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, same_records, words
-from tests.train.runs import sharded
+from tests.train.runs import sharded, sharded_private
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "own_shares",
                 "own_rows",
                 "same_weights",
+                "same_with_public_records",
                 "all_end_together",
                 "all_refuse_together",
                 "one_record_is_too_much_for_one",
@@ -59,6 +61,18 @@ def test_shards_make_what_one_process_makes(
         assert each.code == 0, each.errors[-3000:]
 
 
+@pytest.mark.parametrize(
+    ("processes", "checks"),
+    [(2, sharded_private.QUICK), pytest.param(4, sharded_private.CHECKS, marks=pytest.mark.slow)],
+)
+def test_shards_keep_what_private_steps_need(
+    processes: int, checks: Iterable[str], model: Path, tmp_path: Path, forked: Forked
+) -> None:
+    arguments = [str(model), str(tmp_path), *checks]
+    for each in forked.together(processes, arguments, script=str(sharded_private.__file__)):
+        assert each.code == 0, each.errors[-3000:]
+
+
 @pytest.mark.slow
 def test_processes_that_hang_fail(tmp_path: Path, forked: Forked) -> None:
     script = tmp_path / "hangs.py"
@@ -80,8 +94,6 @@ def data(tmp_path: Path) -> Path:
     [
         (["ferret", "--epsilon", "1"], "ferret needs the whole model in each process; remove --fsdp"),
         (["dp-sgd", "--epsilon", "1"], "start them with torchrun"),
-        (["dp-sgd", "--epsilon", "1", "--gradient-canaries", "4"], "remove one"),
-        (["dp-sgd", "--epsilon", "1", "--clipping-passes", "auto"], "with --fsdp give 1 or 2"),
         (["plain", "--dry-run"], "one process that holds the whole model"),
     ],
 )

@@ -15,13 +15,16 @@ from privctl.reports.files import read_report
 from tests.forked import Ended, Forked
 from tests.models.tasks.small import architecture, words
 
-#: The command, of which process ``RANK_OF_FAULT`` is killed in the step of number ``KILLED_IN`` of those it makes, or
-#: has no memory for more than 70 tokens in training.
+#: The command, of which process ``RANK_OF_FAULT`` is killed in the step of number ``KILLED_IN`` of those it makes, or,
+#: where ``WRITING``, when it has written the tensors of so many states and not yet named them in the last one, or
+#: has no memory for more than 70 tokens in training, or, where ``KEEPS_NOTHING``, for what one pass keeps.
 SCRIPT = """
 import os, signal, sys
 import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 from privctl.cli import run
+from privctl.train.clipping.sinks import Kept
+from privctl.train.state import run_folder
 from privctl.train.steps.loop import Trainer
 
 step, forward, left = Trainer._step, LlamaMLP.forward, [int(os.environ.get("KILLED_IN", "0"))]
@@ -32,14 +35,29 @@ def killed(self, *arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return step(self, *arguments)
 
+write_bytes = run_folder.write_bytes
+
+def unnamed(path, content):
+    left[0] -= path.name == "state.json"
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_bytes(path, content)
+
 def full(self, hidden):
     if hidden.shape[0] * hidden.shape[1] > 70 and torch.is_grad_enabled():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
     return forward(self, hidden)
 
+def none(self, names, terms):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
 if os.environ["RANK"] == os.environ.get("RANK_OF_FAULT"):
-    if left[0]:
+    if left[0] and "WRITING" in os.environ:
+        run_folder.write_bytes = unnamed
+    elif left[0]:
         Trainer._step = killed
+    elif "KEEPS_NOTHING" in os.environ:
+        Kept.receive = none
     else:
         LlamaMLP.forward = full
 sys.exit(run(sys.argv[1:]))
@@ -144,4 +162,66 @@ def test_a_process_without_memory_makes_all_take_less(
     arguments = [each for each in call(place, method, tmp_path / "out", "--fsdp") if each != "-q"]
     for each in started(2, arguments, 1):
         assert each.code == 0, each.errors[-2000:]
+    assert run(["verify", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [["--bands", "3"], ["--buffers", "2"]])
+@pytest.mark.parametrize("last", [1, 4])
+def test_correlated_noise_goes_on_in_another_number_of_processes(
+    way: list[str], last: int, place: Path, tmp_path: Path, started: Started
+) -> None:
+    """Killed in its 6th step after 4 were saved; the two that are lost stay in the ledger."""
+    output = tmp_path / "out"
+    require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *way), 1, 6), 1)
+    assert not output.exists()
+    fsdp = ["--fsdp"] if last > 1 else []
+    for each in started(last, call(place, "dp-sgd", output, *fsdp, "--resume", *way)):
+        assert each.code == 0, each.errors[-2000:]
+    report = read_report(tmp_path / "out.report.json")
+    assert (report.parameters["steps_begun"], report.parameters["updates"]) == (STEPS, STEPS - 2)
+    assert run(["verify", str(output)]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [["--bands", "3"], ["--buffers", "2"]])
+def test_a_state_that_was_not_named_yet_is_none(
+    way: list[str], place: Path, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second state's noise is written and the process killed: the run goes on from the first, after 4 steps."""
+    output = tmp_path / "out"
+    monkeypatch.setenv("WRITING", "1")
+    require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *way), 0, 2), 0)
+    assert len(list((tmp_path / "out.run").glob("state-*.safetensors"))) == 2
+    for each in started(2, call(place, "dp-sgd", output, "--fsdp", "--resume", *way)):
+        assert each.code == 0, each.errors[-2000:]
+    report = read_report(tmp_path / "out.report.json")
+    assert (report.parameters["steps_begun"], report.parameters["updates"]) == (STEPS, STEPS - 4)
+    assert run(["verify", str(output)]) == 0
+
+
+@pytest.mark.slow
+def test_canary_gradients_of_shards_are_audited(place: Path, tmp_path: Path, started: Started) -> None:
+    output = tmp_path / "out"
+    more = ["--gradient-canaries", "400", "--learning-rate", "0.1", "--noise-multiplier", "0.3"]
+    require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *more), 1, 6), 1)
+    for each in started(2, call(place, "dp-sgd", output, "--fsdp", "--resume", *more)):
+        assert each.code == 0, each.errors[-2000:]
+    assert run(["verify", str(output)]) == 0
+    canaries = json.loads((tmp_path / "out.gradient-canaries.json").read_text())
+    included = [coin == 1 for coin in canaries["included"]]
+    seen = canaries["every_step"]
+    mean = [sum(x for x, own in zip(seen, included, strict=True) if own is which) for which in (True, False)]
+    assert mean[0] / sum(included) > mean[1] / (len(included) - sum(included)) + 1
+
+
+@pytest.mark.slow
+def test_all_take_two_passes_where_one_has_no_memory_for_one(
+    place: Path, tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEEPS_NOTHING", "1")
+    more = ["--fsdp", "--clipping-passes", "auto", "--checkpointing"]
+    for each in started(2, call(place, "dp-sgd", tmp_path / "out", *more), 1):
+        assert each.code == 0, each.errors[-2000:]
+    assert read_report(tmp_path / "out.report.json").parameters["clipping_passes"] == 2
     assert run(["verify", str(tmp_path / "out")]) == 0

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from privctl.accounting.banded import banded_coefficients
+from privctl.accounting.buffered import BufferedMatrix
 from privctl.domain.errors import InputError
 from privctl.randomness import NoiseSource
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.correlated_noise import CorrelatedNoise
-from privctl.train.steps.gradient_noise import CipherNoise, GradientNoise, KeyedNoise
+from privctl.train.steps.gradient_noise import CipherNoise, GradientNoise, KeyedNoise, Shard
 from privctl.train.steps.saved_state import SavedState
-from privctl.train.steps.step_noise import correlated
+from privctl.train.steps.step_noise import correlated, kept_noise, restore_noise
 
 CPU = torch.device("cpu")
 SOURCES = [lambda: KeyedNoise(NoiseSource(1)), lambda: CipherNoise(CPU, seed=1)]
@@ -129,3 +132,47 @@ def test_a_step_is_never_drawn_twice(fresh: GradientNoise) -> None:
     noise.release([torch.zeros(5)], 1.0, 3)
     with pytest.raises(ValueError, match="may have been drawn"):
         noise.release([torch.zeros(5)], 1.0, 3)
+
+
+class OfShards:
+    """The noise of a process that holds the rows ``held`` of every tensor, as of one cipher for all processes."""
+
+    description, cryptographic = "known", False
+
+    def __init__(self, held: slice, rows: int) -> None:
+        self._held, self._rows, self._cipher = held, rows, CipherNoise(CPU, seed=1)
+
+    def release(self, tensors: Iterable[torch.Tensor], stddev: float, step: int) -> None:
+        begin = self._held.indices(self._rows)[0]
+        parts = [Shard(values=each, tensor=i, offset=begin * each[0].numel()) for i, each in enumerate(tensors)]
+        self._cipher.release_shards(parts, stddev, step)
+
+
+@pytest.mark.parametrize("matrix", [None, BufferedMatrix(first=0.7, weights=(0.2, 0.1), decays=(0.9, 0.4))])
+def test_shards_release_the_bits_of_the_whole(matrix: BufferedMatrix | None) -> None:
+    """Also after a resume in another number of processes, which parts the saved noise anew."""
+
+    def released(shards: list[slice], saved: Mapping[str, torch.Tensor], steps: range) -> tuple[Any, Any]:
+        sums = torch.from_numpy(np.random.default_rng(3).normal(size=(STEPS, 2, 9, 5))).float()
+        processes = [correlated(OfShards(held, 9), COEFFICIENTS, matrix) for held in shards]
+        out, kept = [], []
+        for held, noise in zip(shards, processes, strict=True):
+            restore_noise(noise, saved, lambda _, each, held=held: each[held].clone())
+            for step in steps:
+                tensors = [each[held].clone() for each in sums[step]]
+                noise.release(tensors, 2.0, step)
+                out.append(tensors)
+            kept.append(kept_noise(noise, lambda _, each: each))
+        whole = {
+            name: torch.cat([each[name] for each in kept]) if each.dim() > 1 else each for name, each in kept[0].items()
+        }
+        by_step = [out[i :: len(steps)] for i in range(len(steps))]
+        return [[torch.cat(parts) for parts in zip(*each, strict=True)] for each in by_step], whole
+
+    one, three = [slice(0, 9)], [slice(0, 3), slice(3, 6), slice(6, 9)]
+    expected, _ = released(one, {}, range(STEPS))
+    first, saved = released([slice(0, 5), slice(5, 9)], {}, range(4))
+    assert saved
+    then, _ = released(three, saved, range(4, STEPS))
+    for mine, theirs in zip(expected, [*first, *then], strict=True):
+        assert all(map(torch.equal, mine, theirs))

@@ -98,6 +98,11 @@ METHOD = TrainingMethod(
     record names is taken to be public: without a user, other records might have been chosen. --dry-run shows what each
     rule keeps.
 
+    With --public, each step adds --public-weight times the mean gradient of public records to the noisy private one,
+    which costs no epsilon: the public gradient is neither clipped nor noised, and no guarantee covers those records. A
+    record that stands in both files is refused, since one of them is then not what it is taken for; --public-overlap
+    keep says that it may. Training on public records first (retrain plain) may help more, at the same cost.
+
     With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
     may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
     size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
@@ -122,6 +127,8 @@ METHOD = TrainingMethod(
           --records-per-draw 4 -o private/
       privctl retrain dp-sgd model/ --data mails.jsonl --epsilon 8 --unit people \\
           --max-records-per-user 4 --shared-records greedy -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 2 --public public.jsonl \\
+          --public-weight 0.5 -o private/
       privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
           -o adapter/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\
@@ -130,7 +137,7 @@ METHOD = TrainingMethod(
           -o plan.safetensors
       privctl retrain dp-sgd model/ --data train.jsonl --secrets plan.safetensors -o private/
     """,
-    takes=("clipping", "passes", "schedule", "budget", "secrets", "convert", "adapters"),
+    takes=("clipping", "passes", "schedule", "budget", "secrets", "public", "convert", "adapters"),
     shards=True,
     noised=True,
     private=True,

@@ -49,12 +49,15 @@ def check(request: RetrainRequest) -> None:
             if given:
                 raise CommandError(f"{flag} needs Poisson batches; remove it, or --batches {batches_of(request)}")
     _check_canaries(request)
+    if request.public is not None and request.secrets is not None:
+        raise CommandError(
+            "--public records are not searched for the secrets of --secrets, which one of them could give away; remove "
+            "one of the two"
+        )
 
 
 def _check_canaries(request: RetrainRequest) -> None:
     """Raises CommandError for what canary gradients do not go together with."""
-    if request.fsdp and request.settings_as(DpSgdSettings).gradient_canaries is not None:
-        raise CommandError("--gradient-canaries are added to whole gradients, and --fsdp shards them; remove one")
     if request.secrets is not None and request.settings_as(DpSgdSettings).gradient_canaries is not None:
         raise CommandError(
             "--gradient-canaries are drawn at one rate, and --secrets sets one for each record; remove one"
@@ -90,7 +93,6 @@ def _check_correlated(request: RetrainRequest) -> None:
         (request.secrets is not None, "--secrets draws each record at a rate of its own"),
         (settings.gradient_canaries is not None, "--gradient-canaries are judged step by step"),
         (settings.batches is not Batches.POISSON, f"--batches {settings.batches} {batches}"),
-        (request.fsdp, "--fsdp keeps no noise of earlier steps"),
     ):
         if given:
             raise CommandError(f"{flag} correlates the noise of steps, and {what}; remove one")
@@ -103,7 +105,6 @@ def _check_per_draw(request: RetrainRequest) -> None:
     for given, what in (
         (group_of(request) is not None, "--max-records-per-user clips every record by itself"),
         (request.secrets is not None, "--secrets draws every record by itself"),
-        (request.fsdp, "--fsdp clips one record of each"),
     ):
         if given:
             raise CommandError(f"--records-per-draw clips several records of a user as one, and {what}; remove one")

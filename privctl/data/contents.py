@@ -1,0 +1,49 @@
+"""What a record holds, compared across files whatever its label: the same text but for case and white space."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from privctl.data.columns import USUAL, Columns
+from privctl.data.several import DataPath
+from privctl.data.texts import iter_texts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SIZE = 16
+
+
+def text_content(text: str) -> bytes:
+    """16 bytes of BLAKE2b over ``text`` without white space, of one case and one form of each letter (NFKC).
+
+    ``text_content("A b") == text_content("ab\\n")``.
+    """
+    plain = "".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
+
+
+def texts_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:
+    """The content of each text at ``path``; raises as ``iter_texts`` does."""
+    return (text_content(each.text) for each in iter_texts(path, columns=columns))
+
+
+def first_shared(public: Iterable[bytes], private: Iterable[bytes]) -> int | None:
+    """The number, from 1, of a record of ``public`` that stands in ``private`` too; None where none does.
+
+    The public contents are kept, of the private ones one at a time. How many are shared is not counted.
+    """
+    places: dict[bytes, int] = {}
+    for place, content in enumerate(public, start=1):
+        places.setdefault(content, place)
+    return next((places[content] for content in private if content in places), None)
+
+
+def array_content(values: NDArray[Any]) -> bytes:
+    """The same of an image's pixels or a sound's samples, with their type and shape."""
+    hasher = hashlib.blake2b(f"{values.dtype.str}{values.shape}\0".encode(), digest_size=_SIZE)
+    hasher.update(values.tobytes())
+    return hasher.digest()

@@ -1,0 +1,109 @@
+"""Public records that a training mixed in: what its report says of them, in verify's words, and the file at hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import counted
+from privctl.domain.verdict import Outcome, Verdict
+
+_ROLE = "public"
+_FIELDS = ("public_weight", "public_batch_size", "public_examples", "public_overlap")
+#: What may be done with a public record that is a private one too.
+_REFUSED, _KEPT = "refuse", "keep"
+#: The assumption that says how they take part, and the one that none of them is private.
+MIXED, APART = "public data", "separate public data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicAtHand:
+    """What was found of public files: so many ``records``, their ``digests``.
+
+    ``shared`` tells whether one of them stands in the private data that was given too, None where that was not looked
+    for.
+    """
+
+    name: str
+    records: int
+    digests: tuple[str, ...]
+    shared: bool | None = None
+
+
+def premises(parameters: Any) -> Iterator[str]:
+    """The assumptions that a guarantee rests on where public records take part."""
+    if parameters.public_weight is not None:
+        yield MIXED
+        if parameters.public_overlap != _KEPT:
+            yield APART
+
+
+def disagreements(report: PrivacyReport, parameters: Any) -> Iterator[str]:
+    """What cannot be true of public records by the parameters, or is not in the report; a sentence each."""
+    read = any(artifact.role == _ROLE for artifact in report.inputs)
+    missing = [name for name in _FIELDS if getattr(parameters, name, None) is None]
+    if len(missing) == len(_FIELDS):
+        if read:
+            yield "it read public records, but no parameter says how they took part"
+        return
+    if missing:
+        yield f"public records took part, but {', '.join(missing)} is not stated"
+        return
+    if not read:
+        yield "public records took part, but it names no public file among its inputs"
+    weight, size, records = parameters.public_weight, parameters.public_batch_size, parameters.public_examples
+    if not (math.isfinite(weight) and weight >= 0):
+        yield f"public_weight is {weight:g}, which no training takes"
+    if not 1 <= size <= records:
+        yield f"batches of {size} different ones cannot be drawn from {counted(records, 'public record')}"
+    if parameters.public_overlap not in (_REFUSED, _KEPT):
+        yield f"public_overlap is {parameters.public_overlap!r}, which is nothing that a training does"
+    if parameters.plan is not None:
+        yield "public records took part beside a plan of secrets, for which nobody searched them"
+
+
+def misstated(parameters: Any, statements: Mapping[str, str]) -> Iterator[str]:
+    """An assumption on public records that says another thing than the parameters."""
+    if (said := statements.get(MIXED)) is None:
+        return
+    weight, size = getattr(parameters, "public_weight", None), getattr(parameters, "public_batch_size", None)
+    records = getattr(parameters, "public_examples", None)
+    expected = (
+        f"the {records} public records were chosen without looking at the private ones, and nothing in them needs "
+        f"protection: each step adds {weight} times the mean gradient of {size} of them, neither clipped nor noised, "
+        "and no guarantee covers them"
+    )
+    if said != expected:
+        yield f"its assumption {MIXED!r} says {said!r}, but by its parameters {expected}"
+
+
+def check_public(report: PrivacyReport, public: PublicAtHand, parameters: Any) -> Iterator[Verdict]:
+    """The public records at hand against those of the report: their number, their files, that none is private."""
+    count = getattr(parameters, "public_examples", None)
+    recorded = sorted(artifact.digest for artifact in report.inputs if artifact.role == _ROLE)
+    if count is None or not recorded:
+        yield _verdict(Outcome.REFUTED, f"no public records took part by the report, but {public.name} is given")
+        return
+    same = public.records == count
+    said = "as the report says" if same else f"and the report says {count}"
+    yield _verdict(
+        Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} holds {counted(public.records, 'record')}, {said}"
+    )
+    same = sorted(public.digests) == recorded
+    said = "is what was mixed in" if same else "is not what was mixed in: its digest differs"
+    yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} {said}")
+    if public.shared is None or parameters.public_overlap == _KEPT:
+        return
+    if public.shared:
+        yield _verdict(Outcome.REFUTED, f"a record of {public.name} stands in the private data too")
+    else:
+        yield _verdict(
+            Outcome.PROVED, f"no record of {public.name} stands in the private data, case and white space aside"
+        )
+
+
+def _verdict(outcome: Outcome, reason: str) -> Verdict:
+    return Verdict(subject="public data", outcome=outcome, reason=reason)
