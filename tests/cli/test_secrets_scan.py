@@ -40,7 +40,7 @@ def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.Captu
         "ticket": ["1", "1", "1"],
         "by-who": ["1", "4", "4"],
     }
-    assert "5 secrets in 4 records." in shown.out
+    assert "5 secrets; 4 records were searched." in shown.out
     assert "an*****rg" in shown.out
     assert "secrets.jsonl, which holds the secrets: protect it like the data" in shown.err
     for secret in SECRETS:
