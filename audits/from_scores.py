@@ -277,7 +277,8 @@ def _claim_verdict(
         certified = epsilon_bound(tests, claim.delta, alpha).value
         reason = (
             f"the models show an epsilon of at least {downward(certified, 3)} at this delta with "
-            f"{100 * (1 - alpha):g} % confidence; if the claim held, such scores would have a chance of at most {p_value:.2g}"
+            f"{100 * (1 - alpha):g} % confidence; if the claim held, such scores would have a chance of at most "
+            f"{p_value:.2g}"
         )
     elif backwards:
         reason = (

@@ -101,7 +101,7 @@ def test_json_is_the_report_that_lies_beside_the_book(data: Path, capsys: pytest
 def test_nothing_found_is_no_fault(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--kinds", "iban") == 0
     shown = capsys.readouterr()
-    assert "No secret was found in 4 records." in shown.out
+    assert "No secret was found; 4 records were searched." in shown.out
     assert "secrets.jsonl is not written" in shown.err
     assert not data.with_name("secrets.jsonl").exists()
     assert read_report(data.with_name("secrets.report.json")).outputs == ()
