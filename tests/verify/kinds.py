@@ -138,8 +138,10 @@ def further(folder: Path) -> dict[str, Kind]:
     found = {name: one_further(folder, name) for name in reports.FURTHER}
     for name in ("cut batches", "several records a draw"):
         policy = {"max_auc": "0.99", "max_epsilon_lower_bound": "3", "required_steps": "audit"}
-        made = {"beside": (found[name].path,), "model": found[name].model}
-        found[f"audit of {name}"] = Kind(path=reports.of_split(folder, name), policy=_USUAL | policy, **made)
+        of = found[name]
+        found[f"audit of {name}"] = Kind(
+            path=reports.of_split(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model
+        )
     return found
 
 
