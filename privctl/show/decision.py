@@ -52,7 +52,11 @@ _SLIGHT = {
 def conclusion(report: PrivacyReport) -> Conclusion:
     """What the findings of the audit ``report`` amount to. The worst of them decides."""
     refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
-    certain = [f"the claim {each.subject} is refuted" for each in refuted if is_claim(each)]
+    certain = [
+        f"the claim {each.subject} is refuted: it promises more privacy than there is"
+        for each in refuted
+        if is_claim(each)
+    ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
