@@ -23,6 +23,7 @@ from audits.statistics.search import smallest
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
+from privctl.domain.shown import downward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import file_artifact, now, versions
 from privctl.reports.parameters import AskedAudit
@@ -117,7 +118,7 @@ def _verdict(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> Verd
     most = replace(counts, hits=counts.inner, errors=0).epsilon(claim.delta, alpha)
     limit, outcome = VIOLATION * claim.epsilon, Outcome.INCONCLUSIVE
     noticed = _noticed(counts, claim, alpha)
-    found = f"the models show an epsilon of at least {certified:.3g} at delta {claim.delta:g}"
+    found = f"the models show an epsilon of at least {downward(certified, 3)} at delta {claim.delta:g}"
     if certified > claim.epsilon:
         outcome, reason = Outcome.REFUTED, f"{found}, with {100 * (1 - alpha):g} % confidence"
     elif most <= claim.epsilon:

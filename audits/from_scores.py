@@ -29,6 +29,7 @@ from audits.statistics.two_arm import (
 )
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.shown import downward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile, read_text
@@ -275,8 +276,9 @@ def _claim_verdict(
         outcome = Outcome.REFUTED
         certified = epsilon_bound(tests, claim.delta, alpha).value
         reason = (
-            f"the models show an epsilon of at least {certified:.3g} at this delta with {100 * (1 - alpha):g} % "
-            f"confidence; if the claim held, such scores would have a chance of at most {p_value:.2g}"
+            f"the models show an epsilon of at least {downward(certified, 3)} at this delta with "
+            f"{100 * (1 - alpha):g} % confidence; if the claim held, such scores would have a chance of at most "
+            f"{p_value:.2g}"
         )
     elif backwards:
         reason = (

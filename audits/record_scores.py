@@ -32,6 +32,7 @@ from audits.split.findings import guesses_not_made
 from audits.split.premises import premises, split_parameters
 from audits.statistics.max_t import rank_statistics
 from audits.statistics.relabel import data_seed
+from privctl.data.names import spelled_alike
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, Omission, PrivacyReport
@@ -101,6 +102,8 @@ def run_record_scores(
 ) -> PrivacyReport:
     """The report, to be written to ``report``, on the scores in ``paths``, of which several must be Parquet.
 
+    Ids that differ only in spelling are different records, which the report counts and says.
+
     All intervals together are wrong with probability at most ``ALPHA``. Of a ``split`` that privctl drew, half of that
     is for lower bounds on epsilon, at ``delta`` (1e-5 by default), and mu. Raises InputError for a file that does not
     hold a finite score for each record, and records of both sides, and for records that are not of the split.
@@ -161,6 +164,7 @@ def run_record_scores(
             f"{counted(intervals, 'interval')} only say how large the differences are; each holds at "
             f"{100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
             "a stronger attack may find what these scores did not",
+            *_similar(read.ids, columns.record),
             *backwards_warnings(evidence),
             PRIVATE,
         ),
@@ -172,6 +176,15 @@ def _files_of(split: DrawnSplit | None, report: Path) -> Iterator[Artifact]:
         yield file_artifact("members", split.members, report)
         yield file_artifact("nonmembers", split.nonmembers, report)
         yield file_artifact("split", split.path, report)
+
+
+def _similar(ids: Sequence[str], column: str) -> Iterator[str]:
+    """Ids that may name one record, which would count twice."""
+    if number := spelled_alike(ids):
+        yield (
+            f"{number} of the records' names in {shown(column)} differ from another's only in case, spaces or Unicode "
+            "form, and count as different records; where they are the same, give one line for each record"
+        )
 
 
 def _caveats(split: DrawnSplit, bounds: Sequence[Evidence]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.domain.errors import InputError
-from privctl.domain.events import Batches, Event, Ledger
+from privctl.domain.events import Batches, Event, Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee, Notion, RiskMeasure
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
@@ -36,12 +36,23 @@ def of_plan(report: PrivacyReport) -> Iterator[str]:
         return
     yield from _fields(event, as_planned, parameters)
     yield from _targets(report, parameters)
-    if isinstance(mechanism, Ledger) and parameters.epsilon is None:
-        yield from _noise_stated(mechanism.events[0], report.guarantees)
+    if isinstance(mechanism, Ledger):
+        each_own = isinstance(mechanism.events[0], SampledGaussian) and parameters.epsilon is not None
+        main = _relied_on(report, parameters)
+        stated = report.guarantees if not each_own else () if main is None else (main,)
+        yield from _noise_stated(mechanism.events[0], stated)
+
+
+def _relied_on(report: PrivacyReport, parameters: BudgetParameters) -> Guarantee | None:
+    main = (parameters.methods or {}).get(parameters.rely_on or "")
+    return next((g for g in report.guarantees if main is not None and g.name == main.title), None)
 
 
 def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str]:
-    """Each guarantee must state the event's noise multiplier, where its kind has one."""
+    """Each guarantee must state the event's noise multiplier, where its kind has one.
+
+    Methods that each found the noise for one epsilon state their own, but for the one to rely on.
+    """
     row = row_of(event)
     if row.with_noise is None:
         return
@@ -104,8 +115,7 @@ def _rate_and_steps(parameters: BudgetParameters, size: int) -> dict[str, Any]:
 
 def _targets(report: PrivacyReport, parameters: BudgetParameters) -> Iterator[str]:
     """The guarantee to rely on meets the targets, at the priors that were given."""
-    main = (parameters.methods or {}).get(parameters.rely_on or "")
-    guarantee = next((g for g in report.guarantees if main is not None and g.name == main.title), None)
+    guarantee = _relied_on(report, parameters)
     if guarantee is None:
         return
     target, posterior = parameters.epsilon, parameters.posterior

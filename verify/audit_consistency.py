@@ -16,7 +16,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from verify import asked, extraction_tests, joint_test, rank_bound, split_groups, threshold_bound
+from verify import alike_texts, asked, extraction_tests, joint_test, rank_bound, split_groups, threshold_bound
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
@@ -71,7 +71,8 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
-            extraction_tests.fault(item), extraction_tests.miscounted(item, parameters.extraction or {}),
+            alike_texts.fault(item), extraction_tests.fault(item),
+            extraction_tests.miscounted(item, parameters.extraction or {}),
         ):  # fmt: skip
             if wrong:
                 yield f"{item.method}, {item.quantity}: {wrong}"
@@ -279,11 +280,13 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
     """Verdicts on extraction, secrets and canaries."""
     extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
     if _EXTRACTED in extracted:
-        lower = [extracted[name].lower for name in _BEYOND if name in extracted]
-        refuted = any(end is not None and end > 0 for end in lower)
-        refuted = refuted or any(extraction_tests.refutes(item) for item in report.evidence)
-        yield from _settled(report, _MEMORIZED, refuted)
+        accusing = [extracted[name] for name in _BEYOND if name in extracted and (extracted[name].lower or 0) > 0]
+        accusing += [item for item in report.evidence if extraction_tests.refutes(item)]
+        doubted = alike_texts.silenced(report.evidence)
+        yield from _settled(report, _MEMORIZED, any((item.method, item.quantity) not in doubted for item in accusing))
+        yield from alike_texts.unasked(report.evidence, accusing)
         outcome, why = _outcome(report, _MEMORIZED), extraction_tests.silence(extracted.get(_BEYOND[0]))
+        why = ("what comes out is not compared with texts alike" if doubted else "") or why
         if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and why:
             yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"
     traces = [item for item in report.evidence if item.method == _TRACE]

@@ -269,7 +269,19 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield f"it rests on an assumption {each.name!r} that is not known here"
         elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
             yield f"its assumption {each.name!r} says {each.statement!r}, which is not that assumption"
+    if report.step == "account":
+        yield from _unlimited(report, guarantee)
     yield from _of_another_run(report, {a.name: a.statement for a in guarantee.assumptions})
+
+
+def _unlimited(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """Each kind of event of a plan of which no assumption says what one example may change."""
+    said = [each.statement for each in guarantee.assumptions if each.name == "contribution"]
+    events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
+    for kind, event in {type(event): event for event in events}.items():
+        known = row_of(event).statements.get("contribution", STATEMENTS["contribution"])
+        if said and not any(re.fullmatch(pattern, each) for pattern in known for each in said):
+            yield f"no assumption 'contribution' of it says what one example may change in {kind.tag} events"
 
 
 def _of_events(report: PrivacyReport, name: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from audits.extraction import opened
 from audits.extraction.adversarial import Adversary
+from audits.extraction.confirmed import OwnBeginnings, WholeRecords, confirmed
 from audits.extraction.greedy import GreedyMatches, decide
 from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, NearMatches, near_matches
@@ -115,7 +116,7 @@ class ExtractionAudit:
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Rates, each with its interval; together they are wrong with probability at most ``alpha``."""
-        texts, omitted, rerun, compared = [], [], 0, []
+        texts, omitted, rerun, compared, kept = [], [], 0, [], []
         for i, (side, scores) in enumerate(zip(self._sides, self._suffix_scores(row_scores), strict=True)):
             usable = scores.finite
             if not usable.any():
@@ -136,6 +137,7 @@ class ExtractionAudit:
             )
             rerun += verdicts.rerun
             near = self._near(rows, verdicts.extracted)
+            kept.append(rows)
             texts.append(_texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix, near))
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
@@ -147,6 +149,8 @@ class ExtractionAudit:
         evidence = summarize(texts[0], heldout, self._request.queries, confidence)
         evidence += () if prefixes is None else opened.of_prefixes(prefixes, confidence)
         evidence += () if outside is None else outside.evidence(confidence)
+        own = OwnBeginnings(texts=texts, rows=kept)
+        evidence += confirmed(evidence, self._model, own, prefixes, self._whole_records(outside))
         return Findings(
             evidence=evidence,
             verdicts=(verdict(evidence),),
@@ -197,6 +201,12 @@ class ExtractionAudit:
             progress=self._progress,
         )
 
+    def _whole_records(self, outside: Untargeted | None) -> WholeRecords | None:
+        if outside is None:
+            return None
+        samples = [side.sample for side in self._sides]
+        return WholeRecords(outside=outside, samples=samples, span=self._shape.suffix, columns=self._columns)
+
     def _suffix_scores(self, row_scores: RowScores) -> list[SuffixScores]:
         if self.rows:
             return [from_row_scores(row_scores, side.sample.rows, self._shape.suffix) for side in self._sides]
@@ -246,7 +256,12 @@ class ExtractionAudit:
         if any(side_texts.near is None for side_texts in texts):
             why = "was not asked for" if request.exact_only else "needs a network that transformers can generate with"
             caveats.append(f"extraction: text that differs by a token does not count, as comparing it {why}")
-        if len(texts) == 1:
+        if len(texts) > 1:
+            caveats.append(
+                "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
+                "model learned elsewhere and that is like no other, it counts as theirs"
+            )
+        else:
             caveats.append(
                 "extraction: without held-out text, nothing tells recalled text from text anyone would write"
             )

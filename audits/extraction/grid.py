@@ -32,6 +32,14 @@ def discoverable_counts(logp: NDArray[np.float64]) -> list[int]:
     return [int((by_queries[n] >= np.log(p)).sum()) for p, n in product(PROBABILITIES, QUERIES)]
 
 
+def best_cut(train: NDArray[np.float64], heldout: NDArray[np.float64]) -> list[NDArray[np.bool_]]:
+    """Which texts of each side, of log-probabilities ``train`` and ``heldout`` [texts], are found where most tell."""
+    points = [
+        [log_success(logp, n) >= np.log(p) for logp in (train, heldout)] for p, n in product(PROBABILITIES, QUERIES)
+    ]
+    return min(points, key=lambda at: fisher(int(at[0].sum()), len(train), int(at[1].sum()), len(heldout)))
+
+
 def over_grid(train: NDArray[np.float64], heldout: NDArray[np.float64] | None, level: float) -> Evidence:
     """The shares of both sides at each point, and one test at ``level`` of whether training text is found more often.
 

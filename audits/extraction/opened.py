@@ -29,8 +29,9 @@ QUANTITIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothSides:
-    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn."""
+    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn, ``rows`` of tokens."""
 
+    rows: tuple[Sequence[NDArray[np.int64]], ...]
     train: OptimizedPrefixes
     heldout: OptimizedPrefixes
     adversary: Adversary
@@ -78,7 +79,7 @@ def search_both(
     progress: Progress = unseen,
 ) -> BothSides | None:
     """The same search for texts drawn from both ``sides``; None for a network that gives no gradient."""
-    found = []
+    found, searched = [], []
     for rows in sides:
         count = min(adversary.texts, len(rows))
         drawn = np.sort(np.random.default_rng(seed).choice(len(rows), count, replace=False))
@@ -90,7 +91,14 @@ def search_both(
         if one is None:
             return None
         found.append(one)
-    return BothSides(train=found[0], heldout=found[1], adversary=adversary, tokens=adversary.length(shape.suffix))
+        searched.append([rows[i] for i in drawn])
+    return BothSides(
+        rows=tuple(searched),
+        train=found[0],
+        heldout=found[1],
+        adversary=adversary,
+        tokens=adversary.length(shape.suffix),
+    )
 
 
 def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
@@ -117,6 +125,12 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
         for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
     ]
     return (beyond(METHOD, BEYOND, ours, theirs, confidence), *rates)
+
+
+def opened(both: BothSides) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which texts of each side a prefix opens; undecided ones count against a difference."""
+    ours, theirs = both.train.matches, both.heldout.matches
+    return ours.extracted & ~ours.undecided, theirs.extracted | theirs.undecided
 
 
 def _count(found: OptimizedPrefixes) -> UncertainCount:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from audits.extraction import opened
+from audits.extraction.alike import silenced
 from audits.extraction.grid import GRID
 from audits.extraction.near import NEAR
 from audits.extraction.prompts import CONTROL, DIVERGENCE, FROM_FILE
@@ -47,19 +48,26 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
             f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
             f"{near.details['held_out_extracted']:.0f}"
         )
-    searched, found = _searched(evidence)
+    doubted = silenced(evidence)
+    searched, found = _searched(evidence, doubted)
     summary += searched
-    if found:
-        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
-    if beyond.lower > 0 or (near is not None and (near.lower or 0) > 0):
+    own = [item for item in (beyond, near) if item is not None and (item.lower or 0) > 0]
+    if found or any((METHOD, item.quantity) not in doubted for item in own):
         return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
     grid = evidence_by_quantity.get(GRID)
-    if grid is not None and grid.details.get("detected"):
+    if grid is not None and grid.details.get("detected") and (METHOD, GRID) not in doubted:
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.REFUTED,
             reason=f"{summary}; by sampling more training texts come out than held-out ones, by up to "
             f"{100 * (grid.estimate or 0):.2g} % of them (p = {grid.details['p_value']:.2g})",
+        )
+    if doubted:
+        return Verdict(
+            subject=SUBJECT,
+            outcome=Outcome.INCONCLUSIVE,
+            reason=f"confounded: {summary}; but texts like those that come out stand in the training data alone, so "
+            "that the model may know them from elsewhere; give held-out text drawn at random from the same source",
         )
     if beyond.details.get("repeated_extracted"):
         return Verdict(
@@ -84,14 +92,17 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
     )
 
 
-def _searched(evidence: Sequence[Evidence]) -> tuple[str, bool]:
-    """What comes out after other prompts, in words, and whether it is more of training text for any of them."""
+def _searched(evidence: Sequence[Evidence], doubted: Collection[tuple[str, str]]) -> tuple[str, bool]:
+    """What comes out after other prompts, in words, and whether it is more of training text for any of them.
+
+    Those ``doubted`` do not count.
+    """
     text, detected = "", False
     for item in evidence:
         if item.method not in SEARCHES or item.quantity not in (BEYOND, NEAR_BEYOND):
             continue
         found, nearly = bool(item.details["detected"]), "nearly " if item.quantity == NEAR_BEYOND else ""
-        detected |= found
+        detected |= found and (item.method, item.quantity) not in doubted
         if nearly and not found:
             continue
         details = item.details

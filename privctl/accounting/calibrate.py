@@ -23,6 +23,15 @@ LEAST, MOST = 1e-3, 1e9
 _TOLERANCE = 2e-5
 
 
+def require_comparable(noise: float) -> None:
+    """Raises ValueError for a noise multiplier whose epsilon ``noise_multiplier_for`` would find no noise for."""
+    if noise < LEAST:
+        raise ValueError(
+            f"noise_multiplier is {noise:g}; a plan that is compared with DP-SGD of the same epsilon needs at least "
+            f"{LEAST:g}"
+        )
+
+
 def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> float:
     """The least noise multiplier at which ``ledger_of(noise_multiplier)`` meets (epsilon, delta).
 

@@ -20,6 +20,7 @@ from privctl.accounting.pld.extremes import floor_by_one_loss, largest_loss
 from privctl.accounting.pld.gaussian_pairs import OppositeMixtures
 from privctl.accounting.pld.grid_plan import RepeatedPair
 from privctl.accounting.pld.pairs import (
+    BEYOND_FLOATS,
     Atoms,
     Gaussian,
     Laplace,
@@ -138,7 +139,7 @@ def gaussian_shift(ledger: Ledger) -> float | None:
     """Mu of the one Gaussian that the ledger equals, 0 where nothing touches the data; None where it is not one.
 
     Gaussian mechanisms compose into one of mu = sqrt(sum mu_i^2) (Dong, Roth and Su 2022, corollary 3.3), added here
-    without overflow.
+    without overflow. Raises ValueError where floats cannot hold it.
     """
     mus = []
     for event in ledger.events:
@@ -148,7 +149,10 @@ def gaussian_shift(ledger: Ledger) -> float | None:
         if mu is None:
             return None
         mus.append(mu)
-    return math.hypot(*mus)
+    whole = math.hypot(*mus)
+    if math.isinf(whole):
+        raise ValueError(BEYOND_FLOATS)
+    return whole
 
 
 def composed(

@@ -53,8 +53,11 @@ def poster_naive_epsilon(noise_multiplier: float, sample_rate: float, steps: int
 def poster_naive_holds(epsilon: float, sample_rate: float, steps: int) -> bool:
     """Whether epsilon / k is below 1 and no example takes part more than k times, as the poster's formula needs.
 
-    Assumes shuffled passes, where k = sample_rate * steps is whole only if the batches divide the data set.
+    Assumes shuffled passes, where k = sample_rate * steps is whole only if the batches divide the data set. No formula
+    holds where it claims an infinite epsilon.
     """
+    if math.isinf(epsilon):
+        return False
     positive("epsilon", epsilon)
     expected = _participations(sample_rate, steps)
     return participations(sample_rate, steps) <= expected * (1 + 1e-9) and epsilon < expected

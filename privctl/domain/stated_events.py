@@ -134,7 +134,7 @@ class UnprotectedRelease(Event):
 
     tag = "non-private"
     mechanism = "non-private"
-    contribution = "nothing limits what one example changes"
+    contribution = "a release without noise may show one example as it is"
 
     steps: Steps = 1
     neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE

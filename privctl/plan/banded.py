@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from privctl.accounting.banded import banded_coefficients, most_bands, prefix_error, require_bands
-from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.calibrate import noise_multiplier_for, require_comparable
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.events import BandedGaussian, Ledger
 from privctl.plan.accountants import BudgetPlan
@@ -37,6 +37,7 @@ def plan_banded(asked: BandedRequest, delta: float, *, priors: tuple[float, ...]
     if asked.bands is None and asked.noise_multiplier is not None:
         raise ValueError("bands is missing; give it with --noise-multiplier, or give --epsilon to have it chosen")
     if asked.bands is not None and asked.noise_multiplier is not None:
+        require_comparable(asked.noise_multiplier)
         event = _event(asked, asked.bands, asked.noise_multiplier)
         epsilon = epsilon_bound(Ledger(events=(event,)), delta)
     assert epsilon is not None

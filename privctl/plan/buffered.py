@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from privctl.accounting.buffered import BufferedMatrix, buffered_event, prefix_error
 from privctl.accounting.buffered_search import buffered_matrix
-from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.calibrate import noise_multiplier_for, require_comparable
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.events import BufferedGaussian, Ledger, SampledGaussian
 from privctl.plan.accountants import BudgetPlan
@@ -42,7 +42,9 @@ def plan_buffered(asked: BufferedRequest, delta: float, *, priors: tuple[float, 
             break
         buffers = count
     noise = asked.noise_multiplier
-    if noise is None:
+    if noise is not None:
+        require_comparable(noise)
+    else:
         assert asked.target is not None
         noise = noise_multiplier_for(asked.target, delta, lambda noise: Ledger(events=(_event(asked, buffers, noise),)))
     event = _event(asked, buffers, noise)

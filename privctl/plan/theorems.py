@@ -93,6 +93,7 @@ def plan_ledger(
     whole = Ledger(events=tuple(events))
     tight = guarantee_of(whole, delta, name="privacy loss distribution", state=AssumptionState.ASSERTED, priors=priors)
     tight = replace(tight, follows=tight.epsilon)
+    main = "pld"
     rows = [AccountantRow(key="pld", title=tight.name, seconds=time.perf_counter() - started, guarantee=tight)]
     started = time.perf_counter()
     try:
@@ -111,16 +112,19 @@ def plan_ledger(
             tight,
             name="Renyi DP",
             epsilon=finite(epsilon),
+            follows=finite(epsilon) if tight.epsilon is None else tight.epsilon,
             accountant="Renyi divergences, Canonne, Kamath and Steinke 2020",
             risks=(),
         )
         rows.append(
             AccountantRow(key="rdp", title="Renyi DP", seconds=seconds, guarantee=by_renyi),
         )
+        if tight.epsilon is None and by_renyi.epsilon is not None:
+            main, rows[0] = "rdp", replace(rows[0], guarantee=replace(tight, risks=()))
     return BudgetPlan(
         mechanism=whole,
         rows=tuple(rows),
-        main="pld",
+        main=main,
         solved=solved,
         delta=delta,
         target=None if search is None else search.target,
@@ -133,6 +137,8 @@ def price(event: BestOfRuns, delta: float) -> str:
     """What releasing the best of the event's runs costs beside one run, in one sentence."""
     run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=event.run_steps)
     alone, whole = (epsilon_bound(Ledger(events=(each,)), delta) for each in (run, event))
+    if math.isinf(whole):
+        whole = renyi.ledger_epsilon(Ledger(events=(event,)), delta)[0]
     return (
         f"one run alone has epsilon {alone:.4g} at delta {delta:g}; releasing the best of a random number of them, "
         f"{event.mean_runs:g} on average ({name_of(event.shape)} law), raises it to {whole:.4g}"

@@ -52,7 +52,11 @@ _SLIGHT = {
 def conclusion(report: PrivacyReport) -> Conclusion:
     """What the findings of the audit ``report`` amount to. The worst of them decides."""
     refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
-    certain = [f"the claim {each.subject} is refuted" for each in refuted if is_claim(each)]
+    certain = [
+        f"the claim {each.subject} is refuted: it promises more privacy than there is"
+        for each in refuted
+        if is_claim(each)
+    ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
@@ -90,6 +94,11 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
             f"{_told(_detectable(report.evidence), trained_on(report))}"
         )
     if verdict.subject == EXTRACTION:
+        if first.startswith("confounded"):
+            return (
+                "texts like those that come out stand in the training data alone, so the model may know them from "
+                "elsewhere; compare with held-out text drawn at random from the same source"
+            )
         compared = next((item for item in report.evidence if _compared(item)), None)
         if compared is None:
             return f"{first}, but no held-out text was given to compare with"

@@ -200,3 +200,14 @@ def test_doubts_about_the_scores(tmp_path: Path) -> None:
     assert any("counted twice" in warning for warning in audit_scores(written(tmp_path, twice, outer)).warnings)
     assert len(audit_scores(written(tmp_path, inner, outer)).warnings) == 3
     assert len(audit_scores(written(tmp_path, *response(1.0, 100))).warnings) == 3
+
+
+@pytest.mark.parametrize("models", [150, 200, 250, 300, 350])
+def test_a_refuted_claim_is_told_no_more_than_was_certified(tmp_path: Path, models: int) -> None:
+    audit = audit_scores(written(tmp_path, *response(4.0, models)), claim=EpsilonClaim(epsilon=0.5, delta=1e-5))
+    (verdict,) = audit.verdicts
+    assert verdict.outcome is Outcome.REFUTED
+    told = float(verdict.reason.partition("an epsilon of at least ")[2].split()[0])
+    least = audit.evidence[0].lower
+    assert least is not None
+    assert least * 0.99 < told <= least * (1 + 1e-9)

@@ -136,6 +136,16 @@ def test_a_file_that_says_something_else_is_refused(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(("other", "said"), [("\uff21", "60"), ("a", "60"), ("B", None)])
+def test_names_that_differ_only_in_spelling_are_counted_and_told(tmp_path: Path, other: str, said: str | None) -> None:
+    """Two spellings of one record would count it twice, as a member and as none."""
+    path = tmp_path / "s.csv"
+    rows = [f"{name}{i},{i + 3 * side},{side}" for i in range(30) for side, name in enumerate(("A", other))]
+    path.write_text("\n".join(["id,score,member", *rows]) + "\n")
+    told = [line for line in report_on(path).warnings if "Unicode form" in line]
+    assert [line.split()[0] for line in told] == ([] if said is None else [said])
+
+
 def test_one_column_has_one_use() -> None:
     with pytest.raises(CommandError, match="not all different"):
         ScoreColumns(scores=("member",))

@@ -24,6 +24,7 @@ BENCHES = {
     "dp-sgd-processes": ("tests.bench.dp_sgd_processes", "training steps with freed memory kept and not, by process"),
     "dpquant": ("tests.bench.dpquant", "what rounding layers costs, and a measurement of them, against private steps"),
     "zeroth-order": ("tests.bench.zeroth_order", "a step of DP-ZO beside one of DP-SGD and a forward pass"),
+    "extraction-null": ("tests.bench.extraction_null", "extraction audits of models that saw no record"),
     "ferret": ("tests.bench.ferret", "directional derivatives by every method and whole FERRET runs, against steps"),
     "finetune": ("tests.bench.finetune", "held-out loss by FERRET and DPQuant, against DP-SGD of the same epsilon"),
     "first-output": ("tests.bench.first_output", "how long each job takes to its first line and to its end"),

@@ -32,14 +32,19 @@ CLAIM = (0.0, 1e-5)
 #: Other scores, which know nothing of membership, and how much all scores correlate.
 COMPANY, ALIKE = 14, 0.7
 RELABELLINGS = 199
+#: CPU seconds for the nulls of each simulated test.
+_PATIENCE = 60.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
     parser.add_argument("--sets", type=int, default=200, help="data sets of each kind")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="others keep their result")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS), help="others keep their result")
     parser.add_argument(
         "--more", action="store_true", help="other data sets than those of the known result, counted with them"
+    )
+    parser.add_argument(
+        "--simulated", type=int, default=1000, help="sets of made-up scores at most; 0 keeps their result"
     )
     parser.add_argument("--power-sets", type=int, default=200, help="data sets for each point of the power")
     parser.add_argument(
@@ -58,8 +63,14 @@ def main(options: argparse.Namespace) -> None:
             known_of_kind = found.get(kind) if options.more else None
             found[kind] = false_alarms(kind, options.sets, Path(folder), known_of_kind)
             save("audit-null", data, options.output)
+    data["simulated"] = known.get("simulated", {})
+    if options.simulated:
+        data["simulated"] = simulated(options.simulated)
+        save("audit-null", data, options.output)
     if options.sides:
         data["power"] = [power_at(side, options.power_sets) for side in options.sides]
+    for line in data["simulated"].items():
+        print(*_simulated_row(*line), sep="  ")
     rows = [
         [kind, str(found[kind]["sets"]), *(_shown(found[kind], name) for name in ("refuted", "rejected"))]
         for kind in KINDS
@@ -74,6 +85,33 @@ def main(options: argparse.Namespace) -> None:
 def _shown(found: Mapping[str, Any], name: str) -> str:
     low, high = found[f"{name}_interval"]
     return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def simulated(sets: int) -> dict[str, Any]:
+    """How often the tests of ``null_scores`` reject where there is nothing, and for a planted leak."""
+    import time
+
+    from tests.bench.null_scores import SIMULATED
+
+    found = {}
+    for name, (rejects, leak) in SIMULATED.items():
+        begun, counts = time.process_time(), {}
+        for key, size, most in (("rejected", 0.0, sets), ("found", leak, max(1, sets // 5))):
+            seen, wrong = 0, 0
+            while seen < most and time.process_time() < begun + _PATIENCE * (1.0 if size == 0 else 1.3):
+                wrong, seen = wrong + rejects(size, seen), seen + 1
+            counts[key] = {"sets": seen, "count": wrong, "interval": interval(wrong, seen)}
+        found[name] = {"leak": leak, **counts}
+        print(*_simulated_row(name, found[name]), sep="  ", file=sys.stderr, flush=True)
+    return found
+
+
+def _simulated_row(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
+    cells = [name]
+    for each in (found["rejected"], found["found"]):
+        low, high = each["interval"]
+        cells.append(f"{each['count']} of {each['sets']}: {each['count'] / each['sets']:.3f} ({low:.3f} to {high:.3f})")
+    return tuple(cells)
 
 
 def interval(count: int, sets: int) -> tuple[float, float]:
@@ -210,6 +248,46 @@ def _users(place: Path) -> Null:
     return audit
 
 
+def _shadowed(place: Path) -> Null:
+    """Shadow models are trained once, four on halves of a pool; each data set is a division of the pool by chance.
+
+    The target was trained on none of it.
+    """
+    import numpy as np
+
+    from privctl.cli import run
+    from tests.audits.tiny import save_model, sentences, write_jsonl
+
+    start, target = save_model(place / "start", bos=True), save_model(place / "target", bos=True, seed=1)
+    texts = sentences(2 * SIDE, 1, longest=12)
+    pool = write_jsonl(place / "pool.jsonl", texts)
+    trained = [
+        "--count",
+        "4",
+        "--steps",
+        "30",
+        "--batch-size",
+        "16",
+        "--learning-rate",
+        "0.01",
+        "--device",
+        "cpu",
+        "-q",
+    ]
+    if run(["shadow", str(start), "--data", str(pool), "-o", str(place / "shadows"), *trained]):
+        raise RuntimeError("the shadow models could not be trained")
+
+    def audit(seed: int) -> PrivacyReport:
+        order = np.random.default_rng(seed).permutation(2 * SIDE).tolist()
+        members, others = (
+            write_jsonl(place / f"{name}.jsonl", [texts[i] for i in sorted(some)])
+            for name, some in (("m", order[:SIDE]), ("n", order[SIDE:]))
+        )
+        return audited(target, members=members, nonmembers=others, shadow=place / "shadows")
+
+    return audit
+
+
 def _drawn(place: Path) -> Null:
     """A split that privctl draws, held against a claim too."""
     from audits.split.draw import SplitRequest, draw_split
@@ -232,6 +310,7 @@ KINDS: dict[str, Callable[[Path], Null]] = {
     "data set": _as_one,
     "masked model": _masked,
     "images": _images,
+    "shadow models": _shadowed,
 }
 
 

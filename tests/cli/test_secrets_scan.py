@@ -40,7 +40,7 @@ def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.Captu
         "ticket": ["1", "1", "1"],
         "by-who": ["1", "4", "4"],
     }
-    assert "5 secrets in 4 records." in shown.out
+    assert "5 secrets; 4 records were searched." in shown.out
     assert "an*****rg" in shown.out
     assert "secrets.jsonl, which holds the secrets: protect it like the data" in shown.err
     for secret in SECRETS:
@@ -101,7 +101,7 @@ def test_json_is_the_report_that_lies_beside_the_book(data: Path, capsys: pytest
 def test_nothing_found_is_no_fault(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert scan(data, "--kinds", "iban") == 0
     shown = capsys.readouterr()
-    assert "No secret was found in 4 records." in shown.out
+    assert "No secret was found; 4 records were searched." in shown.out
     assert "secrets.jsonl is not written" in shown.err
     assert not data.with_name("secrets.jsonl").exists()
     assert read_report(data.with_name("secrets.report.json")).outputs == ()

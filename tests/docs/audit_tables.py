@@ -12,7 +12,48 @@ def parts() -> dict[str, str]:
     """Each made part by its mark."""
     found = results("audit-power")
     repeats = _repeats(results("audit-repeats"))
-    return {"power data set": _data_set(found), "power users": _users(found), "repeats": repeats}
+    null = results("audit-null")
+    return {
+        "power data set": _data_set(found),
+        "power users": _users(found),
+        "repeats": repeats,
+        "null audits": _null_audits(null["null"]),
+        "null simulated": _null_simulated(null["simulated"]),
+        "extraction null": _extraction_null(results("extraction-null")),
+    }
+
+
+def with_interval(count: int, sets: int, interval: list[float]) -> str:
+    """A share with its interval, as "0.050 (0.021 to 0.100)"."""
+    return f"{count / sets:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+
+
+def _null_audits(found: dict[str, Any]) -> str:
+    rows = [
+        [kind, str(len(each["attacks"])), str(each["sets"])]
+        + [with_interval(each[name], each["sets"], each[f"{name}_interval"]) for name in ("refuted", "rejected")]
+        for kind, each in found.items()
+    ]
+    return as_table(["audit", "scores tested", "data sets", "refutes", "joint test rejects"], rows)
+
+
+def _null_simulated(found: dict[str, Any]) -> str:
+    rows = [
+        [name, str(each["rejected"]["sets"])]
+        + [with_interval(each[key]["count"], each[key]["sets"], each[key]["interval"]) for key in ("rejected", "found")]
+        for name, each in found.items()
+    ]
+    return as_table(["scores of", "sets", "rejects with nothing to find", "with a small leak"], rows)
+
+
+def _extraction_null(found: dict[str, Any]) -> str:
+    rows = [
+        [part, kind, str(each["sets"])]
+        + [with_interval(each[name], each["sets"], each[f"{name}_interval"]) for name in ("held_out", "accused")]
+        for part in ("audits", "prose")
+        for kind, each in found[part].items()
+    ]
+    return as_table(["of", "known to the model", "sets", "exceeds held-out text", "among texts alike too"], rows)
 
 
 def share(found: dict[str, Any], row: dict[str, Any], test: str) -> str:

@@ -157,6 +157,10 @@ def test_what_whole_audits_found_is_what_was_measured() -> None:
             low, high = metrics.clopper_pearson(found[name], found["sets"], 0.05)
             assert row[column] == f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
             assert low <= measured["level"], "the measurement does not exclude that the level holds"
+    for name, each in measured["simulated"].items():
+        refused = "refused" in name
+        assert (each["rejected"]["interval"][0] > measured["level"]) is refused, name
+        assert each["found"]["interval"][0] > each["rejected"]["interval"][1] or refused, name
     for each in measured["power"]:
         shown = [f"{each['alone_sees']:.3f}", f"{each['alone']:.2f}"]
         shown += [f"{each['together_sees']:.3f}", f"{each['together']:.2f}"]

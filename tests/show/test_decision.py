@@ -73,7 +73,10 @@ def test_a_rate_is_said_as_records_recognized() -> None:
 
 def test_a_refuted_claim_forbids_a_release_without_any_leak() -> None:
     found = report(subject="(1, 1e-05)-DP, as claimed")
-    assert conclusion(found).sentence == "Do not release: the claim (1, 1e-05)-DP, as claimed is refuted."
+    assert (
+        conclusion(found).sentence
+        == "Do not release: the claim (1, 1e-05)-DP, as claimed is refuted: it promises more privacy than there is."
+    )
 
 
 def test_a_difference_within_the_margins_is_small() -> None:

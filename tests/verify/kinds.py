@@ -118,6 +118,7 @@ def trained(folder: Path) -> dict[str, Kind]:
         found[name] = Kind(path=path, policy=None if name == "clipped" else _USUAL | policy, model=model)
     policy = {"max_epsilon": "3", "accepted_assumptions": "public data,vocabulary"}
     found["mixed"] = Kind(path=reports.mixed(folder), policy=_USUAL | policy, model=folder / "mixed")
+    found |= further(folder)
     book, plan, model = reports.protected(folder)
     policy = {"max_posterior": "0.2", "max_epsilon": "7"}
     found |= {"book of secrets": Kind(path=book), "plan of secrets": Kind(path=plan)}
@@ -132,6 +133,30 @@ def trained(folder: Path) -> dict[str, Kind]:
     made = {"beside": (reports.report_of(folder / "with-canaries"),), "model": folder / "with-canaries"}
     found["audit of canaries"] = Kind(path=path, policy=_USUAL | policy, **made)
     return found
+
+
+def further(folder: Path) -> dict[str, Kind]:
+    """Kinds of dp-sgd whose guarantees rest on more than its batches, and audits of splits that privctl drew."""
+    found = {name: one_further(folder, name) for name in reports.FURTHER}
+    for name in ("cut batches", "several records a draw"):
+        policy = {"max_auc": "0.99", "max_epsilon_lower_bound": "3", "required_steps": "audit"}
+        of = found[name]
+        found[f"audit of {name}"] = Kind(
+            path=reports.of_split(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model
+        )
+    return found
+
+
+def one_further(folder: Path, name: str) -> Kind:
+    """One of ``reports.further``."""
+    path = reports.further(folder, name)
+    policy = {"max_epsilon": "3", "accepted_assumptions": ",".join(_asserted(path))}
+    return Kind(path=path, policy=_USUAL | policy, model=folder / name.replace(" ", "-"))
+
+
+def _asserted(path: Path) -> list[str]:
+    every = (each for made in json.loads(path.read_text())["guarantees"] for each in made["assumptions"])
+    return sorted({each["name"] for each in every if each["state"] == "asserted"})
 
 
 def verified(place: Path) -> Verification | None:

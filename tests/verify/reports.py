@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,25 @@ _RELEASES = {
     "responses": ["--release", "randomized-response", "--groups", "eighth", "--epsilon", "3", "--epochs", "6"],
     "dithered": ["--dither", "6", "--groups", "2", "--epsilon", "2", "--epochs", "10"],
 }
+
+#: Of trainings on a drawn split, what its coins were thrown for; and the options.
+_FURTHER: dict[str, tuple[str | None, list[str]]] = {
+    "cut batches": (None, ["--batch-size", "12", "--epochs", "1", "--largest-batch", "16"]),
+    "several records a draw": (
+        "user",
+        ["--batch-size", "5", "--epochs", "1", "--unit", "user", "--records-per-draw", "2"],
+    ),
+    "several users a record": (
+        None,
+        ["--batch-size", "6", "--epochs", "1", "--unit", "user", "--shared-records", "greedy",
+         "--max-records-per-user", "3"],
+    ),
+    "search": (
+        None,
+        ["--batch-size", "30", "--epochs", "1", "--held-out", "HELD-OUT", "--search", "learning-rate=1e-3,1e-2",
+         "--expected-runs", "1.5"],
+    ),
+}  # fmt: skip
 
 
 def noise(folder: Path, write_model: Callable[..., Path], *more: str) -> Path:
@@ -106,20 +126,69 @@ def mixed(folder: Path) -> Path:
     return _retrained("dp-sgd", _start(folder), texts(folder / "train.jsonl"), folder / "mixed", *asked)
 
 
+def further(folder: Path, kind: str) -> Path:
+    """A report of a tiny training by dp-sgd with options that change what is promised; two are on a drawn split."""
+    by, more = _FURTHER[kind]
+    data = folder / "shared.jsonl"
+    if kind == "several users a record":
+        texts(data, users=lambda i: [f"u{i % 20}", f"u{i * 7 % 19}"] if i % 2 else f"u{i % 20}")
+    else:
+        data = drawn(folder, by).with_name("members.jsonl")
+    others = texts(folder / "others.jsonl", seed=1)
+    options = [str(others) if each == "HELD-OUT" else each for each in more]
+    return _retrained("dp-sgd", _start(folder), data, folder / kind.replace(" ", "-"), "--epsilon", "3", *options)
+
+
+def drawn(folder: Path, by: str | None) -> Path:
+    """The manifest of a split of 120 texts, three to a user."""
+    whole, output = folder / "whole.jsonl", folder / f"split-{by}"
+    if not output.is_dir():
+        grouped = () if by is None else ("--group-by", by)
+        _done(
+            "audit",
+            "split",
+            texts(whole, count=120, seed=2, users=lambda i: f"u{i // 3}"),
+            "-o",
+            output,
+            "-q",
+            *grouped,
+        )
+    return output / "manifest.json"
+
+
+def of_split(folder: Path, kind: str) -> Path:
+    """The audit of the drawn split that the model of ``further`` was trained on."""
+    name = kind.replace(" ", "-")
+    report = folder / f"{name}.audit.report.json"
+    asked = ["--split", drawn(folder, _FURTHER[kind][0]), "--attack", "loss"]
+    _done("audit", folder / name, *asked, "--device", "cpu", "-q", "-o", report)
+    return report
+
+
 def noised(folder: Path) -> Path:
     """Noise on the model that ``trained`` clipped, whose report has the facts."""
     _done("noise", folder / "clipped", "--epsilon", "1", "--calibration", "published", "-o", folder / "noised", "-q")
     return folder / "noised.report.json"
 
 
-def texts(path: Path, *, seed: int = 0, secrets: bool = False) -> Path:
-    """Sixty short texts, some of them with addresses."""
+def texts(
+    path: Path,
+    *,
+    seed: int = 0,
+    secrets: bool = False,
+    count: int = 60,
+    users: Callable[[int], str | list[str]] | None = None,
+) -> Path:
+    """Short texts, some of them with addresses, and the users of each by its number."""
     if not path.is_file():
         drawn = random.Random(seed)
-        lines = [" ".join(drawn.choices(_WORDS, k=drawn.randint(2, 9))) for _ in range(60)]
+        lines = [" ".join(drawn.choices(_WORDS, k=drawn.randint(2, 9))) for _ in range(count)]
+        if count > 60:
+            lines = [f"{line} {i}" for i, line in enumerate(lines)]  # in a drawn split no text may stand twice
         if secrets:
             lines = [f"{line} cat{i % 4}@mat.example" if i < 12 else line for i, line in enumerate(lines)]
-        path.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+        owned: list[dict[str, Any]] = [{} if users is None else {"user": users(i)} for i in range(count)]
+        path.write_text("".join(json.dumps({"text": line, **owned[i]}) + "\n" for i, line in enumerate(lines)))
     return path
 
 
@@ -146,4 +215,6 @@ def _done(*arguments: object) -> None:
 
 
 PLANS = tuple(_PLANS)
+#: Verifying a search takes seconds.
+FURTHER = tuple(kind for kind in _FURTHER if kind != "search")
 TRAININGS = ("dp-sgd", "dp-zo", "clipped", "dpquant", *(f"ferret {release}" for release in _RELEASES))

@@ -15,7 +15,7 @@ from privctl.domain.errors import ExitCode
 from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
 from tests import remembered
-from tests.verify.kinds import EVENTS, Gate, Kind, Kinds, verdicts, verified
+from tests.verify.kinds import EVENTS, Gate, Kind, Kinds, one_further, verdicts, verified
 from tests.verify.mutants import HARMLESS, HARMLESS_OF, at, better, harmless, mutants
 from verify.run import Verification, read, verify
 
@@ -83,7 +83,7 @@ def test_genuine_reports_of_every_kind_pass(kinds: Kinds) -> None:
     found = {name: verdicts(kind, kind.path) for name, kind in kinds.items()}
     assert {name: code for name, (code, _) in found.items() if code is not ExitCode.OK} == {}
     assert {outcome for _, outcome in found.values()} == {"pass", "no gate"}
-    assert len(found) == 29
+    assert len(found) == 34
 
 
 def test_a_sample_of_changes_of_every_kind_does_not_pass(kinds: Kinds) -> None:
@@ -105,6 +105,13 @@ def test_no_change_for_the_better_passes(kinds: Kinds) -> None:
     print(dict(whole))
     assert whole["refused by verify"] >= 13_000
     assert whole["refused by the gate"] >= 8_000
+
+
+@pytest.mark.slow
+def test_no_change_for_the_better_passes_in_a_search(tmp_path: Path) -> None:
+    counts = check(one_further(tmp_path, "search"), 5)
+    assert counts["refused by verify"] >= 40
+    assert counts["refused by the gate"] >= 20
 
 
 def test_every_reason_is_one() -> None:

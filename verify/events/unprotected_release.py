@@ -20,5 +20,5 @@ ROW = EventVerification(
     chances=lambda event: (1.0,),
     drawn=lambda event: None,
     cells=fixed_cells(_all_told),
-    statements={"contribution": ("nothing limits what one example changes",)},
+    statements={"contribution": ("a release without noise may show one example as it is",)},
 )

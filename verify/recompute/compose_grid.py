@@ -67,9 +67,11 @@ def make_grid(sketch: Kinds, log_delta: float | None, precision: float, estimate
     """The grid for a composition, chosen from coarse cells: a poor choice makes bounds looser, never wrong.
 
     ``log_delta`` None is for the bulk; ``estimate`` is about the epsilon there, if that is known. ``precision`` is
-    about what the grid may add to epsilon, relatively.
+    about what the grid may add to epsilon, relatively. Raises ValueError where floats hold no loss of a step.
     """
     parts = [(0.5 * (c.low + c.high)[c.p > 0], np.log(c.p[c.p > 0]), times) for c, times in sketch]
+    if not all(len(losses) for losses, _, _ in parts):
+        raise ValueError("the losses of a step are so large that floats cannot hold them")
     steps = sum(times for _, _, times in parts)
     tilt, epsilon, reach = 0.0, 0.0, math.inf
     cap = _farthest_loss(sketch, (_BULK if log_delta is None else log_delta) - _IRRELEVANT - math.log(steps))

@@ -22,12 +22,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from privctl.accounting.pld.pairs import Array, Span, log_normal_cells
+from privctl.accounting.pld.pairs import BEYOND_FLOATS, Array, Span, log_normal_cells
 
 #: Values on which a law is held, and cells of the fine mesh from which they are chosen.
 _VALUES, _MESH = 1600, 1 << 18
 #: Probability at each end that is spread outwards without finer cells, of one lognormal and of every sum.
 _REACH, _TAIL = 14.0, 1e-42
+#: Logarithm of a lognormal's largest value, which leaves room for sums of as many as there are steps.
+_LARGEST = 650.0
 #: Rows of a table of sums that are made at once.
 _ROWS = 512
 #: Relative error of a probability by rounding, with room: no bin of a doubling adds more than a million terms.
@@ -132,8 +134,10 @@ def ratio_law(noise: float, bins: int, steps: int, lower: bool) -> RatioLaw:
 
 
 def _lognormal(noise: float, lower: bool) -> RatioLaw:
-    """The law of one Z."""
+    """The law of one Z. Raises ValueError where floats cannot hold its values."""
     shift = 1 / noise
+    if _REACH * shift + shift * shift / 2 > _LARGEST:
+        raise ValueError(BEYOND_FLOATS)
     marks = np.linspace(-_REACH, _REACH + shift, 4 * _VALUES)
     without, with_record = (np.exp(log_normal_cells(marks - moved)) for moved in (0.0, shift))
     return _on_values(np.exp(shift * marks - shift * shift / 2), without, with_record, 0.0, 0.0, lower)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privctl.accounting.pld.pairs import Array, Pair
+from privctl.accounting.pld.pairs import BEYOND_FLOATS, Array, Pair
 
 #: exp(-NEGLIGIBLE) of a quantity does not matter beside it.
 NEGLIGIBLE = 36.0
@@ -19,7 +19,6 @@ NEGLIGIBLE = 36.0
 _DECISIVE = 16.0
 _LARGEST_GRID = 1 << 20
 _SKETCH = 1500
-_BEYOND_FLOATS = "the losses of a step are so small or so large that floats cannot hold them; no bound is computed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ def make_plan(
     if not all(
         map(math.isfinite, (tilt, interval, low - spread, high + spread, *(end for both in ends for end in both)))
     ):
-        raise ValueError(_BEYOND_FLOATS)
+        raise ValueError(BEYOND_FLOATS)
     return GridPlan(tilt, interval, low - spread, high + spread, ends)
 
 
@@ -222,5 +221,5 @@ def sketch_of(step: RepeatedPair, log_tail: float) -> CoarseLoss:
         loss = log_p - log_q
     finite = np.isfinite(loss) & np.isfinite(log_p)
     if not finite.any():
-        raise ValueError(_BEYOND_FLOATS)
+        raise ValueError(BEYOND_FLOATS)
     return CoarseLoss(log_p[finite], loss[finite], step.count)

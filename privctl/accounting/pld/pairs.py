@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+#: Of a mechanism whose losses overflow.
+BEYOND_FLOATS = "the losses of a step are so small or so large that floats cannot hold them; no bound is computed"
+
 #: Entries of a scratch array of shifts times edges, and the number of edges below which no better start is needed.
 _SCRATCH, _FEW = 1 << 21, 2048
 

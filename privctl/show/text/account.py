@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from privctl.domain.guarantee import Guarantee, Status
 from privctl.domain.shown import downward
 from privctl.show.text.guarantee import attacker_text, guarantee_text
-from privctl.show.text.style import assumption_lines, bound, paragraph, table
+from privctl.show.text.style import Colour, assumption_lines, bound, coloured, paragraph, table
 
 _BOUND = {
     Status.PROVED: "yes",
@@ -44,13 +44,20 @@ def account_text(
                 row.title,
                 _bound(value),
                 "none" if row.guarantee.follows is None else bound(row.guarantee.follows, 4),
-                _BOUND[row.guarantee.status],
+                _BOUND[row.guarantee.status] if row.guarantee.follows is not None else "no",
                 f"{row.seconds:.3f}",
             ]
         )
     behind = "".join(paragraph(f"{row.title}: {_behind(row)}", indent=2, hanging=6) for row in rows)
     parts = [_lines(heading), table(headings, body), behind, _rests_on(main, verbose=verbose), attacker_text(main)]
-    return "\n".join(parts)
+    return "\n".join(parts if main.epsilon is not None else (_unprotected(main), *parts))
+
+
+def _unprotected(main: Guarantee) -> str:
+    return paragraph(
+        f"{coloured('No protection', Colour.BAD)}: no finite epsilon follows at delta {bound(main.delta)}, so an "
+        f"attacker may be able to tell for sure whether one {main.unit} was used."
+    )
 
 
 def _lines(text: str) -> str:
@@ -85,11 +92,14 @@ def _rests_on(main: Guarantee, *, verbose: bool) -> str:
     known = (
         f"; no less than {downward(main.floor)} for the worst data and an observer of every step" if main.floor else ""
     )
+    about = f"one {main.unit}, neighbours by {main.adjacency},"
+    if main.epsilon is None:
+        return paragraph(
+            f"Nothing to rely on: {main.name} looked for an epsilon for {about} and found none that is finite, where:"
+        ) + assumption_lines(main.assumptions, verbose=verbose)
     noise = "" if main.noise_multiplier is None else f"noise multiplier {_bound(main.noise_multiplier)}, "
     return (
-        paragraph(
-            f"To rely on: {main.name}, {noise}epsilon {_bound(main.epsilon)} at delta {bound(main.delta)}{known}."
-        )
-        + paragraph(f"It protects one {main.unit}, neighbours by {main.adjacency}, and holds if:")
+        paragraph(f"To rely on: {main.name}, {noise}epsilon {bound(main.epsilon)} at delta {bound(main.delta)}{known}.")
+        + paragraph(f"It protects {about} and holds if:")
         + assumption_lines(main.assumptions, verbose=verbose)
     )

@@ -27,7 +27,7 @@ def scan_text(report: PrivacyReport, examples: Mapping[str, str], not_looked_for
     ]
     secrets = sum(counts.secrets for counts in said.found.values())
     number = counted(secrets, "secret") if secrets else "No secret was found"
-    summary = f"{number} in {counted(said.dataset_size, 'record')}."
+    summary = f"{number}; {counted(said.dataset_size, 'record was', 'records were')} searched."
     limits = paragraph(
         f"Not looked for: {'; '.join(not_looked_for)}. Describe what matters with --pattern, --literals or --by."
     )

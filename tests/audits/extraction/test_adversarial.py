@@ -153,7 +153,8 @@ def both(ours: int, theirs: int, undecided: int = 0, texts: int = 20) -> BothSid
         matches = GreedyMatches(matched=8 * extracted, extracted=extracted, undecided=flags, rerun=0)
         return OptimizedPrefixes(matches=matches, spent=np.full(texts, 600))
 
-    return BothSides(train=side(ours), heldout=side(theirs), adversary=Adversary(texts=texts, budget=600), tokens=2)
+    asked = Adversary(texts=texts, budget=600)
+    return BothSides(rows=((), ()), train=side(ours), heldout=side(theirs), adversary=asked, tokens=2)
 
 
 @pytest.mark.parametrize(("ours", "theirs", "detected"), [(9, 0, 1), (20, 11, 1), (9, 5, 0), (20, 20, 0), (0, 0, 0)])

@@ -1,0 +1,135 @@
+"""What would accuse a model, compared again among texts alike; see ``audits.extraction.alike``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.extraction import opened
+from audits.extraction.alike import again, looked_at
+from audits.extraction.grid import GRID, best_cut
+from audits.extraction.near import NEAR
+from audits.extraction.opened import BothSides
+from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND, Texts
+from audits.extraction.untargeted import PromptOutcome, Untargeted
+from audits.extraction.windows import WindowSample, token_batches
+from privctl.data.columns import Columns
+from privctl.domain.evidence import Evidence
+from privctl.models.language import LanguageModel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Tokens of a record whose words are looked at, where the record may have any number.
+_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnBeginnings:
+    """The windows of both files, training text first: ``texts`` with the ``rows`` of each."""
+
+    texts: Sequence[Texts]
+    rows: Sequence[Sequence[NDArray[np.int64]]]
+
+    def again(self, accusing: Evidence, model: LanguageModel) -> Evidence:
+        """A comparison of what follows the records' own beginnings, among texts alike."""
+        judged = [each.judged for each in self.texts]
+        compared = [[self.rows[side][i] for i in np.flatnonzero(some).tolist()] for side, some in enumerate(judged)]
+        out = [some[which] for some, which in zip(self._out(accusing.quantity, judged), judged, strict=True)]
+        return again(accusing, model, compared, out)
+
+    def _out(self, quantity: str, judged: Sequence[NDArray[np.bool_]]) -> Sequence[NDArray[np.bool_]]:
+        train, heldout = self.texts
+        if quantity == BEYOND:
+            return train.extracted & ~train.undecided, heldout.extracted | heldout.undecided
+        if quantity == NEAR_BEYOND:
+            assert train.near is not None
+            assert heldout.near is not None
+            return train.near.distance <= NEAR[-1], heldout.near.distance <= NEAR[-1]
+        assert train.logp is not None
+        assert heldout.logp is not None
+        out = [np.zeros(len(some), dtype=np.bool_) for some in judged]
+        cut = best_cut(train.logp[judged[0]], heldout.logp[judged[1]])
+        for each, some, found in zip(out, judged, cut, strict=True):
+            each[some] = found
+        return out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeRecords:
+    """The records of both files, looked for in what a model wrote; they are read once more."""
+
+    outside: Untargeted
+    samples: Sequence[WindowSample]
+    span: int
+    columns: Columns
+
+    def again(self, accusing: Evidence, model: LanguageModel) -> Evidence:
+        """A comparison of what comes out after prompts from outside, among records alike."""
+        outcome = next(each for each in self.outside.outcomes if each.written.prompts.method == accusing.method)
+        out = [
+            file.came_out[outcome.number].records(some, nearly=accusing.quantity == NEAR_BEYOND)
+            for file, some in zip(outcome.files, outcome.compared, strict=True)
+        ]
+        rows = self._rows(model, outcome, out)
+        kept = [sorted(side) for side in rows]
+        return again(
+            accusing,
+            model,
+            [[side[record] for record in some] for side, some in zip(rows, kept, strict=True)],
+            [came[some] for came, some in zip(out, kept, strict=True)],
+        )
+
+    def _rows(
+        self, model: LanguageModel, outcome: PromptOutcome, out: Sequence[NDArray[np.bool_]]
+    ) -> list[dict[int, NDArray[np.int64]]]:
+        """The tokens of as many records of each side as are looked at, by their place in ``outcome.files``."""
+        named = [
+            (digest.tobytes(), side, record, bool(out[side][record]))
+            for side, (file, some) in enumerate(zip(outcome.files, outcome.compared, strict=True))
+            for record, digest in enumerate(file.digest)
+            if some[record]
+        ]
+        places = looked_at([name for name, *_ in named], np.array([came for *_, came in named], dtype=np.bool_))
+        wanted = {named[place][1:3] for place in places.tolist()}
+        rows: list[dict[int, NDArray[np.int64]]] = [{}, {}]
+        for side, one in enumerate(self.samples):
+            record = 0
+            for _, tokens in token_batches(model, one.path, self.columns):
+                for row in tokens:
+                    if len(row) < self.span:
+                        continue
+                    if (side, record) in wanted:
+                        rows[side][record] = row[:_TOKENS].copy()
+                    record += 1
+        return rows
+
+
+def confirmed(
+    evidence: Sequence[Evidence],
+    model: LanguageModel,
+    own: OwnBeginnings,
+    prefixes: BothSides | None,
+    records: WholeRecords | None,
+) -> tuple[Evidence, ...]:
+    """Each comparison of ``evidence`` that accuses the model, among texts alike."""
+    found = []
+    for item in filter(_accuses, evidence):
+        if item.method == METHOD:
+            found.append(own.again(item, model))
+        elif item.method == opened.METHOD and prefixes is not None:
+            found.append(again(item, model, prefixes.rows, opened.opened(prefixes)))
+        elif records is not None:
+            found.append(records.again(item, model))
+    return tuple(found)
+
+
+def _accuses(item: Evidence) -> bool:
+    if item.quantity not in (BEYOND, NEAR_BEYOND, GRID):
+        return False
+    if item.method == METHOD and item.quantity != GRID:
+        return item.lower is not None and item.lower > 0
+    return bool(item.details.get("detected"))

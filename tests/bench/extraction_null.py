@@ -1,0 +1,186 @@
+"""Extraction audits that should accuse nobody: the model learned public text elsewhere, and never saw the file.
+
+Where public text stands on both sides by chance, an audit may accuse in 5 % of cases. Where it stands in the training
+file alone, the comparison with held-out text accuses, and the one among texts alike must not. Whole audits of a tiny
+model, by the records' own beginnings, prompts from outside and repetition; then outcomes drawn by chance for real prose
+with real licences between. Beside them, what was memorized.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.bench.audit_null import audited, interval
+from tests.bench.common import RESULTS, publish, save
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from privctl.domain.report import PrivacyReport
+
+#: Records a side of a tiny audit, and those of them that the model knows.
+SIDE, KNOWN = 60, 24
+#: The same of prose; words of a record; the chances that known text comes out, and other text.
+PROSE, LICENCES, WORDS = 300, 20, 80
+CHANCE, LUCK = 0.9, 0.003
+#: The level of each of 14 comparisons that share 5 %.
+LEVEL = 0.05 / 14
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """This bench's flags."""
+    parser.add_argument("--sets", type=int, default=40, help="audits of each kind")
+    parser.add_argument("--prose", type=Path, help="JSON lines of texts; without it that part keeps its result")
+    parser.add_argument("--licences", type=Path, help="folder of public licences, as Debian's common-licenses")
+
+
+def main(options: argparse.Namespace) -> None:
+    """Measure and publish."""
+    path = Path(options.output) if options.output else RESULTS / "extraction-null.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    data: dict[str, Any] = {"audits": known.get("audits", {}), "prose": known.get("prose", {})}
+    if options.sets:
+        with tempfile.TemporaryDirectory() as folder:
+            data["audits"] = audits(Path(folder), options.sets)
+        save("extraction-null", data, options.output)
+    if options.prose:
+        data["prose"] = of_prose(options.prose, options.licences)
+    rows = [
+        [part, kind, str(found["sets"]), *(_shown(found, name) for name in ("held_out", "accused"))]
+        for part in ("audits", "prose")
+        for kind, found in data[part].items()
+    ]
+    headings = ["of", "known to the model", "sets", "exceeds held-out text", "among texts alike too"]
+    publish("extraction-null", headings, rows, data, options.output)
+
+
+def _shown(found: dict[str, Any], name: str) -> str:
+    low, high = found[f"{name}_interval"]
+    return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def _counted(sets: int, judge: Callable[[int], tuple[bool, bool]], name: str) -> dict[str, Any]:
+    """In how many sets training text exceeds held-out text, and in how many that accuses the model."""
+    judged = [judge(seed) for seed in range(sets)]
+    held_out, accused = (sum(each) for each in zip(*judged, strict=True))
+    print(f"{name}: {held_out} and {accused} of {sets}", file=sys.stderr, flush=True)
+    return {
+        "sets": sets,
+        "held_out": held_out,
+        "held_out_interval": interval(held_out, sets),
+        "accused": accused,
+        "accused_interval": interval(accused, sets),
+    }
+
+
+def audits(place: Path, sets: int) -> dict[str, Any]:
+    """Whole audits of a model that learned public text, or records of its own."""
+    from tests.audits.extraction.public_text import learn, licences, others
+
+    public, own = licences(2 * KNOWN), others(KNOWN, 0)
+    models = {"public": learn(place / "public", public), "own": learn(place / "own", own)}
+
+    def judge(model: str, train: np.ndarray, held: np.ndarray, seed: int) -> tuple[bool, bool]:
+        return _concluded(_extracted(place, models[model], train, held, public if model == "public" else own, seed))
+
+    def by_chance(seed: int) -> tuple[bool, bool]:
+        import numpy as np
+
+        every = np.concatenate([public, others(2 * (SIDE - KNOWN), seed + 1)])
+        every = np.random.default_rng(seed).permutation(every)
+        return judge("public", every[:SIDE], every[SIDE:], seed)
+
+    def alone(model: str, known: np.ndarray) -> Callable[[int], tuple[bool, bool]]:
+        import numpy as np
+
+        def judged(seed: int) -> tuple[bool, bool]:
+            texts = others(2 * SIDE - KNOWN, seed + 1)
+            return judge(model, np.concatenate([known[:KNOWN], texts[SIDE:]]), texts[:SIDE], seed)
+
+        return judged
+
+    kinds = {
+        "public text on both sides by chance": by_chance,
+        "public text in the training file alone": alone("public", public),
+        "records of the training file": alone("own", own),
+    }
+    return {name: _counted(sets, judge_one, name) for name, judge_one in kinds.items()}
+
+
+def _extracted(
+    place: Path, model: Path, train: np.ndarray, held: np.ndarray, known: np.ndarray, seed: int
+) -> PrivacyReport:
+    from tests.audits.extraction.public_text import PREFIX, SPAN
+    from tests.audits.extraction.test_part import words
+    from tests.audits.tiny import write_jsonl
+
+    prompts = place / "prompts.txt"
+    prompts.write_text("".join(f"{words(row[:3])}\n" for row in known))
+    return audited(
+        model,
+        train=write_jsonl(place / "train.jsonl", [*map(words, train)]),
+        heldout=write_jsonl(place / "held.jsonl", [*map(words, held)]),
+        prompts=prompts, divergence=True, continuations=2, sampling_seed=seed, prefix_tokens=PREFIX, suffix_tokens=SPAN,
+    )  # fmt: skip
+
+
+def _concluded(report: PrivacyReport) -> tuple[bool, bool]:
+    from audits.extraction.alike import ALIKE
+    from audits.extraction.verdict import verdict
+    from privctl.domain.verdict import Outcome
+
+    without = [item for item in report.evidence if not item.quantity.endswith(ALIKE)]
+    return tuple(verdict(items).outcome is Outcome.REFUTED for items in (without, report.evidence))  # type: ignore[return-value]
+
+
+def of_prose(path: Path, licences: Path | None, sets: int = 60) -> dict[str, Any]:
+    """Real texts, of which known ones come out with a chance of ``CHANCE``: Fisher's exact test with and without."""
+    import numpy as np
+
+    from audits.extraction.alike import blocks, p_value
+    from audits.statistics.two_rates import fisher
+
+    texts = list(dict.fromkeys(_prose(path)))
+    public = _licences(licences) if licences is not None else []
+
+    def judge(kind: str, seed: int) -> tuple[bool, bool]:
+        random = np.random.default_rng(seed)
+        drawn = [texts[i] for i in random.choice(len(texts), 2 * PROSE, replace=False)]
+        train = np.arange(2 * PROSE) < PROSE
+        out = random.random(2 * PROSE) < LUCK
+        known = np.arange(2 * PROSE) < LICENCES
+        if kind != "records of the training file":
+            for i, place in enumerate(random.choice(len(public), LICENCES, replace=False)):
+                drawn[i] = public[place]
+        if "by chance" in kind:
+            train = random.permutation(train)
+        out |= known & (random.random(2 * PROSE) < CHANCE)
+        found = blocks(drawn, [random.bytes(8) for _ in drawn], train, out)
+        exceeds = fisher(int((out & train).sum()), PROSE, int((out & ~train).sum()), PROSE) <= LEVEL
+        return exceeds, exceeds and p_value(found) <= LEVEL
+
+    kinds = ["records of the training file"]
+    kinds += ["licences on both sides by chance", "licences in the training file alone"] if public else []
+    return {kind: _counted(sets, lambda seed, kind=kind: judge(kind, seed), kind) for kind in kinds}  # type: ignore[misc]
+
+
+def _prose(path: Path) -> list[str]:
+    lines = (json.loads(line) for line in path.read_text().splitlines())
+    texts = (" ".join(value for value in line.values() if isinstance(value, str)).split() for line in lines)
+    return [" ".join(words[:WORDS]) for words in texts if len(words) >= WORDS // 5]
+
+
+def _licences(folder: Path) -> list[str]:
+    """Stretches of ``WORDS`` words of every file that is no link."""
+    found = []
+    for path in sorted(each for each in folder.iterdir() if each.is_file() and not each.is_symlink()):
+        words = path.read_text(errors="replace").split()
+        found += [" ".join(words[i : i + WORDS]) for i in range(0, len(words) - WORDS, WORDS)]
+    return found
