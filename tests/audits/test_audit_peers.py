@@ -93,13 +93,19 @@ def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monk
     monkeypatch.setattr(audit_peers, "floor", lambda *_: {"ratio": 1.1})
     own = {"loss": np.array([1.0, 2, 3, 0, 2.5, 0.5])}
     monkeypatch.setattr(audit_peers, "standing", lambda *_: own)
-    options = argparse.Namespace(folder=tmp_path, thorough=False)
-    gone = {"gone": {"seconds": 9.0, "attacks": {}}, "privctl": {"seconds": 99.0, "attacks": {}}}
+    options = argparse.Namespace(folder=tmp_path, thorough=False, rounds=3)
+    parties = {"gone": {"seconds": 9.0, "attacks": {}}, "privctl": {"seconds": 99.0, "attacks": {}}}
+    gone = {"floor": {"ratio": 1.2}, "parties": parties}
     assert "task" in source.settings, "one audit is enough here"
     (target.parent / "plain.other.json").write_text(json.dumps(SCORED))
-    parties = audit_peers.measured(source, "plain", options, gone)["parties"]
+    found = audit_peers.measured(source, "plain", options, gone)
+    assert found["floor"] == {"ratio": 1.1}
+    parties = found["parties"]
     assert list(parties) == ["privctl", "gone", "other"]
     assert parties["privctl"]["seconds"] == 1.0
     assert parties["gone"]["seconds"] == 9.0
     assert parties["other"] == {**audit_peers.judged(SCORED), "difference": audit_peers.difference(own, SCORED)}
     assert len(asked) == 1
+    options.rounds = 0
+    assert audit_peers.measured(source, "plain", options, gone)["floor"] == {"ratio": 1.2}
+    assert "floor" not in audit_peers.measured(source, "plain", options, {})
