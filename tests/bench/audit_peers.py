@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -195,6 +196,7 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     """By how much privctl's best AUC is above that of ``scored``, on the records that both judge, with its interval.
 
     Both are the best of several, chosen by these records, so the interval (95 %, DeLong's for pairs) is too narrow.
+    There is none where both put the records into the same order.
     """
     import numpy as np
 
@@ -211,7 +213,9 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     theirs = {name: each["scores"] for name, each in scored["attacks"].items()}
     ours, other = (max(some, key=lambda name: auc(*sides(some[name])).value) for some in (own, theirs))
     found = auc_difference(*sides(own[ours]), *sides(theirs[other]))
-    return {"attack": ours, "other": other, "AUC": found.difference, "lower": found.lower, "upper": found.upper}
+    interval = {"lower": found.lower, "upper": found.upper}
+    same = found.difference == 0 and math.isnan(found.stderr)
+    return {"attack": ours, "other": other, "AUC": found.difference, **({} if same else interval)}
 
 
 def _scores(found: Mapping[str, Any]) -> Iterator[str]:
