@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from privctl.data.images import class_files
 from privctl.data.places import STDIN, data_files, holds_classes
 from privctl.data.several import DataPath, SeveralPaths
-from privctl.data.sounds import listed_sounds, lists_sounds
 from privctl.storage.digest import DigestedFile, bytes_digest, file_digest
 
 
@@ -28,8 +26,11 @@ def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
         DigestedFile(path=path if path == STDIN else file, digest=file_digest(file), bytes=file.stat().st_size)
         for file in files
     ]
-    if path != STDIN and lists_sounds(path):
-        recorded.append(_of_sounds(path))
+    if path != STDIN:
+        from privctl.data.sounds import lists_sounds  # not at the start: ``privctl noise`` mostly reads no data
+
+        if lists_sounds(path):
+            recorded.append(_of_sounds(path))
     return tuple(recorded)
 
 
@@ -44,12 +45,16 @@ def data_digest(path: DataPath) -> str:
 
 
 def _of_classes(path: Path) -> DigestedFile:
+    from privctl.data.images import class_files
+
     files = class_files(path)
     digest = _together((f"{label}/{file.name}", file_digest(file)) for label, file in files)
     return DigestedFile(path=path, digest=digest, bytes=sum(file.stat().st_size for _, file in files))
 
 
 def _of_sounds(path: Path) -> DigestedFile:
+    from privctl.data.sounds import listed_sounds
+
     files = listed_sounds(path)
     digest = _together((file.name, file_digest(file)) for file in files)
     return DigestedFile(path=path.parent, digest=digest, bytes=sum(file.stat().st_size for file in files))

@@ -124,7 +124,8 @@ def _probes() -> NDArray[np.int32]:
     inner = np.int64(1) << 19
     near = [place + step for place in (inner, (1 << 31) - inner) for step in range(-200, 200)]
     turns = [turn * (1 << 29) + step for turn in range(-4, 4) for step in range(-60, 60) if turn > -4 or step >= 0]
-    spread = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, (2, 4096))
+    # Multiples of two odd numbers, which spread evenly over all pairs of words without a generator being imported.
+    spread = np.outer([0x9E3779B1, 0x85EBCA77], np.arange(1, 4097)) % (1 << 32) - (1 << 31)
     first = np.concatenate([near, spread[0], spread[0, : len(turns)]])
     second = np.concatenate([spread[1, : len(near)], spread[1], turns])
     return np.concatenate([first, second]).astype(np.int32)

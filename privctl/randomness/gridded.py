@@ -164,7 +164,8 @@ def _refined(
     """The places in ``values`` that the ``doubtful`` pairs make, and what is released there, computed in float64."""
     if not len(doubtful):  # as in most tensors of a hundred numbers
         return doubtful, [np.empty(0, np.float32)] * len(stddevs)
-    chosen, pairs = np.unique(doubtful), (len(values) + 1) // 2
+    ordered, pairs = np.sort(doubtful), (len(values) + 1) // 2
+    chosen = ordered[np.diff(ordered, prepend=-1) > 0]  # without np.unique, which imports masked arrays
     places = np.concatenate([chosen, chosen[chosen + pairs < len(values)] + pairs])
     padded = np.zeros(2 * len(chosen))
     padded[: len(places)] = values[places]

@@ -54,6 +54,7 @@ def test_an_audit_is_entered_before_and_after(here: Path, capsys: Capture) -> No
     membership = began.says["settings"]["membership"]
     assert membership["seed"] == 3
     assert membership["attacks"] == ["loss"]
+    assert " at 0x" not in Path("m.audits.jsonl").read_text()
     assert membership["members"] == file_digest(Path("in.jsonl"))
     area = next(item for item in report.evidence if item.quantity == "AUC" and item.method == "loss")
     assert wrote.says["worst"]["AUC"] == area.estimate

@@ -111,11 +111,30 @@ def forming_is_cheaper(positions: int, inputs: int, outputs: int) -> bool:
 
 def outer(inputs: Tensor, gradients: Tensor, *, transposed: bool = False) -> GradientTerm:
     """The term of a layer that multiplies ``inputs`` (n, ..., d) and gets ``gradients`` (n, ..., p); of one dtype."""
-    inputs, gradients = by_positions(inputs), by_positions(gradients)
+    inputs, gradients = without_zeros(by_positions(inputs), by_positions(gradients))
     term = Outer(inputs, gradients, transposed)
     if forming_is_cheaper(inputs.shape[1], inputs.shape[2], gradients.shape[2]):
         return Dense(term.example_gradients(slice(None)))
     return term
+
+
+def without_zeros(inputs: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+    """Both (n, T, d) and (n, T, p) at some positions alone, where every example's gradients are zero at most of them.
+
+    So it is in the last layers of a classifier that reads one token. What is left out adds nothing to any gradient.
+    Only on a processor: a GPU would be waited for.
+    """
+    count, positions = gradients.shape[:2]
+    if on_gpu(gradients) or gradients.device.type != "cpu" or gradients.numel() == 0:
+        return inputs, gradients
+    if 2 * int(torch.count_nonzero(gradients[..., 0])) > count * positions:  # one feature tells most of them
+        return inputs, gradients
+    used = (gradients.amax(2) != 0) | (gradients.amin(2) != 0)
+    most = max(1, int(used.sum(1).max()))
+    if 2 * most > positions:
+        return inputs, gradients
+    places = used.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, :most, None]
+    return inputs.take_along_dim(places, 1), gradients.take_along_dim(places, 1)
 
 
 def bias(gradients: Tensor) -> Dense:

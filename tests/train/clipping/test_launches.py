@@ -49,8 +49,9 @@ def launched(model: nn.Module, *, look: bool = False) -> Launches:
     return counted
 
 
-def test_a_micro_batch_is_waited_for_only_if_asked() -> None:
+def test_a_micro_batch_is_waited_for_only_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """For whether all of it is finite; the counts that nobody asked for stay on the device."""
+    monkeypatch.setattr(linear, "on_gpu", lambda _: True)
     with Launches() as alone:  # transformers looks for itself, at the mask
         causal(model := llama(), BATCH)
     assert launched(model).syncs == alone.syncs

@@ -230,6 +230,58 @@ def test_both_ways_through_the_engine(ghost: bool, length: int, monkeypatch: pyt
     agree(nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 4)), squared, {"x": torch.randn(4, length, 8)})
 
 
+class FirstToken(nn.Module):
+    """Positions are mixed once; then one of them is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.above, self.head = nn.Linear(8, 8), nn.Linear(8, 12, bias=False), Conv1D(4, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = torch.softmax(x @ x.mT, -1) @ self.below(x)
+        return self.head(functional.gelu(self.above(mixed)))
+
+
+def weighted(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    return (model(batch["x"]) * batch["weights"][..., None]).square().sum((1, 2))
+
+
+SILENT = {
+    "all but the first": lambda weights: weights[:, 1:],
+    "others in each": lambda weights: weights.masked_fill_(torch.rand(weights.shape).argsort(1) > 2, 0)[:0],
+    "half of them": lambda weights: weights[:, ::2],
+    "of most examples": lambda weights: weights[1:, 1:],
+}
+
+
+@pytest.mark.parametrize("silent", SILENT)
+def test_positions_whose_gradient_is_zero_are_left_out(silent: str) -> None:
+    weights = torch.rand(5, 11) + 0.5
+    SILENT[silent](weights).zero_()
+    agree(FirstToken(), weighted, {"x": torch.randn(5, 11, 8), "weights": weights})
+
+
+def test_as_many_positions_stay_as_the_busiest_example_has() -> None:
+    inputs, gradients = torch.randn(3, 10, 4), torch.zeros(3, 10, 6)
+    gradients[0, 2, 5], gradients[1, 7], gradients[1, 9, 0] = 1e-30, torch.nan, -3.0
+    kept = linear.without_zeros(inputs, gradients)
+    assert [each.shape[1] for each in kept] == [2, 2]
+    whole, fewer = (linear.Outer(*each).example_gradients(slice(None)) for each in ((inputs, gradients), kept))
+    torch.testing.assert_close(fewer, whole, rtol=1e-6, atol=0, equal_nan=True)
+    gradients[2, :6, 0] = 1.0
+    assert linear.without_zeros(inputs, gradients)[0] is inputs
+    assert linear.without_zeros(inputs, torch.zeros(3, 10, 6))[1].shape == (3, 1, 6)
+
+
+def test_a_position_left_out_too_many_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = linear.without_zeros
+    monkeypatch.setattr(linear, "without_zeros", lambda *pair: tuple(each[:, :-1] for each in sound(*pair)))
+    weights = torch.rand(5, 11)
+    weights[:, 3:] = 0
+    with pytest.raises(InputError, match="another gradient"):
+        run(FirstToken(), weighted, {"x": torch.randn(5, 11, 8), "weights": weights}, 1.0, promote=False)
+
+
 def test_memory_limit_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (terms, generic):
         monkeypatch.setattr(module, "CHUNK_BYTES", 1)
@@ -342,9 +394,7 @@ def test_dropout_is_the_same_when_run_again(layer: Callable[[], nn.Module]) -> N
         torch.manual_seed(3)
         return squared(model, {"x": x})
 
-    norms = []
-    for i in range(5):
-        gradients = torch.autograd.grad(losses()[i], list(model.parameters()))
-        norms.append(torch.cat([g.flatten() for g in gradients]).norm())
+    gradients = [torch.autograd.grad(losses()[i], list(model.parameters())) for i in range(5)]
+    norms = [torch.cat([g.flatten() for g in of_row]).norm() for of_row in gradients]
     _, result = run(model, lambda *_: losses(), {"x": x}, 1.0)
     torch.testing.assert_close(result.norms.float(), torch.stack(norms), rtol=1e-5, atol=0)
