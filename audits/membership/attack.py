@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from audits.membership.features import ngrams
 from audits.scores.rows import AUDIO_CLASSIFICATION, CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM
 from audits.scores.table import ScoreTable
 from audits.statistics.max_t import Statistics, rank_statistics
@@ -19,6 +20,7 @@ from privctl.domain.evidence import Evidence
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from scipy import sparse
 
 #: False positive rates at which a TPR is reported.
 RATES = (0.01, 0.001)
@@ -67,13 +69,18 @@ class Candidates:
     #: What the blind baseline reads, [records, columns]; None where that follows from ``records``.
     features: Any = None
     #: What ``once`` has made; a changed copy of the candidates begins without.
-    _made: dict[Hashable, NDArray[Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _made: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def once(self, key: Hashable, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What ``make`` returns, called at the first use of ``key`` only."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    def ngrams(self, texts: Sequence[str]) -> sparse.csr_array:
+        """``ngrams`` of ``texts``, counted once: where there are no labels, attack and baseline read the same texts."""
+        found: sparse.csr_array = self.once(("n-grams", *texts), lambda: ngrams(texts))
+        return found
 
     @property
     def texts(self) -> list[str]:

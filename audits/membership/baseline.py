@@ -110,7 +110,10 @@ def baseline(candidates: Candidates, settings: Settings) -> Baseline:
     table = candidates.table
     digests = [record.digest for record in candidates.records]
     labels = relabellings(table.member, data_seed(digests))
-    fitted = blind_scores(candidates.records, labels, candidates.features)
+    features = candidates.features
+    if features is None:
+        features = record_features(candidates.records, candidates.ngrams)
+    fitted = blind_scores(candidates.records, labels, features)
     blind = areas(fitted, labels)
     length = areas(np.diff(table.offsets), labels)
     # The blind baseline learns the direction; length and reference differ in either.

@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,10 +31,15 @@ _SPACES = {code: 0xF0000 + code for code in range(0x3001) if chr(code).isspace()
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
-def record_features(records: Sequence[Record]) -> sparse.csr_array:
-    """Features of the records themselves, [records, features]: text, or a coarse image or sound, and label."""
+def record_features(
+    records: Sequence[Record], count: Callable[[Sequence[str]], sparse.csr_array] | None = None
+) -> sparse.csr_array:
+    """Features of the records themselves, [records, features]: text, or a coarse image or sound, and label.
+
+    ``count`` stands for ``ngrams`` where their table may be there already.
+    """
     texts = [record.text if record.label is None else f"{record.label}\n{record.text}" for record in records]
-    grams = ngrams(texts)
+    grams = (count or ngrams)(texts)
     blocks = [grams[:, np.unique(grams.indices)], sparse.csr_array(numbers(texts) / 4)]
     if records and records[0].pixels is not None:
         blocks.append(sparse.csr_array(_thumbnails(records)))

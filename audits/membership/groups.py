@@ -196,7 +196,9 @@ def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:
         listed[group].append(record)
     records = [_joined([candidates.records[i] for i in places]) for places in listed]
     mean = sparse.csr_array((1 / sizes[index], (index, np.arange(len(index)))), shape=(len(sizes), len(index)))
-    features = sparse.hstack([mean @ record_features(candidates.records), sparse.csr_array(_of_size(sizes))])
+    features = sparse.hstack(
+        [mean @ record_features(candidates.records, candidates.ngrams), sparse.csr_array(_of_size(sizes))]
+    )
     return Candidates(
         table=replace(
             table,

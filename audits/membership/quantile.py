@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings
-from audits.membership.features import image_features, label_features, ngrams, numbers, sound_features
+from audits.membership.features import image_features, label_features, numbers, sound_features
 from audits.membership.lira import confidence
 from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.statistics.cross_fit import folds
@@ -101,7 +101,7 @@ def _features(candidates: Candidates, seed: int) -> NDArray[np.float64]:
         columns.append(sound_features(candidates.records))
     else:
         texts = candidates.texts
-        grams = ngrams(texts)
+        grams = candidates.ngrams(texts)
         directions = np.random.default_rng(seed).normal(size=(grams.shape[1], _DIRECTIONS)).astype(np.float32)
         columns += [numbers(texts), np.log(np.diff(candidates.table.offsets))[:, None], np.asarray(grams @ directions)]
     if candidates.reference is not None:

@@ -59,8 +59,7 @@ def test_the_best_of_two_projects_is_compared_on_the_records_that_both_judge() -
     assert (found["attack"], found["other"]) == ("strong", "loss")
     assert 0 < found["lower"] < found["AUC"] < found["upper"]
     same = audit_peers.difference({"weak": own["weak"]}, scored)
-    assert same["AUC"] == 0
-    assert same["lower"] <= 0 <= same["upper"]
+    assert same == {"attack": "weak", "other": "loss", "AUC": 0}, "the same order has no interval"
 
 
 def test_an_audit_s_ranks_stand_where_its_records_do(tmp_path: Path) -> None:
@@ -93,13 +92,19 @@ def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monk
     monkeypatch.setattr(audit_peers, "floor", lambda *_: {"ratio": 1.1})
     own = {"loss": np.array([1.0, 2, 3, 0, 2.5, 0.5])}
     monkeypatch.setattr(audit_peers, "standing", lambda *_: own)
-    options = argparse.Namespace(folder=tmp_path, thorough=False)
-    gone = {"gone": {"seconds": 9.0, "attacks": {}}, "privctl": {"seconds": 99.0, "attacks": {}}}
+    options = argparse.Namespace(folder=tmp_path, thorough=False, rounds=3)
+    parties = {"gone": {"seconds": 9.0, "attacks": {}}, "privctl": {"seconds": 99.0, "attacks": {}}}
+    gone = {"floor": {"ratio": 1.2}, "parties": parties}
     assert "task" in source.settings, "one audit is enough here"
     (target.parent / "plain.other.json").write_text(json.dumps(SCORED))
-    parties = audit_peers.measured(source, "plain", options, gone)["parties"]
+    found = audit_peers.measured(source, "plain", options, gone)
+    assert found["floor"] == {"ratio": 1.1}
+    parties = found["parties"]
     assert list(parties) == ["privctl", "gone", "other"]
     assert parties["privctl"]["seconds"] == 1.0
     assert parties["gone"]["seconds"] == 9.0
     assert parties["other"] == {**audit_peers.judged(SCORED), "difference": audit_peers.difference(own, SCORED)}
     assert len(asked) == 1
+    options.rounds = 0
+    assert audit_peers.measured(source, "plain", options, gone)["floor"] == {"ratio": 1.2}
+    assert "floor" not in audit_peers.measured(source, "plain", options, {})

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -41,8 +42,6 @@ RECALL, ALL = "privctl, with recall", "privctl, thorough"
 SAME_PASS = ("min-k++-half", "surp", "slope", "rises")
 #: Random labels of a null target's records, and the level at which a party's figures are said to show a leak.
 RELABELLINGS, LEVEL = 200, 0.05
-#: Rounds in which the floor is measured.
-ROUNDS = 3
 #: Quantities that are compared, and the false positive rate of each TPR.
 AREA, RATES = "AUC", {"TPR at 1 %": 0.01, "TPR at 0.1 %": 0.001}
 _DATA = ROOT.parent / "shared" / "data"
@@ -56,6 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sources", nargs="+", default=[source.name for source in SOURCES], help="of the records")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), help="of training")
     parser.add_argument("--shadows", nargs="+", default=[], help="sources of texts with shadow models too")
+    parser.add_argument("--rounds", type=int, default=3, help="in which the floor is measured; 0 keeps what is stored")
     parser.add_argument("--thorough", action="store_true", help="also privctl's audits with every attack")
 
 
@@ -74,7 +74,7 @@ def main(options: argparse.Namespace) -> None:
         for method in source.methods:
             name = f"{source.name}, {method}"
             print(name, file=sys.stderr, flush=True)
-            targets[name] = measured(source, method, options, before.get(name, {}).get("parties", {}))
+            targets[name] = measured(source, method, options, before.get(name, {}))
             save("audit-peers", _data(targets), options.output)
     headings = ["target", "party", "best AUC", "by", "best TPR at 1 %", "by", "seconds", "records/s"]
     publish("audit-peers", headings, rows(targets), _data(targets), options.output)
@@ -99,7 +99,7 @@ def _data(targets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def measured(source: Source, method: str, options: argparse.Namespace, before: Mapping[str, Any]) -> dict[str, Any]:
-    """What each party finds in one target; ``before`` are parties whose scores are not at hand any more."""
+    """What each party finds in one target; ``before`` is what is stored of it, for what is not measured again."""
     target = source.target(options.folder, method)
     ours = {OURS: audited(source, target, options)}
     own = standing(options.folder / SCORES, source.records)
@@ -114,9 +114,11 @@ def measured(source: Source, method: str, options: argparse.Namespace, before: M
         for each in scored
         if "party" in each
     }
+    passes = floor(source, target, options) if options.rounds else before.get("floor")
     return {
         "records": 2 * source.records, "null": method == "null", "shadows": source.shadows,
-        "floor": floor(source, target, options), "parties": {**ours, **_kept(before), **others},
+        **({"floor": passes} if passes else {}),
+        "parties": {**ours, **_kept(before.get("parties", {})), **others},
     }  # fmt: skip
 
 
@@ -165,7 +167,7 @@ def floor(source: Source, target: Path, options: argparse.Namespace) -> dict[str
     ways = {"bare": lambda: passed(subject, rows), "scored": lambda: subject.scorer.score(rows)}
     spent: dict[str, list[float]] = {name: [] for name in ways}
     passed(subject, rows[:64])
-    for _ in range(ROUNDS):
+    for _ in range(options.rounds):
         for name, way in ways.items():
             began = time.process_time()
             way()
@@ -194,6 +196,7 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     """By how much privctl's best AUC is above that of ``scored``, on the records that both judge, with its interval.
 
     Both are the best of several, chosen by these records, so the interval (95 %, DeLong's for pairs) is too narrow.
+    There is none where both put the records into the same order.
     """
     import numpy as np
 
@@ -210,7 +213,9 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     theirs = {name: each["scores"] for name, each in scored["attacks"].items()}
     ours, other = (max(some, key=lambda name: auc(*sides(some[name])).value) for some in (own, theirs))
     found = auc_difference(*sides(own[ours]), *sides(theirs[other]))
-    return {"attack": ours, "other": other, "AUC": found.difference, "lower": found.lower, "upper": found.upper}
+    interval = {"lower": found.lower, "upper": found.upper}
+    same = found.difference == 0 and math.isnan(found.stderr)
+    return {"attack": ours, "other": other, "AUC": found.difference, **({} if same else interval)}
 
 
 def _scores(found: Mapping[str, Any]) -> Iterator[str]:

@@ -43,7 +43,8 @@ def _differences(targets: Mapping[str, Any]) -> str:
         for party, found in each["parties"].items():
             if "difference" in found:
                 one = found["difference"]
-                span = f"{one['AUC']:+.4f} ({one['lower']:+.3f} to {one['upper']:+.3f})"
+                interval = f"{one['lower']:+.3f} to {one['upper']:+.3f}" if "lower" in one else "the same order"
+                span = f"{one['AUC']:+.4f} ({interval})"
                 rows.append([target, one["attack"], f"{party}: {one['other']}", span])
     return as_table(["target", "privctl", "beside", "AUC, difference"], rows)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from audits.membership import quantile
+from audits.membership import attack, baseline, quantile
 from audits.membership.attack import Candidates, Settings
 from audits.membership.features import LABELS, image_features, label_features
 from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
@@ -60,6 +62,30 @@ def test_features_are_computed_once_an_audit(monkeypatch: pytest.MonkeyPatch) ->
     assert made == [0]
     quantile.score(replace(told, head=None), SETTINGS)
     assert made == [0, 0], "other candidates have features of their own"
+
+
+@pytest.mark.parametrize("label", [None, "good"])
+def test_the_blind_baseline_reads_the_same_table_of_ngrams(label: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, count = np.random.default_rng(5), 120
+    texts = ["".join(source.choice(list("abc "), 12)) for _ in range(count)]
+    told = candidates(-source.exponential(size=count), texts, np.arange(count) % 2 == 0)
+    told = replace(told, records=[replace(record, label=label) for record in told.records])
+    apart = quantile.score(told, SETTINGS), baseline.baseline(replace(told), SETTINGS)
+    counted: list[int] = []
+    ngrams = attack.ngrams
+
+    def counting(texts: Sequence[str]) -> Any:
+        counted.append(len(texts))
+        return ngrams(texts)
+
+    monkeypatch.setattr(attack, "ngrams", counting)
+    told = replace(told)
+    assert (quantile.score(told, SETTINGS) == apart[0]).all()
+    together = baseline.baseline(told, SETTINGS)
+    assert together.evidence == apart[1].evidence
+    assert (together.scores == apart[1].scores).all()
+    # With a label in front the baseline's texts are others.
+    assert counted == [count] * (1 if label is None else 2)
 
 
 @pytest.mark.slow
