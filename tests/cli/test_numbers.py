@@ -53,7 +53,8 @@ OPTIONS = {
 }
 #: Options that are 0 where nothing of the kind is wanted, and seeds.
 MAY_BE_ZERO = {
-    "--seed", "--momentum", "--beta1", "--beta2", "--weight-decay", "--warmup-steps", "--beta", "--smoothing", "--public-weight",
+    "--seed", "--momentum", "--beta1", "--beta2", "--weight-decay", "--warmup-steps", "--beta", "--smoothing",
+    "--public-weight",
     "audit --delta", "audit canaries --delta", "audit scores --delta", "canary plant --delta",
     "account --delta", "audit split --delta", "audit --prefix-tokens", "audit extraction --prefix-tokens",
 }  # fmt: skip
