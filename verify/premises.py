@@ -153,7 +153,8 @@ def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator
     if not (said := statements.get("names of users", differing)).startswith(differing):
         yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
     search = getattr(parameters, "search", None)
-    before = f"what {0 if search is None else search.earlier or 0} earlier searches "
+    earlier = 0 if search is None else search.earlier or 0
+    before = f"what {earlier} earlier {'search' if earlier == 1 else 'searches'} "
     if not (said := statements.get("earlier searches", before)).startswith(before):
         yield f"its assumption 'earlier searches' says {said!r}, but by its parameters {before.strip()}"
     public = f"that there are {parameters.examples} examples is public"

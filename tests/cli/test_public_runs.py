@@ -121,7 +121,8 @@ def test_without_weight_the_model_is_the_same_to_the_last_bit(place: Path, tmp_p
     "more",
     [
         ("--bands", "2"),
-        ("--batches", "balls-and-bins", "--target-unclipped-quantile", "0.5"),
+        ("--target-unclipped-quantile", "0.5"),
+        pytest.param(("--batches", "balls-and-bins"), marks=pytest.mark.slow),
         pytest.param(("--lora-rank", "2"), marks=pytest.mark.slow),
         pytest.param(("--buffers", "2"), marks=pytest.mark.slow),
         pytest.param(("--largest-batch", "8"), marks=pytest.mark.slow),

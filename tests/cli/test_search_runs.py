@@ -341,7 +341,7 @@ def test_a_search_that_was_thrown_away_is_counted(
     assert report.parameters["search"]["earlier"] == 1
     assert any("1 earlier search of these data for this output began before" in each for each in report.warnings)
     (premise,) = (a for a in report.guarantees[0].assumptions if a.name == "earlier searches")
-    assert premise.statement.startswith("what 1 earlier searches of these data")
+    assert premise.statement.startswith("what 1 earlier search of these data")
     assert run(["verify", str(place), "-q"]) == 0
     written = place.read_text()
     for hide in (_no_assumption, _none_before, _enforced_before):

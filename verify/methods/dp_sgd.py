@@ -297,8 +297,8 @@ OF_SEARCHES = {
         "examples, which are taken to be public, is released alone",
     ),
     "earlier searches": (
-        r"what \d+ earlier searches of these data for the same output showed decided nothing here, and nobody was told "
-        "of it",
+        r"what \d+ earlier search(es)? of these data for the same output showed decided nothing here, and nobody was "
+        "told of it",
     ),
 }
 

@@ -54,8 +54,8 @@ def with_earlier(report: PrivacyReport, search: Mapping[str, Any], earlier: int)
     report = replace(report, parameters={**report.parameters, "search": {**search, "earlier": earlier}})
     premise = Assumption(
         name="earlier searches",
-        statement=f"what {earlier} earlier searches of these data for the same output showed decided nothing here, and "
-        "nobody was told of it",
+        statement=f"what {counted(earlier, 'earlier search', 'earlier searches')} of these data for the same output "
+        "showed decided nothing here, and nobody was told of it",
         state=AssumptionState.ASSERTED,
     )
 
