@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ def _concluded(report: PrivacyReport) -> tuple[bool, bool]:
     from privctl.domain.verdict import Outcome
 
     without = [item for item in report.evidence if not item.quantity.endswith(ALIKE)]
-    return tuple(verdict(items).outcome is Outcome.REFUTED for items in (without, report.evidence))  # type: ignore[return-value]
+    return verdict(without).outcome is Outcome.REFUTED, verdict(report.evidence).outcome is Outcome.REFUTED
 
 
 def of_prose(path: Path, licences: Path | None, sets: int = 60) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def of_prose(path: Path, licences: Path | None, sets: int = 60) -> dict[str, Any
 
     kinds = ["records of the training file"]
     kinds += ["licences on both sides by chance", "licences in the training file alone"] if public else []
-    return {kind: _counted(sets, lambda seed, kind=kind: judge(kind, seed), kind) for kind in kinds}  # type: ignore[misc]
+    return {kind: _counted(sets, partial(judge, kind), kind) for kind in kinds}
 
 
 def _prose(path: Path) -> list[str]:

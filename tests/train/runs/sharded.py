@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from privctl.domain.errors import CommandError, FileSystemError, InputError, PrivctlError, RunInterruptedError
 from privctl.domain.mechanism import Optimizer
 from privctl.models.tasks.language import CausalLanguage
-from privctl.parallel import Workers, start_workers
+from privctl.parallel import Workers
 from privctl.storage.atomic import PendingFile
 from privctl.train.clipping import engine, sinks, sums
 from privctl.train.clipping.factors import Clipping
@@ -41,7 +41,18 @@ from privctl.train.steps.loop import FinishedRun, Trainer
 from privctl.train.steps.precision import FullPrecision, Precision
 from privctl.train.steps.public_gradients import PublicRecords
 from privctl.train.steps.sampling import PublicBatches
-from tests.train.runs.sharded_parts import CPU, STEPS, Broken, Given, KnownNoise, own_rows, quantization, start
+from tests.train.runs.sharded_parts import (
+    CPU,
+    STEPS,
+    Broken,
+    Given,
+    KnownNoise,
+    own_rows,
+    quantization,
+    require_close,
+    run_checks,
+    start,
+)  # fmt: skip
 
 
 def trained(
@@ -124,12 +135,6 @@ def same_quantized_weights(model: Path, together: Workers, _: Path) -> None:
     assert any(any(each.scores) for each in seen[0].epochs)
     full, _ended = trained(model, Workers(), "dp-sgd", optimizer=Optimizer.MOMENTUM)
     assert max(float((one[name] - full[name]).abs().max()) for name in one) > 1e-3
-
-
-def require_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    apart = max(float((one[name] - other[name]).abs().max()) for name in one)
-    assert apart < 2e-6, f"the weights differ by {apart}"
 
 
 def same_weights(model: Path, together: Workers, _: Path) -> None:
@@ -387,13 +392,5 @@ CHECKS = {
 }
 
 
-def main(arguments: Sequence[str]) -> None:
-    model, place, *names = arguments
-    torch.set_num_threads(1)
-    with start_workers(CPU) as workers:
-        for name in names:
-            CHECKS[name](Path(model), replace(workers, lockstep=True), Path(place))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_checks(CHECKS, sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -23,7 +23,7 @@ from privctl.models.encoding import TextOptions
 from privctl.models.loading import load_for_training
 from privctl.models.tasks.build import text_task
 from privctl.models.tasks.language import CausalLanguage
-from privctl.parallel import Workers
+from privctl.parallel import Workers, start_workers
 from privctl.randomness import NoiseSource
 from privctl.storage.reader import SafetensorsFile
 from privctl.train.clipping.shards import is_shard, whole
@@ -162,3 +162,18 @@ def own_rows(model: Path, together: Workers, place: Path) -> None:
         assert "was changed since it was opened" in str(error)
     else:
         raise AssertionError("a file that was written to went unnoticed")
+
+
+def require_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    apart = max(float((one[name] - other[name]).abs().max()) for name in one)
+    assert apart < 2e-6, f"the weights differ by {apart}"
+
+
+def run_checks(checks: Mapping[str, Callable[[Path, Workers, Path], object]], arguments: Sequence[str]) -> None:
+    """Run those of ``checks`` that the command line names, after the model and a folder, in all processes together."""
+    model, place, *names = arguments
+    torch.set_num_threads(1)
+    with start_workers(CPU) as workers:
+        for name in names:
+            checks[name](Path(model), replace(workers, lockstep=True), Path(place))

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from privctl.accounting.banded import banded_coefficients
 from privctl.accounting.buffered import BufferedMatrix
 from privctl.domain.mechanism import Optimizer
-from privctl.parallel import Workers, start_workers
+from privctl.parallel import Workers
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.gradient_canaries import GradientCanaries
 from privctl.train.steps.gradient_noise import GradientNoise
 from privctl.train.steps.saved_state import SavedState
 from privctl.train.steps.step_noise import correlated
-from tests.train.runs.sharded import require_close, trained
-from tests.train.runs.sharded_parts import CPU, STEPS, start
+from tests.train.runs.sharded import trained
+from tests.train.runs.sharded_parts import STEPS, require_close, run_checks, start
 
 ALONE = Workers()
 BUFFERS = BufferedMatrix(first=0.7, weights=(0.2, 0.1), decays=(0.9, 0.4))
@@ -140,13 +139,5 @@ CHECKS: dict[str, Callable[[Path, Workers, Path], None]] = {
 QUICK = ("same_banded_noise", "same_users", "same_canaries")
 
 
-def main(arguments: Sequence[str]) -> None:
-    model, place, *names = arguments
-    torch.set_num_threads(1)
-    with start_workers(CPU) as workers:
-        for name in names:
-            CHECKS[name](Path(model), replace(workers, lockstep=True), Path(place))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_checks(CHECKS, sys.argv[1:])
