@@ -16,7 +16,6 @@ from privctl.show.leaks import (
     SECRETS,
     WITHOUT_MODEL,
     found_leaks,
-    is_claim,
     percent,
     trained_on,
 )
@@ -55,7 +54,7 @@ def conclusion(report: PrivacyReport) -> Conclusion:
     certain = [
         f"the claim {each.subject} is refuted: it promises more privacy than there is"
         for each in refuted
-        if is_claim(each)
+        if each.on_claim
     ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain:
@@ -105,7 +104,7 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
         share = compared.details.get("detectable")
         missed = "" if share is None else f": it may miss that {percent(share)} of the training records come out"
         return f"{first}, but the audit is small{missed}"
-    return f"{verdict.subject}: {first}" if is_claim(verdict) else first
+    return f"{verdict.subject}: {first}" if verdict.on_claim else first
 
 
 def _reach(report: PrivacyReport) -> Iterator[str]:

@@ -38,7 +38,7 @@ def risk(stated: Risk) -> str:
 
 
 def verdict_table(data: PageData) -> Table | None:
-    """Every verdict of every report, violations on top."""
+    """Every verdict of every report, what is refuted or rejected on top."""
     verdicts = list(verdicts_of(data.sources))
     rows = [
         (verdict.subject, _outcome(verdict, source), verdict.reason, source.name, source.report.step)
