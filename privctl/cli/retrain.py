@@ -180,6 +180,7 @@ def _finish(method: TrainingMethod, report: PrivacyReport, options: dict[str, An
     from privctl.show.progress import note
 
     caveat = method.warning if method.warning in report.warnings else report.warnings[0]
-    text = encode(report) if options["as_json"] else rendered(report, caveat, quiet=options["quiet"])
+    told = {"quiet": options["quiet"], "resumed": options["resume"]}
+    text = encode(report) if options["as_json"] else rendered(report, caveat, **told)
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])

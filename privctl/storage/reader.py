@@ -201,7 +201,14 @@ def _no_weights(path: Path) -> InputError:
     gguf = sorted(p.name for p in path.glob("*.gguf"))
     if gguf:
         return InputError(f"{path} holds GGUF weights ({gguf[0]}) and no safetensors; {GGUF_ADVICE}")
-    return InputError(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
+    if (path / "config.json").is_file():
+        return InputError(
+            f"{path} holds a config.json and no weights: an architecture, which privctl retrain trains; give a model "
+            "that has weights"
+        )
+    return InputError(
+        f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a .safetensors file, or a folder that holds one"
+    )
 
 
 #: What a model on the Hugging Face hub may be called: NAME or OWNER/NAME.
