@@ -85,7 +85,8 @@ def audit_text(
     if last := exit_sentence(report):
         parts.append("\n" + paragraph(last))
     if place is not None:
-        step = next_step(report, place)
+        repeated = any(reason.why.repeats for record in records for reason in record.reasons)
+        step = next_step(report, place, repeated=repeated)
         parts.append("\n" + paragraph(f"Next: {step.advice}{':' if step.command else '.'}"))
         parts += [f"  {escape_hidden(step.command)}\n"] if step.command else []
     return "".join(parts)
