@@ -33,9 +33,11 @@ def parts() -> dict[str, str]:
 def _versions(data: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in data["versions"].items())
     left = sum(row["privctl"]["outcome"] == NONE for row in data["rows"])
+    ahead = data["pairs"] - len(data["rows"])
+    rest = f" {ahead} of the {data['pairs']} pairs are not measured yet." if ahead else ""
     return (
         f"Measured with {versions}: {len(rows)} pairs of a task and an architecture, "
-        f"{len({row['architecture'] for row in rows})} architectures. {left} more pairs could not be built.\n"
+        f"{len({row['architecture'] for row in rows})} architectures. {left} more pairs could not be built.{rest}\n"
     )
 
 
