@@ -172,8 +172,9 @@ def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
     return found
 
 
-def counts(rows: list[dict[str, Any]]) -> tuple[int, int, int]:
-    """The pairs that could be built, and of how many privctl's sum is right, and Opacus's."""
+def counts(rows: list[dict[str, Any]]) -> tuple[int, int, int, int]:
+    """Pairs that could be built; those that privctl gets right; that Opacus does; and that it does with less trained."""
     built = [row for row in rows if row["privctl"]["outcome"] != NONE]
     ours = sum(row["privctl"]["outcome"] == RIGHT for row in built)
-    return len(built), ours, sum(best(row["opacus"]) == RIGHT for row in built)
+    theirs = Counter(best(row["opacus"]) for row in built)
+    return len(built), ours, theirs[RIGHT], theirs[LESS]

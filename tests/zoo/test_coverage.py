@@ -90,7 +90,7 @@ def test_a_pair_counts_by_its_best_mode() -> None:
         ["y", "2", "1", "1", "0", "0", "0", "0", "1", "1"],
         ["all", "5", "4", "1", "0", "1", "1", "1", "1", "1"],
     ]
-    assert coverage.counts(rows) == (5, 4, 1)
+    assert coverage.counts(rows) == (5, 4, 1, 1)
     assert coverage.best({}) == UNTRIED
 
 
