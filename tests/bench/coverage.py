@@ -173,7 +173,7 @@ def table_rows(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def counts(rows: list[dict[str, Any]]) -> tuple[int, int, int, int]:
-    """Pairs that could be built; those that privctl gets right; that Opacus does; and that it does with less trained."""
+    """Pairs that could be built; of these, those right by privctl, by Opacus, and by Opacus with less trained."""
     built = [row for row in rows if row["privctl"]["outcome"] != NONE]
     ours = sum(row["privctl"]["outcome"] == RIGHT for row in built)
     theirs = Counter(best(row["opacus"]) for row in built)
