@@ -150,9 +150,9 @@ def _train(network: nn.Module, norms: Sequence[str], losses_of: Losses, before: 
     """Training mode; where that changes what is computed, only of the modules that hold weights."""
     for module in network.modules():
         for holder in (module, getattr(module, "config", None)):
-            if hasattr(holder, "apply_spec_augment"):
+            if hasattr(holder, "apply_spec_augment") or hasattr(holder, "mask_time_prob"):
                 holder.apply_spec_augment = False  # stretches of time that are left out, drawn for the whole batch
-            for name in ("jitter_noise", "router_jitter_noise"):
+            for name in ("jitter_noise", "input_jitter_noise", "router_jitter_noise"):
                 if hasattr(holder, name):
                     setattr(holder, name, 0.0)
     network.train()
