@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 from tests.bench import coverage
 from tests.bench.coverage import FAILS, LESS, NONE, REFUSED, RIGHT, WRONG, best
 from tests.docs.figures import results
-from tests.docs.pages import as_table
+from tests.docs.pages import ROOT, as_table
 
 MODES = {"hooks": "hooks", "functorch": "functorch", "ghost": "ghost clipping"}
 _MOST_REASONS = 10
@@ -70,8 +71,15 @@ def _kind(reason: str) -> str:
 
 
 def _refused(rows: list[dict[str, Any]]) -> str:
+    """With the sentence of the whole command, as the zoo stored it."""
+    stored = json.loads((ROOT / "tests" / "zoo" / "outcomes.json").read_text(encoding="utf-8"))
+    said = {(task, kind): reason for task, kind, command, _, reason in stored if command == "dp-sgd"}
     table = [
-        [row["task"], row["architecture"], _sentence(row["privctl"]["reason"])]
+        [
+            row["task"],
+            row["architecture"],
+            _sentence(said.get((row["task"], row["architecture"])) or row["privctl"]["reason"]),
+        ]
         for row in rows
         if row["privctl"]["outcome"] == REFUSED
     ]
