@@ -78,7 +78,7 @@ def _refused(rows: list[dict[str, Any]]) -> str:
         [
             row["task"],
             row["architecture"],
-            _sentence(said.get((row["task"], row["architecture"])) or row["privctl"]["reason"]),
+            _sentence(said.get((row["task"], row["architecture"]), "") or row["privctl"]["reason"]),
         ]
         for row in rows
         if row["privctl"]["outcome"] == REFUSED
