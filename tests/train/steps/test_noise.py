@@ -52,6 +52,21 @@ def test_steps_tensors_and_blocks_are_independent(noise: GradientNoise) -> None:
     assert abs(correlation) < 5 / math.sqrt(len(first))
 
 
+def test_small_tensors_are_drawn_together_and_keep_their_places() -> None:
+    """As one tensor that lies in their order; one of another type, or larger than half a block, ends what is joined."""
+    sizes = [(3, 5), (7,), (BLOCK // 2 + 1,), (40,), (6,)]
+    kinds = [torch.float32, torch.float32, torch.float32, torch.float32, torch.float64]
+    tensors = [torch.arange(math.prod(s), dtype=k).view(s) for s, k in zip(sizes, kinds, strict=True)]
+    whole = [torch.cat([t.flatten() for t in tensors[:2]]), *(t.clone() for t in tensors[2:])]
+    KeyedNoise(NoiseSource(1)).release(tensors, 1.0, 0)
+    source = NoiseSource(1)
+    for block, values in enumerate(whole):
+        source.release(0, block, values.numpy(), 1.0)
+    assert torch.equal(torch.cat([t.flatten() for t in tensors[:2]]), whole[0])
+    assert all(map(torch.equal, tensors[2:], whole[1:]))
+    assert not torch.equal(tensors[0].flatten()[:7] - torch.arange(7), tensors[1] - torch.arange(7))
+
+
 def test_it_is_added_to_what_is_there() -> None:
     tensor = torch.full((10_000, 7), 3.0)
     KeyedNoise(NoiseSource(1)).release([tensor], 1.0, 0)
