@@ -210,7 +210,7 @@ def _pieces(tensor: Tensor, size: int) -> Iterator[Tensor]:
 
 
 def _joined(pieces: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """``pieces`` above half a block alone, and those together that follow each other, are of one type and fit in one.
+    """``pieces`` above half a block alone, and the others together in their order, of one type and at most a block.
 
     Each call that draws noise costs as much as some 10,000 numbers more.
     """

@@ -53,18 +53,19 @@ def test_steps_tensors_and_blocks_are_independent(noise: GradientNoise) -> None:
 
 
 def test_small_tensors_are_drawn_together_and_keep_their_places() -> None:
-    """As one tensor that lies in their order; one of another type, or larger than half a block, ends what is joined."""
+    """As one tensor of them in their order; what is larger than half a block, or of another type, is drawn alone."""
     sizes = [(3, 5), (7,), (BLOCK // 2 + 1,), (40,), (6,)]
-    kinds = [torch.float32, torch.float32, torch.float32, torch.float32, torch.float64]
+    kinds = [torch.float32] * 4 + [torch.float64]
     tensors = [torch.arange(math.prod(s), dtype=k).view(s) for s, k in zip(sizes, kinds, strict=True)]
-    whole = [torch.cat([t.flatten() for t in tensors[:2]]), *(t.clone() for t in tensors[2:])]
+    small, large, other = tensors[:2] + tensors[3:4], tensors[2], tensors[4]
+    expected = [large.clone(), torch.cat([t.flatten() for t in small]), other.clone()]
     KeyedNoise(NoiseSource(1)).release(tensors, 1.0, 0)
     source = NoiseSource(1)
-    for block, values in enumerate(whole):
+    for block, values in enumerate(expected):
         source.release(0, block, values.numpy(), 1.0)
-    assert torch.equal(torch.cat([t.flatten() for t in tensors[:2]]), whole[0])
-    assert all(map(torch.equal, tensors[2:], whole[1:]))
-    assert not torch.equal(tensors[0].flatten()[:7] - torch.arange(7), tensors[1] - torch.arange(7))
+    found = [large, torch.cat([t.flatten() for t in small]), other]
+    assert all(map(torch.equal, found, expected))
+    assert not torch.equal(tensors[0].flatten()[:7], tensors[1])
 
 
 def test_it_is_added_to_what_is_there() -> None:
