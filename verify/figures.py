@@ -241,11 +241,13 @@ def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     found = {(item.method, item.quantity): item for item in report.evidence}
     extracted = found.get((_EXTRACTION, "rate on training text"))
     copies = [item for (method, name), item in found.items() if method == _EXTRACTION and " on text in " in name]
-    if extracted is not None and copies and all(_COUNTED <= item.details.keys() for item in (extracted, *copies)):
+    if extracted is not None and copies and all(item.details.keys() >= _COUNTED for item in (extracted, *copies)):
         for name in sorted(_COUNTED):
             if (total := sum(item.details[name] for item in copies)) != extracted.details[name]:
                 yield f"extraction: by copies it counts {total:g} as {name}, and {extracted.details[name]:g} in all"
-    looked = [i for i in report.evidence if i.method == _EXTRACTION and not i.quantity.startswith(extraction_tests.GRID)]
+    looked = [
+        i for i in report.evidence if i.method == _EXTRACTION and not i.quantity.startswith(extraction_tests.GRID)
+    ]
     looked = [item for item in looked if not item.quantity.endswith(_ALIKE)]
     if len({tuple(sorted(item.samples.items())) for item in looked}) > 1:
         yield "extraction: its figures do not all look at the same numbers of texts"

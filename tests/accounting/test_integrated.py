@@ -127,9 +127,7 @@ def test_redrawn_batches_against_every_batch(
     neighbours: Adjacency, near: float, examples: int, draws: int, sigma: float
 ) -> None:
     """All data sets whose others contribute -1, 0 or 1: none exceeds delta, and the worst is near the bound."""
-    event = RedrawnGaussian(
-        noise_multiplier=sigma, examples=examples, draws=draws, steps=1, neighbours=neighbours
-    )
+    event = RedrawnGaussian(noise_multiplier=sigma, examples=examples, draws=draws, steps=1, neighbours=neighbours)
     epsilon = epsilon_bound(Ledger(events=(event,)), 1e-3)
     grid = np.linspace(-draws - 8 * sigma, draws + 8 * sigma, 8001)
     worst = {epsilon: 0.0, epsilon * (1 - near): 0.0}
