@@ -11,11 +11,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from privctl.cli import run
-from privctl.domain.errors import PrivctlError
+from privctl.domain.errors import ExitCode, PrivctlError
 from privctl.reports.codec import decode
 from tests.verify.kinds import Kinds
 from tests.verify.mutants import Report, mutants
 from verify.audit_consistency import faults
+from verify.bookkeeping import unchecked
+from verify.run import read, verify
 
 #: What nothing in the report gives: words, and numbers that no conclusion rests on.
 _WORDS = ("reason", "subject")
@@ -124,3 +126,17 @@ def test_texts_by_their_copies_add_up(kinds: Kinds) -> None:
             item["details"]["texts"] += 1
             break
     assert any("by copies it counts" in each for each in wrong(report))
+
+
+def test_no_parameter_is_called_unchecked_that_moves_made_again_rest_on(kinds: Kinds) -> None:
+    place = kinds["dp-zo"].path
+    (line,) = [each.reason for each in unchecked(read(place)) if each.what == "bookkeeping"]
+    assert "perturbation (but for its power of two)" in line
+    assert "public_seed" not in line
+    data = json.loads(place.read_text())
+    data["parameters"]["public_seed"] = "0" * 32
+    changed = place.with_name("mutant.report.json")
+    changed.write_text(json.dumps(data))
+    found = verify(changed, read(changed))
+    changed.unlink()
+    assert found.exit_code is not ExitCode.OK
