@@ -16,7 +16,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from verify import alike_texts, asked, extraction_tests, joint_test, rank_bound, split_groups, threshold_bound
+from verify import alike_texts, asked, extraction_tests, figures, joint_test, rank_bound, split_groups, threshold_bound
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
@@ -82,6 +82,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         if name not in attacks and name not in omitted:
             yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
     yield from asked.faults(report, parameters)
+    yield from figures.faults(report, parameters)
     yield from _membership(report, parameters)
     yield from _others(report, parameters.canary_conditions or ())
     yield from wrong_curve(report, parameters)

@@ -14,7 +14,7 @@ from privctl.domain.evidence import Evidence
 from verify.reach import at_most, least_beyond
 
 #: The comparisons, and the share that a decision goes down to.
-_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 #: Attacks with prompts that are not the record's own beginning; of those from outside as many texts are compared.
 FROM_FILE, DIVERGENCE, CONTROL = "prompts from a file", "divergence", "divergence control"
 OUTSIDE = (FROM_FILE, DIVERGENCE, CONTROL)
@@ -28,7 +28,7 @@ _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
 
 def fault(item: Evidence) -> str:
     """What is wrong with a test of ``item``, or with the number of records it asks for; empty where nothing is."""
-    if item.method in SEARCHES and item.quantity in _BEYOND:
+    if item.method in SEARCHES and item.quantity in BEYOND:
         return _search(item, ("training", "held_out"))
     if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
         return _search(item, ("repeating", "control"))
@@ -36,7 +36,7 @@ def fault(item: Evidence) -> str:
         return _cost(item)
     if item.method != "extraction":
         return ""
-    if item.quantity in _BEYOND and "needed" in item.details:
+    if item.quantity in BEYOND and "needed" in item.details:
         return _needed(item)
     if item.quantity == GRID and "p_value" in item.details:
         return _grid(item)
@@ -46,7 +46,7 @@ def fault(item: Evidence) -> str:
 def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
     """Whether a comparison leaves out texts of both files, of which there are none by the audit's ``settings``."""
     both = settings.get("windows_in_both_files")
-    if item.method != "extraction" or item.quantity not in _BEYOND or both is None:
+    if item.method != "extraction" or item.quantity not in BEYOND or both is None:
         return ""
     if item.details.get("in_both", 0) > both:
         return f"{item.details['in_both']:g} texts are left out as those of both files, and only {both} are in both"
@@ -57,7 +57,7 @@ def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
 
 def refutes(item: Evidence) -> bool:
     """Whether a test of ``item`` says that training text comes out more often than held-out text."""
-    if item.quantity != GRID and not (item.method in SEARCHES and item.quantity in _BEYOND):
+    if item.quantity != GRID and not (item.method in SEARCHES and item.quantity in BEYOND):
         return False
     return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
 
@@ -105,6 +105,8 @@ def _grid(item: Evidence) -> str:
             return f"more texts are found at n={n}, p={p:g} than with more queries or less certainty"
     cuts = {a + b for a, b in points.values()} - {0, train + others}
     least = min((fisher(a, train, b, others) for a, b in points.values() if a + b in cuts), default=1.0)
+    if details.get("cuts", len(cuts)) != len(cuts):
+        return f"its counts are of {len(cuts)} distinct cuts, and it states {details['cuts']:g}"
     wanted = min(1.0, max(1, len(cuts)) * least)
     if not math.isclose(details["p_value"], wanted, rel_tol=_CLOSE, abs_tol=1e-12):
         return f"its p-value is {details['p_value']:.4g}, and its counts give {wanted:.4g}"
@@ -118,7 +120,7 @@ def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
     """What figures of one attack with prompts from outside say of each other."""
     for method in OUTSIDE:
         found = {item.quantity: item.details for item in evidence if item.method == method}
-        exact, near = (found.get(name, {}) for name in _BEYOND)
+        exact, near = (found.get(name, {}) for name in BEYOND)
         cost, rate = found.get(COST, {}), found.get("rate on training text", {})
         for side in ("training", "held_out"):
             if exact.get(f"{side}_extracted", 0) > near.get(f"{side}_extracted", math.inf):
