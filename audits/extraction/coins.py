@@ -73,5 +73,5 @@ def drawn_together(samples: Sequence[WindowSample], limit: int | None) -> list[W
 
 def least(digests: Sequence[Sequence[bytes]], count: int) -> list[NDArray[np.int64]]:
     """The places on each side of those with the ``count`` least of all ``digests``."""
-    bar = sorted(digest for side in digests for digest in side)[:count][-1:]
+    bar = sorted({digest for side in digests for digest in side})[:count][-1:]
     return [np.flatnonzero([[digest] <= bar for digest in side]) for side in digests]

@@ -39,8 +39,7 @@ class Texts:
     ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies``, ``shared`` and ``compared``
     as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling
     law, or None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
-    ``unit`` is what has the coin of each text, where groups have them, and ``known`` whether a reference model gives it
-    too, where there is one; None otherwise.
+    ``unit`` is what has the coin of each text, where groups have them; None otherwise.
     """
 
     line: NDArray[np.int64]
@@ -54,16 +53,14 @@ class Texts:
     logp: NDArray[np.float64] | None
     near: NearMatches | None = None
     unit: NDArray[np.int64] | None = None
-    known: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.line)
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Which [texts] are compared with the other file's: none whose suffix may be copied, or is known elsewhere."""
-        judged = self.compared & (self.cue <= CUED)
-        return judged if self.known is None else judged & ~self.known
+        """Which [texts] are compared with the other file's: not those whose suffix may be copied from the prefix."""
+        return self.compared & (self.cue <= CUED)
 
     def judged_units(self) -> NDArray[np.int64] | None:
         """What has the coins of those that are ``judged``; None where each has its own."""
@@ -177,8 +174,7 @@ def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
         name = near_quantity("held-out", most)
         found.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
         of_training, of_heldout = _judged_within(train, most), _judged_within(heldout, most)
-        difference = _difference(rates, NEAR_BEYOND, of_training, of_heldout, int(train.shared.sum()))
-        found.append(_with_known(difference, train, heldout))
+        found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, int(train.shared.sum())))
     return found
 
 
@@ -220,24 +216,11 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     Suffixes whose tokens mostly occur in the prefix are left out too: a model may copy these without having seen them.
     """
     found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), int(train.shared.sum()))
-    found = _with_known(found, train, heldout)
     repeated = ~train.compared & ~train.shared
     if not repeated.any():
         return found
     come_out = int((train.extracted & repeated).sum())
     return replace(found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out})
-
-
-def _with_known(found: Evidence, train: Texts, heldout: Texts) -> Evidence:
-    """``found`` with how many texts of each side are left out because a reference model gives them too."""
-    if train.known is None or heldout.known is None:
-        return found
-    known = {
-        f"{side}_known": int((each.known & each.compared & (each.cue <= CUED)).sum())
-        for side, each in (("training", train), ("held_out", heldout))
-        if each.known is not None
-    }
-    return replace(found, details={**found.details, **known})
 
 
 def _difference(
