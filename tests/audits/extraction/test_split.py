@@ -25,6 +25,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
+from privctl.show.decision import conclusion
 from tests.audits.extraction.public_text import PREFIX, SPAN, learn, others
 from tests.audits.extraction.test_part import words
 from verify.audit_consistency import faults
@@ -175,6 +176,7 @@ def test_what_was_memorized_is_found_without_texts_alike(records: Path) -> None:
     assert decided.outcome is Outcome.REFUTED
     assert "privctl drew the sides by coins" in decided.reason
     assert any("each record is on the side of its coin" in line for line in report.warnings)
+    assert "training records come out word for word" in conclusion(report).sentence
     assert judged(records, report)[0] is Outcome.CONSISTENT
     assert run(["verify", str(records), "-q"]) == 0
 
