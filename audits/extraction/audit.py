@@ -11,7 +11,7 @@ import numpy as np
 
 from audits.extraction import opened, remarks
 from audits.extraction.adversarial import Adversary
-from audits.extraction.coins import Coins, drawn_together
+from audits.extraction.coins import SplitCoins, drawn_together
 from audits.extraction.confirmed import OwnBeginnings, WholeRecords, confirmed
 from audits.extraction.greedy import GreedyMatches, decide
 from audits.extraction.law import SamplingLaw
@@ -98,7 +98,7 @@ class ExtractionAudit:
         """
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
             raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
-        self._coins = None if request.split is None else Coins(split=read_split(request.split))
+        self._coins = None if request.split is None else SplitCoins(split=read_split(request.split))
         self._trained_on = trained_on
         self._model = model
         self._request = request

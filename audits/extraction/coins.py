@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coins:
+class SplitCoins:
     """The coins of ``split``; sides are numbered as in the audit, that of the members first."""
 
     split: DrawnSplit

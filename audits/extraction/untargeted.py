@@ -13,7 +13,7 @@ import numpy as np
 
 from audits.extraction import prompts as prompt_sets
 from audits.extraction.came_out import SearchedFile, comparable, drawn, of_least, search, usable
-from audits.extraction.coins import Coins
+from audits.extraction.coins import SplitCoins
 from audits.extraction.compare import beyond, rate
 from audits.extraction.counts import UncertainCount
 from audits.extraction.generation import Queries, continuations
@@ -232,7 +232,7 @@ def attack(
     columns: Columns,
     workers: Workers,
     progress: Progress = unseen,
-    coins: Coins | None = None,
+    coins: SplitCoins | None = None,
 ) -> Untargeted:
     """Continue the prompts, and look for spans of ``span`` tokens of both ``samples``' files in what is written.
 
@@ -281,7 +281,7 @@ def attack(
 
 
 def _chosen(
-    files: Sequence[SearchedFile], records: int | None, seed: int, coins: Coins | None
+    files: Sequence[SearchedFile], records: int | None, seed: int, coins: SplitCoins | None
 ) -> tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:
     """Which records [records] of each side count, and which are compared."""
     count = usable(files)

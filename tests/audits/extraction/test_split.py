@@ -296,3 +296,11 @@ def test_bad_requests_are_one_sentence(
     assert complaint in capfd.readouterr().err
     assert run(["audit", "extraction", str(place / "model"), "-o", str(place / "bad.json")]) == 2
     assert not (place / "bad.json").exists()
+
+
+def test_one_audit_is_of_one_split(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    both = ["--members", str(place / "data.jsonl"), "--nonmembers", str(place / "users" / "nonmembers.jsonl")]
+    call = ["audit", str(place / "model"), "--extraction-split", str(place / "records"), "-o", str(place / "bad.json")]
+    for more in (both, ["--split", str(place / "users")]):
+        assert run([*call, *more]) == 2
+        assert "give it as --split too" in capfd.readouterr().err
