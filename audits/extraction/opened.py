@@ -157,9 +157,10 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
         )
         for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
     ]
-    sides = zip((both.train, both.heldout), both.sides, strict=True)
-    compared = [UncertainCount.of(one.matches.extracted, one.matches.undecided, side.units) for one, side in sides]
-    return (beyond(METHOD, BEYOND, *compared, confidence), *rates)
+    ours, theirs = (
+        _count(found, side.units) for found, side in zip((both.train, both.heldout), both.sides, strict=True)
+    )
+    return (beyond(METHOD, BEYOND, ours, theirs, confidence), *rates)
 
 
 def opened(both: BothSides) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -168,5 +169,5 @@ def opened(both: BothSides) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return ours.extracted & ~ours.undecided, theirs.extracted | theirs.undecided
 
 
-def _count(found: OptimizedPrefixes) -> UncertainCount:
-    return UncertainCount.of(found.matches.extracted, found.matches.undecided)
+def _count(found: OptimizedPrefixes, units: NDArray[np.int64] | None = None) -> UncertainCount:
+    return UncertainCount.of(found.matches.extracted, found.matches.undecided, units)
