@@ -1,4 +1,4 @@
-"""``privctl demo``: every step on a small model, in under a minute."""
+"""``privctl demo``: every step on a small model, in a minute or two."""
 
 from __future__ import annotations
 

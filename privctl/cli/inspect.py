@@ -75,6 +75,7 @@ def inspect(
         if report:
             read_report(Path(report))  # raises unless the named file exists and is a report
         start = Path(report) if report else pointer_of(checkpoint)
+        _no_scores(Path(model), start)
         chain = check_chain(start, hashed) if start else ()
         beside = tuple(check_beside(_beside(checkpoint, start), hashed))
         own = chain[0].report if chain else None
@@ -186,6 +187,22 @@ def _no_report(path: Path) -> None:
         f"{path} is a report, not a model; give the model that it describes, or use privctl verify {path} to check it "
         f"or privctl report {path} to make a page of it"
     )
+
+
+def _no_scores(path: Path, report: Path | None) -> None:
+    """Raise InputError where ``path`` is the file of scores that the audit in ``report`` kept."""
+    from privctl.domain.errors import InputError, PrivctlError
+    from privctl.reports.files import read_report
+
+    try:
+        outputs = () if report is None else read_report(report).outputs
+    except PrivctlError:
+        return
+    if any(each.role == "scores" and Path(each.path).name == path.name for each in outputs):
+        raise InputError(
+            f"{path} holds scores of an audit, not a model; use privctl verify {report} to check them, or "
+            f"privctl report {report} to see what the audit found"
+        )
 
 
 def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:

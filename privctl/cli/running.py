@@ -10,6 +10,7 @@ from privctl.cli.options import verbose
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
 
+_COUNT = ",.0f"
 STOPPING = "stopping after this step to save it; interrupt again to stop now and lose unsaved progress"
 
 
@@ -18,7 +19,9 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
     from privctl.show.progress import note
 
     if measures:
-        note(", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in measures.items()), quiet=quiet)
+        shown = {name: _COUNT if name.endswith("_tokens") else ".4g" for name in measures}
+        parts = (f"{name.replace('_', ' ')} {value:{shown[name]}}" for name, value in measures.items())
+        note(", ".join(parts), quiet=quiet)
 
 
 def rendered(report: PrivacyReport, caveat: str, *, quiet: bool = False) -> str:

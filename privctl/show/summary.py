@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from privctl.domain.evidence import Bound
-from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.guarantee import (
+    Adjacency,
+    AssumptionState,
+    Guarantee,
+    Notion,
+    PrivacyUnit,
+    RiskMeasure,
+    Scope,
+    Status,
+)
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
@@ -20,9 +29,9 @@ from privctl.domain.strength import (
 )
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
-from privctl.show.leaks import EXITS_WITH_0, is_claim, leaks, refutes
+from privctl.show.leaks import is_claim, leaks
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
-from privctl.show.text.style import with_exponent
+from privctl.show.text.style import bound, with_exponent
 
 #: What each status means, for readers who meet the word for the first time.
 MEANING = {
@@ -155,7 +164,9 @@ def amount(guarantee: Guarantee) -> str:
 def protects(guarantee: Guarantee) -> str:
     """Whom a guarantee protects, and for which release."""
     which = "" if guarantee.scope is Scope.THIS_MODEL else ", for whoever sees all candidates"
-    return f"one {guarantee.unit}, neighbours by {guarantee.adjacency}{which}"
+    stated = guarantee.adjacency is not Adjacency.UNSTATED
+    neighbours = f"neighbours by {guarantee.adjacency}" if stated else "neighbours not stated"
+    return f"one {guarantee.unit}, {neighbours}{which}"
 
 
 def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
@@ -166,22 +177,38 @@ def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
     return f"It rules out little: an attacker may still find {_percent(rate)} of the records at 1 % false positives."
 
 
+def _in_words(guarantee: Guarantee) -> str:
+    """What the bound leaves an attacker, for readers who know no epsilon; empty where it states no such risk."""
+    if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
+        return ""
+    told = [50 * (1 + risk.bound) for risk in guarantee.risks if risk.measure is RiskMeasure.ADVANTAGE]
+    return (
+        f"Nobody can tell from the model whether one given {guarantee.unit} was used more than "
+        f"{bound(min(told), 3)} % of the time; a guess is right 50 % of the time."
+        if told
+        else ""
+    )
+
+
 def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
     if lead is None and not subject.source.models:
         return "Nothing is known of how this model was made: its own report is not at hand."
     if lead is None:
         return "Nothing bounds what this model gives away: its report states no guarantee."
     plan = subject.source.report.step in PLANS
-    asserted = sum(a.state is AssumptionState.ASSERTED for a in lead.assumptions)
+    asserted = [a.statement for a in lead.assumptions if a.state is AssumptionState.ASSERTED]
+    only = asserted[0] if len(asserted) == 1 else ""
     text = {
         Status.PROVED: "Proved: it follows from what was enforced and checked.",
-        Status.CONDITIONAL: f"Conditional: it follows if {counted(asserted, 'assumption')} that nothing enforces "
-        f"{'holds' if asserted == 1 else 'hold'}.",
+        Status.CONDITIONAL: f"Conditional: it follows if this holds, which nothing enforces: {only}."
+        if only
+        else f"Conditional: it follows if {counted(len(asserted), 'assumption')} that nothing enforces hold.",
         Status.CLAIMED: "Claimed: a published formula says so, and it does not follow.",
         Status.REFUTED: "Refuted: the stated bound is certainly false.",
         Status.VOID: "Void: an assumption is violated, so nothing is guaranteed.",
     }[lead.status]
-    return " ".join(filter(None, ["A plan, not a run." if plan else "", text, weak(lead, subject.source.report)]))
+    meaning = weak(lead, subject.source.report) or _in_words(lead)
+    return " ".join(filter(None, ["A plan, not a run." if plan else "", text, meaning]))
 
 
 def _attack_sentence(subject: JudgedSubject) -> str:
@@ -196,9 +223,7 @@ def _leak_sentence(subject: JudgedSubject) -> str:
     if not lines:
         return ""
     text = "; ".join(lines)
-    if all(refutes(source.report) for source in subject.audits if leaks(source.report)):
-        return f"{text[0].upper()}{text[1:]}."
-    return f"{text[0].upper()}{text[1:]}. {EXITS_WITH_0}."
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _check_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict], broken: Sequence[Verdict]) -> str:

@@ -269,9 +269,11 @@ def require_folder(path: Path) -> None:
 
 def require_no_folder(path: Path) -> None:
     """Raise CommandError if a folder cannot be made at ``path``: nothing that exists is replaced by one."""
-    require_absent(path, force=False)
+    recover(path.absolute().parent)  # a commit that was interrupted may still create or remove the file
+    _require_parent(path)
     if os.path.lexists(path):
-        raise CommandError(f"{path} exists and is no folder; choose another --output")
+        what = "a folder, which no file replaces" if path.is_dir() else "no folder"
+        raise CommandError(f"{path} exists and is {what}; choose another --output")
 
 
 def require_absent(path: Path, force: bool, *, option: str = "--output") -> None:

@@ -104,6 +104,8 @@ def header_length(prefix: bytes, file_size: int, source: str) -> int:
         raise InputError(f"{source} is JSON and no model; give a Hugging Face model's folder, or a .safetensors file")
     if file_size < 8:
         raise InputError(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
+    if not plausible and prefix.isascii() and prefix.decode("ascii").isprintable():
+        raise InputError(f"{source} is text and no model; give a Hugging Face model's folder, or a .safetensors file")
     if not plausible:
         raise InputError(
             f"{source} declares a header of {length} bytes but is {file_size} bytes long; "

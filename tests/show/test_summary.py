@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from privctl.domain.evidence import Evidence
-from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, Status
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, Risk, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.strength import Severity
 from privctl.domain.verdict import Outcome, Verdict
@@ -16,7 +16,7 @@ from privctl.show.leaks import MEMBERSHIP
 from privctl.show.markdown.model_card import insert_summary
 from privctl.show.markdown.report import markdown
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
-from privctl.show.summary import summarize
+from privctl.show.summary import _in_words, summarize
 from privctl.show.text.guarantee import guarantee_text
 from tests.show.made import DIGEST, trained
 
@@ -107,3 +107,9 @@ def test_the_terminal_colours_a_bound_by_what_it_rules_out() -> None:
     proved = replace(BOUND, status=Status.PROVED)
     assert "\x1b[32mproved" in guarantee_text(proved, named=False, verbose=False)
     assert "\x1b[31mproved" in guarantee_text(replace(proved, epsilon=1e8, risks=()), named=False, verbose=False)
+
+
+def test_a_page_says_in_words_what_a_bound_leaves_and_never_less() -> None:
+    risk = Risk(measure=RiskMeasure.ADVANTAGE, bound=0.5705)
+    assert "more than 78.6 % of the time" in _in_words(replace(BOUND, risks=(risk,)))  # 78.525, rounded up
+    assert _in_words(replace(BOUND, risks=())) == ""

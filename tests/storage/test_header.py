@@ -127,6 +127,12 @@ def test_a_header_length_that_cannot_be(tmp_path: Path, write_raw: WriteRaw, len
     assert "not valid JSON" in refused(path) if length == 3 else f"declares a header of {length} bytes" in refused(path)
 
 
+def test_a_page_or_a_text_is_called_one(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("<!DOCTYPE html><html></html>")
+    assert "is text and no model" in refused(path)
+
+
 @pytest.mark.parametrize("size", range(8))
 def test_files_too_short_for_a_length(tmp_path: Path, size: int) -> None:
     path = tmp_path / "m.safetensors"

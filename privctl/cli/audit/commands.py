@@ -70,8 +70,8 @@ def membership(model: str, output: Path | None, force: bool, as_json: bool, quie
 def canaries(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     """Measure what the model remembers of planted secrets.
 
-    Secrets planted at random before training (`privctl canary plant`) are the only way to a certified lower bound on
-    epsilon from one model.
+    Secrets planted at random before training (`privctl canary plant`) give a certified lower bound on epsilon from one
+    model, as a random choice of records does (`privctl audit split`).
 
     \b
     Example:

@@ -31,6 +31,7 @@ _TPR, _FPR = "TPR at ", " % FPR"
 _MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
 _EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
 _BIGGER = "audit again with more records, so that the interval is narrower"
+_NOT_BIGGER = "the estimate itself is above the limit, so a larger audit would likely fail: make the model safer"
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
 #: Rule -> the role of what an audit took as training data for it.
@@ -197,8 +198,10 @@ def _check_maximum(
         elif doubt:
             yield _inconclusive(rule, report, i, item, doubt, _BIGGER)
         elif item.upper is not None and item.upper > limit:
+            above = item.estimate is not None and item.estimate > limit
+            fix = _NOT_BIGGER if above else _BIGGER
             yield _inconclusive(
-                rule, report, i, item, f"{_interval_text(item)}: the upper bound is above {limit:g}", _BIGGER
+                rule, report, i, item, f"{_interval_text(item)}: the upper bound is above {limit:g}", fix
             )
         else:
             passed.append((report, i, item))

@@ -53,7 +53,7 @@ def training_figures(source: ReportSource) -> Iterator[Figure]:
         series = [(name, points) for name, points in series if points]
         if series:
             keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
-            body = [(str(i), *(number(entry.get(key), 4) for key in keys)) for i, entry in enumerate(history, start=1)]
+            body = [(str(i), *(_cell(entry.get(key)) for key in keys)) for i, entry in enumerate(history, start=1)]
             yield figure(
                 f"{source.key}-training-{index}",
                 f"{title} while training: {source.name}",
@@ -62,6 +62,11 @@ def training_figures(source: ReportSource) -> Iterator[Figure]:
                 _curves(series, axis),
                 behind=[table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)],
             )
+
+
+def _cell(value: float | None) -> str:
+    """A measure of an epoch; a count in full."""
+    return f"{value:,.0f}" if value is not None and value == value // 1 and value >= 1000 else number(value, 4)
 
 
 def _readable(kind: type[Parameters], source: ReportSource) -> Parameters | None:

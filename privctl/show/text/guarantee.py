@@ -45,7 +45,7 @@ def _risk(risk: Risk) -> str:
     if risk.measure is RiskMeasure.ADVANTAGE:
         return (
             f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: if a fair coin decided whether a "
-            f"record was used, {50 * (1 + risk.bound):.3g} % told right"
+            f"record was used, {bound(50 * (1 + risk.bound), 3)} % told right"
         )
     if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
         return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"

@@ -26,6 +26,8 @@ from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import RetrainRequest
 
 _DEFAULT_EPOCHS = 3
+#: A larger epsilon is no protection, and its noise cannot be told from none.
+_MOST_EPSILON = 1e8
 _TOKENS_CPU, _TOKENS = 2048, 16_384
 #: A measurement shows one number a layer; no network has more layers.
 _MOST_LAYERS = 1 << 16
@@ -258,6 +260,11 @@ def _check(request: RetrainRequest, examples: int) -> None:
     if delta is not None and not 0 < delta < 1:
         raise CommandError(f"--delta is {delta:g}; it must be above 0 and below 1")
     require_positive({"--epsilon": request.budget.epsilon, "--noise-multiplier": request.budget.noise_multiplier})
+    if (epsilon := request.budget.epsilon) is not None and epsilon > _MOST_EPSILON:
+        raise CommandError(
+            f"--epsilon is {epsilon:g}; above {_MOST_EPSILON:g} it protects nothing: give a smaller one, or train "
+            "without protection (privctl retrain plain)"
+        )
     if (request.momentum > 0) != (request.optimizer is Optimizer.MOMENTUM):
         raise CommandError(
             "--momentum is needed with --optimizer momentum and applies to no other; give both or neither"
@@ -269,4 +276,7 @@ def _check_batch_size(request: RetrainRequest, examples: int) -> None:
     if request.batch_size < 1:
         raise CommandError(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.batch_size > examples:
-        raise CommandError(f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples")
+        raise CommandError(
+            f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples; "
+            f"give {examples} at most"
+        )
