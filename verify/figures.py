@@ -70,7 +70,7 @@ def _two_sided(begins: str, rest: str = "", *, samples: str = "", details: froze
 
 
 def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
-    """A rate beyond that on held-out text: an interval for beginnings of records, a test for other prompts."""
+    """A rate beyond that on held-out text: an interval, or a test for other prompts and for sides drawn by coins."""
     counts = {"samples": frozenset(_SAMPLES.values()), "details": _TWICE}
     alike = begins + _ALIKE
     return (
@@ -94,7 +94,7 @@ def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
             name=re.escape(begins),
             bound=Bound.NONE,
             intervals=(_FISHER,),
-            methods=extraction_tests.SEARCHES,
+            methods=(_EXTRACTION, *extraction_tests.SEARCHES),
             samples=counts["samples"],
             details=_TWICE | _TESTED,
         ),
@@ -180,7 +180,8 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
         return
     longest = max(len(form.begins) for form in forms)
     forms = [form for form in forms if len(form.begins) == longest]
-    form = next((form for form in forms if not form.methods or item.method in form.methods), None)
+    fitting = [form for form in forms if not form.methods or item.method in form.methods]
+    form = next((form for form in fitting if form.bound is item.bound), fitting[0] if fitting else None)
     if form is None:
         yield "no audit measures this by a method of that name"
     elif re.fullmatch(form.name, item.quantity) is None:
@@ -246,9 +247,13 @@ def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
             if (total := sum(item.details[name] for item in copies)) != extracted.details[name]:
                 yield f"extraction: by copies it counts {total:g} as {name}, and {extracted.details[name]:g} in all"
     looked = [
-        i for i in report.evidence if i.method == _EXTRACTION and not i.quantity.startswith(extraction_tests.GRID)
+        item
+        for item in report.evidence
+        if item.method == _EXTRACTION and not item.quantity.startswith(extraction_tests.GRID)
+        if not item.quantity.endswith(_ALIKE)
+        # where coins decided about groups, comparisons count those, and rates the texts
+        if not (item.quantity in extraction_tests.BEYOND and extraction_tests.drawn(parameters.extraction))
     ]
-    looked = [item for item in looked if not item.quantity.endswith(_ALIKE)]
     if len({tuple(sorted(item.samples.items())) for item in looked}) > 1:
         yield "extraction: its figures do not all look at the same numbers of texts"
     for distance in (parameters.extraction or {}).get("near_verbatim") or () if extracted is not None else ():

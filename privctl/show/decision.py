@@ -106,7 +106,8 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
         if compared is None:
             return f"{first}, but no held-out text was given to compare with"
         share = compared.details.get("detectable")
-        missed = "" if share is None else f": it could miss up to {percent(share)} of the training records coming out"
+        records = trained_on(report, many=True)
+        missed = "" if share is None else f": it could miss up to {percent(share)} of the {records} coming out"
         return f"{first}, but the audit is small{missed}"
     if is_claim(verdict):
         small = any(words in verdict.reason for words in _SMALL)
@@ -135,7 +136,7 @@ def _reach(report: PrivacyReport) -> Iterator[str]:
             yield _told(_detectable(report.evidence), trained_on(report))
         elif verdict.subject == EXTRACTION:
             share = next((item.details.get("detectable") for item in report.evidence if _compared(item)), None)
-            yield f"{percent(share)} of the training records coming out word for word"
+            yield f"{percent(share)} of the {trained_on(report, many=True)} coming out word for word"
         elif verdict.subject == CANARIES:
             yield "a trace of the planted secrets"
         elif verdict.subject == SECRETS:
@@ -145,7 +146,8 @@ def _reach(report: PrivacyReport) -> Iterator[str]:
 
 
 def _compared(item: Evidence) -> bool:
-    return item.method == "extraction" and item.quantity == "rate beyond held-out text" and item.lower is not None
+    compared = item.method == "extraction" and item.quantity == "rate beyond held-out text"
+    return compared and item.estimate is not None
 
 
 def _detectable(evidence: Sequence[Evidence]) -> float | None:

@@ -124,17 +124,17 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         return None
     items = {item.quantity: item for item in report.evidence if item.method == "extraction"}
     rate, beyond = items.get("rate on training text"), items.get("rate beyond held-out text")
-    if rate is not None and beyond is not None and _beyond(beyond, 0.0) > 0:
+    if rate is not None and beyond is not None and _exceeds(beyond):
         count = f"{_count(rate, 'extracted')} of {_count(rate, 'texts')}"
         return Leak(
             words=f"{count} training records come out word for word",
             figures=f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}",
         )
     near = items.get("near-verbatim rate beyond held-out text")
-    if near is not None and _beyond(near, 0.0) > 0:
+    if near is not None and _exceeds(near):
         count = f"{_count(near, 'training_extracted')} of {_count(near, 'training_texts')}"
         return Leak(
-            words=f"{count} training records come out nearly word for word",
+            words=f"{count} {trained_on(report, many=True)} come out nearly word for word",
             figures=f"extraction makes the model write {count} training texts nearly word for word, {_figure(near)}",
         )
     for method, (how, what) in _SEARCHES.items():
@@ -156,6 +156,11 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         words=f"{percent(sampled[0].estimate)} of the training records come out word for word by sampling",
         figures=f"extraction by sampling gives training text word for word, {_figure(sampled[0])}",
     )
+
+
+def _exceeds(item: Evidence) -> bool:
+    """Whether training text comes out more often than held-out text, by a test or else by its interval."""
+    return bool(item.details["detected"]) if "detected" in item.details else _beyond(item, 0.0) > 0
 
 
 def _searched(item: Evidence, how: str, what: str) -> Leak:
