@@ -65,7 +65,10 @@ _LONG = (
 
 #: Files whose tests share what takes long to make: one worker runs them all.
 _TOGETHER = {
-    **{f"tests/verify/{name}.py": "reports of every kind" for name in ("test_leaf_mutants", "test_mutations")},
+    **{
+        f"tests/verify/{name}.py": "reports of every kind"
+        for name in ("test_leaf_mutants", "test_mutations", "test_figures")
+    },
     **{
         f"tests/{name}.py": "a genuine release"
         for name in ("cli/test_gate", "cli/test_gate_recomputed", "cli/test_model_as_report", "gate/test_ci")
