@@ -59,9 +59,9 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
 
 
 def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], *, repeated: bool) -> NextStep:
-    advice = (
-        f"{'remove repetitions from the data, ' if repeated else ''}train again with differential privacy at an epsilon "
-        "that suits, and audit the result; until then treat the model as you treat its data"
+    advice = ("remove repetitions from the data, " if repeated else "") + (
+        "train again with differential privacy at an epsilon that suits, and audit the result; until then treat the "
+        "model as you treat its data"
     )
     data = next((files[role] for role in _DATA if role in files), None)
     model = _model(report.inputs, place)
