@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from privctl.domain.errors import CommandError, FileSystemError
-from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes, writing
+from privctl.storage.atomic import PendingFile, PendingFolder, require_absent, write_bytes
 
 MIB = 1 << 20
 
@@ -323,17 +323,6 @@ def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
         write_bytes(tmp_path / "absent" / "f", b"data")
     with pytest.raises(FileSystemError, match="cannot be written"):
         PendingFolder(tmp_path / "absent" / "f")
-
-
-def test_a_folder_that_another_command_made_meanwhile_is_one_sentence(tmp_path: Path) -> None:
-    for name in ("mine", "theirs"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "kept").touch()
-    with (
-        pytest.raises(FileSystemError, match="not empty, and another command may be using it"),
-        writing(tmp_path / "theirs"),
-    ):
-        (tmp_path / "mine").rename(tmp_path / "theirs")
 
 
 def test_a_folder_in_the_way_is_one_sentence(tmp_path: Path) -> None:
