@@ -8,7 +8,7 @@ from typing import Any
 
 from audits.audit_request import AuditRequest, output_paths
 from audits.canaries.audit import CanaryRequest
-from audits.claims import EpsilonClaim
+from audits.claims import claim_of
 from audits.extraction.adversarial import Adversary
 from audits.extraction.audit import ExtractionRequest
 from audits.extraction.law import SamplingLaw
@@ -290,21 +290,6 @@ def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
         seed=options["seed"],
         **{name: value for name, value in sizes.items() if value is not None},
     )
-
-
-def claim_of(text: str | None) -> EpsilonClaim | None:
-    """The claim ``EPS,DELTA``, if any; raises CommandError where it is none."""
-    if text is None:
-        return None
-    try:
-        epsilon, delta = map(float, text.split(","))
-    except ValueError:
-        raise CommandError(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
-    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
-        raise CommandError(
-            f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
-        )
-    return EpsilonClaim(epsilon=epsilon, delta=delta)
 
 
 def every_option(options: Mapping[str, Any]) -> dict[str, Any]:
