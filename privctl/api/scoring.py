@@ -69,7 +69,7 @@ def report_on_scores(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    from audits.request import flag_of
+    from audits.audit_options import flag_of
 
     if options["models"]:
         for name, default in _COLUMNS.items():
