@@ -87,7 +87,7 @@ def _success_rate(mu: float, share: float) -> float:
     if share >= 0.5:
         return float(ndtr(mu / 2))
     # ``share`` of all scores lie above it.
-    cut = largest(lambda at: ndtr(mu - at) + ndtr(-at) >= 2 * share, -40.0, 40.0 + mu, 1e-12)
+    cut = largest(lambda at: bool(ndtr(mu - at) + ndtr(-at) >= 2 * share), -40.0, 40.0 + mu, 1e-12)
     return float(ndtr(mu - cut)) / (2 * share)
 
 
