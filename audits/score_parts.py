@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 ID, MEMBER, TOKENS = "id", "member", "tokens"
 #: Key of the schema's note that says what was scored.
 _NOTE = b"privctl.scores"
-#: Of the note and of what the scores are; 2 since zlib divides the mean loss.
-_FORMAT = 2
+#: Of the note and of what the scores are; 2 since zlib divides the mean loss, 3 since ``reference`` compares logits.
+_FORMAT = 3
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}")
 #: Rows of a group, which is written and read at once.
 _GROUP = 1 << 20
