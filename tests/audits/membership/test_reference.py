@@ -10,6 +10,7 @@ from scipy.special import logit
 
 from audits.membership import lira, reference
 from audits.membership.attack import Candidates, Settings, Shadows
+from audits.membership.groups import weighed
 from audits.statistics.metrics import auc
 from privctl.data.columns import HeadKind
 from tests.audits.membership.test_attacks import table
@@ -46,17 +47,17 @@ def test_certainty_is_bounded(head: HeadKind | None, nearest: float) -> None:
     assert found[3] == pytest.approx(1e4 + logit(np.exp(-1.0)))
 
 
-def test_one_certain_record_does_not_decide() -> None:
-    """Of 300 members that know a little, one that the reference model is certain of moves the AUC by one rank only."""
+def test_certain_records_do_not_decide_for_their_groups() -> None:
+    """Of groups of five whose members know a little; a tenth of the records is certain to either model."""
     source = np.random.default_rng(0)
-    difficulty = -np.exp(source.normal(size=600))
-    told = table(difficulty[:300] * 0.8, difficulty[300:])
-    plain = replace(told, reference=difficulty)
-    usual = difficulty.copy()
-    usual[0] = 0.0
-    areas = [area(each) for each in (plain, replace(told, reference=usual))]
-    assert areas[0] > 0.9
-    assert abs(areas[0] - areas[1]) <= 1 / 300
+    phi = source.normal(size=600)
+    lp, usual = (-np.logaddexp(0, -each) for each in (phi + 1.0 * (np.arange(600) < 300), phi))
+    told = replace(table(lp[:300], lp[300:]), reference=usual)
+    sure = source.random(600) < 0.1
+    told = replace(told, reference=np.where(sure, 0.0, usual))
+    means = weighed(reference.ATTACK.score(told, Settings()), np.arange(600) // 5)
+    assert np.isfinite(means).all()
+    assert 0.6 < auc(means[:60], means[60:]).value < 0.9
 
 
 def area(told: Candidates) -> float:
