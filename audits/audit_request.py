@@ -63,6 +63,7 @@ class AuditRequest:
             files |= {"canaries": self.canaries.manifest, "planted": self.canaries.planted}
         if self.extraction is not None:
             files |= {"train": self.extraction.train, "heldout": self.extraction.heldout}
+            files |= {"split": self.extraction.split or files.get("split")}
             files |= {"prompts": None if self.extraction.untargeted is None else self.extraction.untargeted.prompts}
         if self.secrets is not None:
             files |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}

@@ -31,6 +31,7 @@ OF_A_MODEL = (
         "members",
         "nonmembers",
         "split",
+        "extraction_split",
         "attacks",
         "thorough",
         "group_by",
@@ -112,7 +113,7 @@ def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> 
     The report goes to ``output``, or beside the model; where ``log`` is None the log lies beside the model. Raises
     CommandError for options that do not go together and for files that are in the way.
     """
-    options = _with_split(options)
+    options = _with_extraction_split(_with_split(options))
     _check(options)
     _check_untargeted(options)
     if options["base"] is not None and options["secrets"] is None and not holds_adapter(model):
@@ -180,6 +181,21 @@ def _with_split(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **sides, "split": path, "group_by": manifest.group_by}
 
 
+def _with_extraction_split(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` with the split's sides as training and held-out text, if one is given for extraction."""
+    split = options["extraction_split"]
+    if split is None:
+        return dict(options)
+    if options["train"] is not None or options["heldout"] is not None:
+        raise CommandError("--split brings the training and held-out text; remove --train and --heldout")
+    path = manifest_at(Path(split))
+    if options["members"] is not None and options["split"] != path:
+        raise CommandError("--extraction-split is of one split and --members of other records; give it as --split too")
+    manifest = read_manifest(path)
+    train, heldout = (path.with_name(file.name) for file in manifest.sides.values())
+    return {**options, "train": train, "heldout": heldout, "extraction_split": path}
+
+
 def _membership(options: Mapping[str, Any]) -> MembershipRequest | None:
     members, nonmembers = options["members"], options["nonmembers"]
     if members is None and nonmembers is None:
@@ -223,6 +239,7 @@ def _extraction(options: Mapping[str, Any]) -> ExtractionRequest | None:
     return ExtractionRequest(
         train=options["train"],
         heldout=options["heldout"],
+        split=options["extraction_split"],
         prefix_tokens=options["prefix_tokens"],
         suffix_tokens=options["suffix_tokens"],
         least_prefix=options["least_prefix"],

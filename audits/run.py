@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -164,7 +164,7 @@ def _asked(
         attacks=() if membership is None else membership.attacks,
         thorough=membership is not None and membership.thorough,
         least_auc=None if membership is None else membership.least_auc,
-        group_by=None if membership is None else membership.group_by,
+        group_by=next((each for each in _group_fields(request, findings) if each is not None), None),
         claims=pairs_of(_claims(request, lineage)) if bounds else (),
         curve=any("canary_curve" in part.parameters for part in findings),
         delta=delta if bounds else None,
@@ -176,6 +176,12 @@ def _asked(
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         logged=request.log is not None,
     )
+
+
+def _group_fields(request: AuditRequest, findings: Sequence[Findings]) -> Iterator[str | None]:
+    """The fields by which the parts count groups: membership by its option, extraction by its split."""
+    yield None if request.membership is None else request.membership.group_by
+    yield from (part.parameters.get("group_by") for part in findings)
 
 
 def _claims(request: AuditRequest, lineage: Lineage) -> tuple[EpsilonClaim, ...]:
@@ -275,14 +281,18 @@ def _parts(
         pairs = subject.task == SEQ2SEQ_LM
         if not pairs:
             _require_causal(subject, "--train")
-        extraction = request.extraction
-        parts.append(ExtractionAudit(subject.model, extraction, progress, request.columns, workers, pairs=pairs))
+        parts.append(
+            ExtractionAudit(
+                subject.model, request.extraction, progress, request.columns, workers, pairs=pairs,
+                trained_on=lineage.trained_on,
+            )
+        )  # fmt: skip
     if request.secrets is not None:
         secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
         parts.append(SecretsAudit(subject, secrets, base, progress, request.columns, workers))
     if not parts:
         raise CommandError(
-            "there is nothing to audit; give --members and --nonmembers, --canaries, --train, or --secrets"
+            "there is nothing to audit; give --members and --nonmembers, --canaries, --train, --split, or --secrets"
         )
     return parts
 

@@ -48,26 +48,27 @@ _NAMES = {
 
 #: Files of the tests that take longest. They start first, so that at the end no worker waits long for another.
 _LONG = (
-    *("cli/test_examples", "verify/test_leaf_mutants", "verify/test_mutations", "cli/test_retrain"),
-    *("train/runs/test_guarantee", "cli/test_dpquant", "hostile/test_bombs", "cli/test_account", "verify/test_weights"),
-    *("cli/test_ferret", "cli/test_written_models", "cli/test_secrets_plan", "cli/test_released_names"),
-    *("train/contribution/test_methods", "cli/test_training_logs", "data/test_several", "cli/test_adapters"),
-    *("audits/test_cli_audit", "train/contribution/test_survey", "cli/test_kills", "audits/secrets/test_part"),
-    *("shadow/test_shadow", "audits/membership/test_other_models", "audits/secrets/test_designed"),
-    *(
-        "hostile/test_numbers",
-        "audits/test_whole_audit",
-        "verify/test_recompute_ledgers",
-        "verify/test_protection_again",
-    ),
-    *("demo/test_run", "docs/test_tutorial"),
-    *("examples/test_whole_story", "accounting/test_many_curves", "accounting/test_sharpness", "gate/test_ci"),
-    *("verify/test_simulate", "verify/papers/test_book", "verify/test_secret_plan", "zoo/test_zoo"),
+    *("cli/test_examples", "cli/test_retrain", "verify/test_leaf_mutants", "train/runs/test_sharded"),
+    *("audits/test_cli_audit", "verify/test_weights", "hostile/test_bombs", "cli/test_dpquant", "cli/test_ferret"),
+    *("train/contribution/test_methods", "cli/test_public_runs", "gate/test_ci", "cli/test_training_logs"),
+    *("audits/test_whole_audit", "cli/test_gate", "audits/secrets/test_part", "demo/test_run", "cli/test_account"),
+    *("verify/test_recompute_ledgers", "cli/test_written_models", "cli/test_adapters", "shadow/test_shadow"),
+    *("examples/test_whole_story", "accounting/test_many_curves", "accounting/test_foreign_ledgers"),
+    *("cli/test_released_names", "cli/test_dp_zo", "docs/test_tutorial", "audits/secrets/test_cli"),
+    *("accounting/test_pld", "verify/test_mutations", "cli/test_noise_kill", "hostile/test_numbers"),
+    *("verify/test_simulate", "verify/papers/test_book", "cli/test_resume", "cli/test_search_runs"),
+    *("data/test_formats", "examples/test_ferret_example", "accounting/test_calibration", "secrets/scan/test_kinds"),
+    *("audits/membership/test_other_models", "randomness/test_source", "train/runs/test_guarantee"),
+    *("cli/test_retrain_secrets", "cli/test_retrain_plan", "verify/prove/enclosures/test_formulas"),
+    *("cli/test_largest_batch_runs",),
 )
 
 #: Files whose tests share what takes long to make: one worker runs them all.
 _TOGETHER = {
-    **{f"tests/verify/{name}.py": "reports of every kind" for name in ("test_leaf_mutants", "test_mutations")},
+    **{
+        f"tests/verify/{name}.py": "reports of every kind"
+        for name in ("test_leaf_mutants", "test_mutations", "test_figures")
+    },
     **{
         f"tests/{name}.py": "a genuine release"
         for name in ("cli/test_gate", "cli/test_gate_recomputed", "cli/test_model_as_report", "gate/test_ci")

@@ -1,9 +1,9 @@
 """What is a function of its arguments alone is computed once in a process, however many tests ask for it.
 
 Three things: the self-test before a training, for the same network, made-up records, limits and stages; the epsilon of
-one ledger, which the search for the least noise asks for many times; and what ``privctl verify`` computes of one
-ledger. Only calls from inside ``privctl.cli.run``, and the verification of every report, are answered so; tests of the
-functions themselves compute. A test that has replaced an attribute or an entry computes too:
+one ledger, which the search for the least noise asks for many times; and what ``privctl verify`` and ``gate`` compute
+of one ledger. Only calls from inside ``privctl.cli.run``, and the verification of every report, are answered so; tests
+of the functions themselves compute. A test that has replaced an attribute or an entry computes too:
 ``tests/reports_verified.py`` notices ``MonkeyPatch``.
 """
 
@@ -17,7 +17,7 @@ import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -183,6 +183,13 @@ def bounds(draws: int | None = None) -> Iterator[None]:
             (start, "_network", functools.partial(_drawn, start._network)),
         ):
             patches.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+@contextmanager
+def bounds_if_loaded(draws: int) -> Iterator[None]:
+    """``bounds`` where this process has verified something; before, nothing can be remembered."""
+    with bounds(draws) if "verify.run" in sys.modules else nullcontext():
         yield
 
 

@@ -193,10 +193,15 @@ def _bounds(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudi
         item.method == _THRESHOLD and item.details.get("threshold") == asked.threshold for item in report.evidence
     ):
         yield f"a bound by the threshold {asked.threshold:g} was asked for, and none is stated"
+    by_coins = extraction_tests.drawn(parameters.extraction)
+    if by_coins and parameters.split_commitment is None:
+        yield "it says that privctl drew its sides, and states no commitment of a split"
     if "split" not in asked.files:
         return
     if parameters.split_commitment is None:
         yield "it was given a drawn split, and does not state its commitment"
+    if "members" not in asked.files and not by_coins:
+        yield "it was given a drawn split, and does not say that its sides are those"
     if any(omission.what == NO_BOUNDS for omission in report.omissions):
         return
     bounded = {item.quantity.partition(", ")[2] for item in bounds if item.method == BOUND}

@@ -16,7 +16,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from verify import alike_texts, asked, extraction_tests, joint_test, rank_bound, split_groups, threshold_bound
+from verify import alike_texts, asked, extraction_tests, figures, joint_test, rank_bound, split_groups, threshold_bound
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
@@ -67,11 +67,12 @@ def faults(report: PrivacyReport) -> Iterator[str]:
 
 def _faults(report: PrivacyReport) -> Iterator[str]:
     parameters = parameters_as(AuditParameters, report)
+    by_coins = extraction_tests.drawn(parameters.extraction)
     for item in report.evidence:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
             rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
-            alike_texts.fault(item), extraction_tests.fault(item),
+            alike_texts.fault(item), extraction_tests.fault(item, by_coins=by_coins),
             extraction_tests.miscounted(item, parameters.extraction or {}),
         ):  # fmt: skip
             if wrong:
@@ -82,8 +83,9 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         if name not in attacks and name not in omitted:
             yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
     yield from asked.faults(report, parameters)
+    yield from figures.faults(report, parameters)
     yield from _membership(report, parameters)
-    yield from _others(report, parameters.canary_conditions or ())
+    yield from _others(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
     yield from wrong_claims(report)
@@ -276,7 +278,7 @@ def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
     return roles == {"scores"} and all(i.method.startswith(_COLUMN) for i in attacks)
 
 
-def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator[str]:
+def _others(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins: bool) -> Iterator[str]:
     """Verdicts on extraction, secrets and canaries."""
     extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
     if _EXTRACTED in extracted:
@@ -284,7 +286,7 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption]) -> Iterator
         accusing += [item for item in report.evidence if extraction_tests.refutes(item)]
         doubted = alike_texts.silenced(report.evidence)
         yield from _settled(report, _MEMORIZED, any((item.method, item.quantity) not in doubted for item in accusing))
-        yield from alike_texts.unasked(report.evidence, accusing)
+        yield from alike_texts.unasked(report.evidence, () if by_coins else accusing)
         outcome, why = _outcome(report, _MEMORIZED), extraction_tests.silence(extracted.get(_BEYOND[0]))
         why = ("what comes out is not compared with texts alike" if doubted else "") or why
         if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and why:

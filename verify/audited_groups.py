@@ -18,6 +18,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import AuditParameters
+from verify import extraction_tests
 from verify.drawn_split import at_hand
 from verify.stated import readable
 
@@ -40,6 +41,9 @@ def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     stated = readable(AuditParameters, report) if report.step == "audit" else None
     if stated is None or (stated.group_by is None and stated.grouped_records is None):
         return
+    roles = {item.role for item in report.inputs}
+    if not roles & set(_SIDES) and stated.grouped_records is None and extraction_tests.drawn(stated.extraction):
+        return  # the coins of its groups are thrown again by ``verify.drawn_split``
     outcome, reason = _judged(path, report, stated)
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
 

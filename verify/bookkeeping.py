@@ -42,6 +42,8 @@ _LOST = (
 #: What an adaptive optimizer divides out, or what is only held against how far the weights moved.
 _DIVIDED_OUT = ("clip_norm", "learning_rate", "schedule", "warmup_steps", "beta1", "beta2")
 _ADAPTIVE = ("adam", "adamw")
+#: It decides the spacing of a tensor's weights where they are all smaller, and that is a power of two.
+_PERTURBATION = "perturbation (but for its power of two)"
 
 
 def disagreements(report: PrivacyReport, parameters: StatedTraining, method: ExpectedMethod | None) -> Iterator[str]:
@@ -147,7 +149,7 @@ def _names(report: PrivacyReport) -> Iterator[str]:
     if getattr(parameters, "clip_norms", None) is not None:
         names += ("target_unclipped_quantile", "clip_norm_learning_rate")
     if getattr(parameters, "perturbation", None) is not None:
-        names += ("perturbation", "public_seed")
+        names.append(_PERTURBATION)
     if parameters.optimizer in _ADAPTIVE:
         names += _DIVIDED_OUT
     yield f"the parameters {', '.join(names)}"

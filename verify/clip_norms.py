@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scipy.stats import chi2
-
 from verify.compare import compare
+from verify.laws import chi_square_quantiles
 
 #: Chance that the path of an honest run is called wrong.
 _LEVEL = 1e-6
@@ -105,7 +104,7 @@ def count_noise(norms: Sequence[float], unit: float) -> float:
         of_target += move * move
         of_mean += (move - mean) ** 2
         mean += _FORGET * (move - mean)
-    return min(of_target, of_mean) / float(chi2.ppf(_LEVEL / 2, len(moves)))
+    return min(of_target, of_mean) / chi_square_quantiles(_LEVEL / 2, len(moves))[0]
 
 
 def _most_counted(reduced: bool) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,17 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify import split_groups
+from verify import extraction_tests, split_groups
 from verify.asked import NO_BOUNDS
 from verify.canary_bounds import BOUND, METHODS, of_split
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
 #: Of an audit's failure probability, what bounds have.
 _BOUNDS_SHARE, _ROUNDING = 0.5, 1e-9
-_SIDES = {"members": True, "nonmembers": False}
+#: The role of a file in an audit of membership, and in one of extraction -> its name in the manifest.
+_MEMBERSHIP = {"members": "members", "nonmembers": "nonmembers"}
+_EXTRACTION = {"train": "members", "heldout": "nonmembers"}
+_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 
 
 def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -58,7 +61,7 @@ def drawn_from(path: Path, report: PrivacyReport) -> str:
     """
     try:
         place, stated = _at_hand(path, report, _ROLE), parameters_as(AuditParameters, report)
-        sides = [_at_hand(path, report, role) for role in _SIDES]
+        sides = [_at_hand(path, report, role) for role in next(iter(_roles(report, stated)), _MEMBERSHIP)]
         if place is None or None in sides:
             return ""
         manifest = parse_json(read_text(place), str(place))
@@ -77,6 +80,12 @@ def drawn_from(path: Path, report: PrivacyReport) -> str:
         return str(train["digest"]) if members and not missing else ""
     except (InputError, OSError, ValueError, TypeError, KeyError, AttributeError):
         return ""
+
+
+def _roles(report: PrivacyReport, stated: AuditParameters) -> list[dict[str, str]]:
+    """The roles of the two sides, of each part of the audit that is of a drawn split."""
+    found = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
+    return found + ([_EXTRACTION] if extraction_tests.drawn(stated.extraction) else [])
 
 
 def _named(file: Path) -> Iterator[bytes]:
@@ -108,10 +117,10 @@ def _thrown_again(
     key, field = bytes.fromhex(manifest["key"]), manifest.get("group_by")
     records, included = Counter[bytes](), 0
     groups: dict[str, Counter[bool]] = {}
-    for role, side in _SIDES.items():
-        named = [item for item in report.inputs if item.role == role]
-        if [item.digest for item in named] != [manifest[role]["digest"]]:
-            return Outcome.REFUTED, f"the {role} that it audited are not those that were drawn"
+    parts = _roles(report, stated)
+    if fault := _other_files(report, parts, manifest):
+        return Outcome.REFUTED, fault
+    for role, side in ((role, name == "members") for role, name in parts[0].items()):
         file = _at_hand(path, report, role)
         if file is None:
             return Outcome.INCONCLUSIVE, f"the {role} are not at hand, so that their coins cannot be thrown again"
@@ -132,9 +141,19 @@ def _thrown_again(
         return Outcome.REFUTED, "its manifest counts other records than its files hold"
     if field is not None:
         return _of_groups(path, report, stated, manifest, groups)
-    if fault := _miscounted(report, stated, sum(count == 1 for count in records.values()), "records that occur once"):
+    fault = _miscounted(report, stated, sum(count == 1 for count in records.values()), "records that occur once")
+    if fault := fault or _more_texts(report, stated, included, len(records) - included, "records"):
         return Outcome.REFUTED, fault
     return Outcome.CONSISTENT, f"the coins of all {len(records)} records are those of the manifest's key"
+
+
+def _other_files(report: PrivacyReport, parts: Sequence[Mapping[str, str]], manifest: Mapping[str, Any]) -> str:
+    """Which of the audit's sides is not that of ``manifest``; empty if each is."""
+    for part in parts:
+        for role, side in part.items():
+            if [item.digest for item in report.inputs if item.role == role] != [manifest[side]["digest"]]:
+                return f"the {role} that it audited are not those that were drawn"
+    return "" if parts else "it audits neither membership nor extraction by the split that it states"
 
 
 def _of_groups(
@@ -150,7 +169,7 @@ def _of_groups(
         return Outcome.REFUTED, "its manifest counts other groups than its files hold"
     fault = _miscounted(report, stated, len(groups), "groups")
     fault = fault or split_groups.wrong_size(report, max(count.total() for count in groups.values()))
-    if fault:
+    if fault := fault or _more_texts(report, stated, len(members), len(groups) - len(members), "groups"):
         return Outcome.REFUTED, fault
     if (train := manifest["train"]) is not None:
         place = _at_hand(path, report, _ROLE)
@@ -173,6 +192,17 @@ def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what
     for item in report.evidence:
         if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != coins:
             return f"its bound on {item.quantity} does not count all {coins} {what}"
+    return ""
+
+
+def _more_texts(report: PrivacyReport, stated: AuditParameters, members: int, others: int, what: str) -> str:
+    """Whether an extraction audit compares more than so many ``members`` and ``others``; empty if not."""
+    if not extraction_tests.drawn(stated.extraction):
+        return ""
+    for item in (item for item in report.evidence if item.quantity in _BEYOND):
+        for side, most in (("training", members), ("held_out", others)):
+            if item.details.get(f"{side}_texts", 0) > most:
+                return f"its {item.quantity} counts more {what} than the {most} of that side"
     return ""
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import beta, betabinom, norm, t
 
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
@@ -24,6 +23,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.asked import not_as_kept
 from verify.counted_again import KeptRanks, RightGuesses
+from verify.laws import beta_quantile, beta_upper_quantile, normal_quantile, student_quantile
 from verify.relabelled import FUSED, RATES, Relabelled, test_faults
 from verify.stated import readable
 
@@ -222,7 +222,7 @@ class _Ranks:
     def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> _Figures:
         assert self.again is not None
         value, (center, deviation) = _won(members, others), self.again.own
-        reach = float(norm.isf(alpha / 2)) * deviation
+        reach = float(normal_quantile(alpha / 2)) * deviation
         return _Figures(
             estimate=value,
             lower=max(0.0, value - reach) if reach > 0 else 0.0,
@@ -292,11 +292,11 @@ def _area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str
             estimate=value, lower=lower, upper=upper, interval=_PAIRS, samples=(m, n), details={"chance": 0.5}
         )
     logit = math.log(value / (1 - value))
-    name, quantile = _DELONG, float(norm.isf(alpha / 2))
+    name, quantile = _DELONG, float(normal_quantile(alpha / 2))
     if lopsided and min(m, n) < _SOME and called != _DELONG:
         parts = [(float(side.var(ddof=1)) / len(side), len(side) - 1) for side in (above, beneath)]
         freedom = variance**2 / sum(part**2 / free for part, free in parts)
-        name, quantile = _DELONG_T, float(t.isf(alpha / 2, freedom))
+        name, quantile = _DELONG_T, student_quantile(alpha / 2, freedom)
     half = quantile * math.sqrt(variance) / (value * (1 - value))
     ends = [1 / (1 + math.exp(-end)) for end in (logit - half, logit + half)]
     return _Figures(
@@ -306,6 +306,8 @@ def _area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str
 
 def _largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
     """In deviations under relabelling: the AUC's, and of each rate's count the normal quantile as unlikely as it."""
+    from scipy.stats import betabinom
+
     inside, outside = scores[member], scores[~member]
     m, n = len(inside), len(outside)
     ties = np.unique(scores, return_counts=True)[1].astype(np.float64)
@@ -315,7 +317,7 @@ def _largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) -
         allowed = math.floor(rate * n + 1e-9)
         if allowed:
             hits = int((inside > np.sort(outside)[n - 1 - allowed]).sum())
-            found.append(float(norm.isf(betabinom.sf(hits - 1, m, allowed + 1, n - allowed))))
+            found.append(float(normal_quantile(betabinom.sf(hits - 1, m, allowed + 1, n - allowed))))
     return max(found)
 
 
@@ -337,8 +339,8 @@ def _rate(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float
 def _binomial(hits: int, trials: int, alpha: float) -> tuple[float, float]:
     """Clopper and Pearson's two-sided interval, by quantiles of the beta law."""
     alpha = min(alpha, 1.0)
-    lower = float(beta.ppf(alpha / 2, hits, trials - hits + 1)) if hits else 0.0
-    return lower, float(beta.isf(alpha / 2, hits + 1, trials - hits)) if hits < trials else 1.0
+    lower = beta_quantile(alpha / 2, hits, trials - hits + 1) if hits else 0.0
+    return lower, beta_upper_quantile(alpha / 2, hits + 1, trials - hits) if hits < trials else 1.0
 
 
 def _differences(item: Evidence, figures: _Figures) -> Iterator[str]:

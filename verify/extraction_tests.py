@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from privctl.domain.evidence import Evidence
+from verify.hypergeometric import fisher
 from verify.reach import at_most, least_beyond
 
 #: The comparisons, and the share that a decision goes down to.
-_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 #: Attacks with prompts that are not the record's own beginning; of those from outside as many texts are compared.
 FROM_FILE, DIVERGENCE, CONTROL = "prompts from a file", "divergence", "divergence control"
 OUTSIDE = (FROM_FILE, DIVERGENCE, CONTROL)
@@ -23,20 +24,35 @@ COST = "queries for one training text"
 OVER_CONTROL = "prompts that give training text, beyond the control"
 GRID = "share found by sampling beyond held-out text, over n and p"
 _POINT = re.compile(r"(training|held out) p=([0-9.]+) n=([0-9]+)")
+#: What an audit says of sides that coins of a drawn split decided about.
+_BY_COINS = "drawn by privctl"
 _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
 
 
-def fault(item: Evidence) -> str:
-    """What is wrong with a test of ``item``, or with the number of records it asks for; empty where nothing is."""
-    if item.method in SEARCHES and item.quantity in _BEYOND:
-        return _search(item, ("training", "held_out"))
+def drawn(settings: Mapping[str, Any] | None) -> bool:
+    """Whether the audit of these ``settings`` says that coins of a split decided about the sides."""
+    return (settings or {}).get("sides") == _BY_COINS
+
+
+def fault(item: Evidence, *, by_coins: bool = False) -> str:
+    """What is wrong with a test of ``item``, or with the number of records it asks for; empty where nothing is.
+
+    ``by_coins`` says that coins decided about the sides: rates are compared by Fisher's test, and all that can be.
+    """
+    if item.method in SEARCHES and item.quantity in BEYOND:
+        return _search(item, ("training", "held_out"), equal=not by_coins)
+    if item.method == "extraction" and item.quantity in BEYOND and item.estimate is not None:
+        if by_coins is not ("p_value" in item.details):
+            return "it is compared as sides that coins decided about, or not, against what the audit says of its sides"
+        if by_coins:
+            return _search(item, ("training", "held_out"), equal=False)
     if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
         return _search(item, ("repeating", "control"))
     if item.method in OUTSIDE and item.quantity == COST:
         return _cost(item)
     if item.method != "extraction":
         return ""
-    if item.quantity in _BEYOND and "needed" in item.details:
+    if item.quantity in BEYOND and "needed" in item.details:
         return _needed(item)
     if item.quantity == GRID and "p_value" in item.details:
         return _grid(item)
@@ -46,7 +62,7 @@ def fault(item: Evidence) -> str:
 def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
     """Whether a comparison leaves out texts of both files, of which there are none by the audit's ``settings``."""
     both = settings.get("windows_in_both_files")
-    if item.method != "extraction" or item.quantity not in _BEYOND or both is None:
+    if item.method != "extraction" or item.quantity not in BEYOND or both is None:
         return ""
     if item.details.get("in_both", 0) > both:
         return f"{item.details['in_both']:g} texts are left out as those of both files, and only {both} are in both"
@@ -57,35 +73,20 @@ def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
 
 def refutes(item: Evidence) -> bool:
     """Whether a test of ``item`` says that training text comes out more often than held-out text."""
-    if item.quantity != GRID and not (item.method in SEARCHES and item.quantity in _BEYOND):
+    if item.quantity != GRID and not (item.method in (*SEARCHES, "extraction") and item.quantity in BEYOND):
         return False
     return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
 
 
 def silence(item: Evidence | None) -> str:
     """Why the comparison ``item`` with held-out text does not show that nothing can be extracted; else empty."""
-    if item is None or item.lower is None:
+    if item is None or (item.lower is None and "p_value" not in item.details):
         return "nothing is compared with held-out text"
     if item.details.get("repeated_extracted"):
         return "training texts that repeat come out, and are not compared"
     if not item.details.get("detectable", 1.0) <= _LEAST_RATE:
         return f"a share of {_LEAST_RATE:g} would not have been noticed"
     return ""
-
-
-def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
-    """P(so many or more of ``found + other_found`` are among the first ``total``), hypergeometric."""
-    everyone, counted = total + other_total, found + other_found
-    log_all = _log_choices(everyone, counted)
-    terms = (
-        math.exp(_log_choices(total, k) + _log_choices(other_total, counted - k) - log_all)
-        for k in range(max(found, counted - other_total), min(total, counted) + 1)
-    )
-    return min(1.0, math.fsum(terms))
-
-
-def _log_choices(total: int, chosen: int) -> float:
-    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 
 def _grid(item: Evidence) -> str:
@@ -105,6 +106,8 @@ def _grid(item: Evidence) -> str:
             return f"more texts are found at n={n}, p={p:g} than with more queries or less certainty"
     cuts = {a + b for a, b in points.values()} - {0, train + others}
     least = min((fisher(a, train, b, others) for a, b in points.values() if a + b in cuts), default=1.0)
+    if details.get("cuts", len(cuts)) != len(cuts):
+        return f"its counts are of {len(cuts)} distinct cuts, and it states {details['cuts']:g}"
     wanted = min(1.0, max(1, len(cuts)) * least)
     if not math.isclose(details["p_value"], wanted, rel_tol=_CLOSE, abs_tol=1e-12):
         return f"its p-value is {details['p_value']:.4g}, and its counts give {wanted:.4g}"
@@ -118,7 +121,7 @@ def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
     """What figures of one attack with prompts from outside say of each other."""
     for method in OUTSIDE:
         found = {item.quantity: item.details for item in evidence if item.method == method}
-        exact, near = (found.get(name, {}) for name in _BEYOND)
+        exact, near = (found.get(name, {}) for name in BEYOND)
         cost, rate = found.get(COST, {}), found.get("rate on training text", {})
         for side in ("training", "held_out"):
             if exact.get(f"{side}_extracted", 0) > near.get(f"{side}_extracted", math.inf):
@@ -151,8 +154,8 @@ def _is_tail(chance: float, tail: float) -> bool:
     return math.isclose(chance, tail, rel_tol=1e-4, abs_tol=1e-12)
 
 
-def _search(item: Evidence, sides: tuple[str, str]) -> str:
-    """Undecided texts count against a difference."""
+def _search(item: Evidence, sides: tuple[str, str], *, equal: bool = True) -> str:
+    """Undecided texts count against a difference; prompts from outside compare ``equal`` numbers of both sides."""
     try:
         (train, ours, least), (others, theirs, most) = (
             [int(item.details[f"{side}_{name}"]) for name in ("texts", "extracted", sure)]
@@ -163,7 +166,7 @@ def _search(item: Evidence, sides: tuple[str, str]) -> str:
         return f"its {missing.args[0]} is missing"
     if not (0 <= least <= ours <= train > 0 and 0 <= theirs <= most <= others > 0):
         return "its counts contradict each other"
-    if item.method in OUTSIDE and train != others:
+    if equal and item.method in OUTSIDE and train != others:
         return f"it compares {train} with {others}, and such a search takes as many of each"
     wanted = fisher(least, train, most, others)
     if not math.isclose(stated, wanted, rel_tol=_CLOSE, abs_tol=1e-12):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from verify.canary_bounds import BOUND, counts_of, either_rejects_zero
+from verify.hypergeometric import fisher
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
@@ -33,7 +34,7 @@ def wrong_reach(item: Evidence, report: PrivacyReport) -> str:
     elif item.method == "extraction" and item.quantity == _ON_TRAINING and item.samples.get("training"):
         found = [1 - (1 - item.confidence) ** (1 / item.samples["training"])]
     elif item.method == "extraction" and item.quantity in _BEYOND:
-        found = _beyond(item, report.evidence)
+        found = [_by_coins(item)] if "p_value" in item.details else _beyond(item, report.evidence)
     else:
         return ""
     if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
@@ -79,6 +80,16 @@ def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
     kin = next((each for each in evidence if each.quantity == _ON_HELD_OUT), None)
     unsure = 0 if kin is None else int(kin.details.get("undecided", 0))
     return [least_beyond(train, most, total, (1 - item.confidence) / 4) for most in range(found, found + unsure + 1)]
+
+
+def _by_coins(item: Evidence) -> float:
+    """The least rate beyond held-out text that Fisher's exact test finds with a chance of 0.8."""
+    train, total, most = (int(item.details[key]) for key in ("training_texts", "held_out_texts", "held_out_most"))
+    if not (0 < train <= _MOST and 0 <= most <= total <= _MOST):
+        return math.inf
+    level = 1 - item.confidence
+    fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: fisher(k, train, most, total) <= level)
+    return math.inf if fewest > train else max(0.0, _rate_reaching(fewest, train) - most / total)
 
 
 def least_beyond(train: int, most: int, total: int, tail: float) -> float:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import betabinom, norm, rankdata
 
 from privctl.domain.evidence import JointTest
+from verify.laws import normal_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,7 +140,7 @@ class Relabelled:
     @cached_property
     def _features(self) -> NDArray[np.float64]:
         count = len(self.member)
-        columns = [_unit(ndtri(rankdata(each) / (count + 1))) for each in self.scores.values()]
+        columns = [_unit(ndtri(_ranks(each) / (count + 1))) for each in self.scores.values()]
         return np.stack([*columns, _FIRST * _unit(np.mean(columns, axis=0))], axis=1)
 
     @cached_property
@@ -191,7 +191,7 @@ def _statistics(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArr
 
     ``scores`` are [records], or [rows, records].
     """
-    ranks = rankdata(scores, axis=-1)
+    ranks = _ranks(scores, axis=-1)
     m, n = int(labels[0].sum()), int((~labels[0]).sum())
     tied = np.apply_along_axis(_tied, -1, ranks)
     spread = np.sqrt(np.maximum(0.0, m * n * (m + n + 1 - tied) / 12))
@@ -206,6 +206,13 @@ def _statistics(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArr
     return np.stack(found, axis=1)
 
 
+def _ranks(scores: NDArray[np.float64], axis: int | None = None) -> NDArray[np.float64]:
+    """Ranks from 1 on; equal scores share the mean of theirs."""
+    from scipy.stats import rankdata  # here, as importing it takes longer than verifying what is no audit
+
+    return np.asarray(rankdata(scores, axis=axis))
+
+
 def _tied(ranks: NDArray[np.float64]) -> float:
     """By how much ties lower the variance of a sum of ranks."""
     ties = np.unique(ranks, return_counts=True)[1].astype(np.float64)
@@ -214,14 +221,16 @@ def _tied(ranks: NDArray[np.float64]) -> float:
 
 @lru_cache(maxsize=64)
 def _normal_of_hits(members: int, others: int, allowed: int) -> NDArray[np.float64]:
+    from scipy.stats import betabinom
+
     tail = betabinom.sf(np.arange(-1, members), members, allowed + 1, others - allowed)
-    return np.asarray(np.clip(norm.isf(tail), _LOW, _HIGH))
+    return np.asarray(np.clip(normal_quantile(tail), _LOW, _HIGH))
 
 
 def _areas(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The AUC of each row of ``scores`` under the same row of ``labels``, both [rows, records]."""
     m, n = int(labels[0].sum()), int((~labels[0]).sum())
-    sums = np.where(labels, rankdata(scores, axis=1), 0.0).sum(axis=1)
+    sums = np.where(labels, _ranks(scores, axis=1), 0.0).sum(axis=1)
     return np.asarray((sums - m * (m + 1) / 2) / (m * n))
 
 

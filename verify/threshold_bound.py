@@ -33,15 +33,26 @@ def fault(item: Evidence) -> str:
     tail = (1 - item.confidence) / 2
     if not 0 < tail < 0.5:
         return f"it holds with {item.confidence:g}, which is no confidence"
+    found, highest = (_bound(item, right, wrong, tail) for right, wrong in ((hits, errors), (inner, 0)))
+    if found is None:
+        return "it bounds nothing that is known here"
+    if not math.isclose(item.lower, found, rel_tol=_NEAR, abs_tol=_NEAR):
+        return f"its bound is {item.lower:.6g}, but its counts give {found:.6g}"
+    ceiling = item.details.get("ceiling")
+    if ceiling is None or highest is None or math.isclose(ceiling, highest, rel_tol=_NEAR, abs_tol=_NEAR):
+        return ""
+    return f"its ceiling is {ceiling:.6g}, but so many models give {highest:.6g}"
+
+
+def _bound(item: Evidence, hits: int, errors: int, tail: float) -> float | None:
+    """What ``item`` bounds, from counts at the threshold; None where that is nothing known."""
+    inner, outer = item.samples["with"], item.samples["without"]
     least, most = _least(hits, inner, tail), 1 - _least(outer - errors, outer, tail)
     if item.quantity.startswith("epsilon lower bound") and "delta" in item.details:
-        found = _epsilon(least, most, item.details["delta"])
-    elif item.quantity.startswith("lower bound on mu"):
-        found = min(_LARGEST_MU, _NORMAL.inv_cdf(least) - _NORMAL.inv_cdf(most)) if least > most else 0.0
-    else:
-        return "it bounds nothing that is known here"
-    fits = math.isclose(item.lower, found, rel_tol=_NEAR, abs_tol=_NEAR)
-    return "" if fits else f"its bound is {item.lower:.6g}, but its counts give {found:.6g}"
+        return _epsilon(least, most, item.details["delta"])
+    if item.quantity.startswith("lower bound on mu"):
+        return min(_LARGEST_MU, _NORMAL.inv_cdf(least) - _NORMAL.inv_cdf(most)) if least > most else 0.0
+    return None
 
 
 def wrong_claims(report: PrivacyReport) -> Iterator[str]:

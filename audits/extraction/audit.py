@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.extraction import opened
+from audits.extraction import opened, remarks
 from audits.extraction.adversarial import Adversary
+from audits.extraction.coins import SplitCoins, drawn_together
 from audits.extraction.confirmed import OwnBeginnings, WholeRecords, confirmed
 from audits.extraction.greedy import GreedyMatches, decide
 from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, NearMatches, near_matches
 from audits.extraction.pairs import pair_shape
 from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
-from audits.extraction.summary import CUED, QueryBudget, Texts, quantities, summarize
+from audits.extraction.summary import QueryBudget, Texts, quantities, summarize
 from audits.extraction.untargeted import Untargeted, UntargetedRequest, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
@@ -33,21 +35,19 @@ from audits.extraction.windows import (
 from audits.findings import Findings
 from audits.scores.scorer import RowScores
 from audits.scores.subject import with_chat
+from audits.split.drawn import read_split
+from audits.split.premises import of_training, premises
 from privctl.data.columns import Columns
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
+from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Progress, unseen
-from privctl.domain.report import Omission
-from privctl.domain.shown import counted
+from privctl.domain.verdict import Outcome, Verdict
 from privctl.models.language import LanguageModel
 from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-#: Lines that an omission names before it only counts.
-_LINES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,12 @@ class ExtractionRequest:
     are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling and ``exact_only`` what
     comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer;
     ``untargeted`` continues prompts from outside. ``prefix_tokens`` None is 50, and of a pair's target 0.
+    ``split`` is the manifest of the split that both files are of, None where privctl did not draw it.
     """
 
     train: DataPath
     heldout: DataPath | None = None
+    split: Path | None = None
     prefix_tokens: int | None = None
     suffix_tokens: int = 50
     least_prefix: int | None = None
@@ -87,13 +89,17 @@ class ExtractionAudit:
         workers: Workers = ALONE,
         *,
         pairs: bool = False,
+        trained_on: Sequence[str] | None = None,
     ) -> None:
         """Read and tokenise the files, of ``pairs`` for a sequence-to-sequence model.
 
-        Raises InputError for data that cannot be used, CommandError for settings.
+        ``trained_on`` are the digests of the data that the model's report names, None if unknown. Raises InputError for
+        data that cannot be used, CommandError for settings.
         """
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
             raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
+        self._coins = None if request.split is None else SplitCoins(split=read_split(request.split))
+        self._trained_on = trained_on
         self._model = model
         self._request = request
         self._progress = progress
@@ -102,14 +108,16 @@ class ExtractionAudit:
         paths = [request.train] + ([] if request.heldout is None else [request.heldout])
         columns = replace(with_chat(columns, model), pair=pairs)
         self._columns = columns
-        samples = [
-            sample(model, self._shape, path, limit=request.records, seed=request.seed, columns=columns)
-            for path in paths
-        ]
+        limit = None if self._coins is not None else request.records
+        samples = [sample(model, self._shape, path, limit=limit, seed=request.seed, columns=columns) for path in paths]
+        if self._coins is not None and request.records is not None:
+            samples = drawn_together(samples, len(paths) * request.records)
         for windows in samples:
             _require_rows(windows, self._shape)
         with progress("counting copies", sum(windows.records for windows in samples), "records") as advance:
             self._sides = sides(model, self._shape, samples, advance, columns)
+        if self._coins is not None:
+            self._sides = self._coins.labelled(self._sides)
         shared = not request.greedy_only and request.law.plain and not pairs
         #: With the model's own distribution the shared scores suffice; the others are measured by a pass of their own.
         self.rows: Sequence[NDArray[Any]] = [row for side in self._sides for row in side.sample.rows] if shared else ()
@@ -131,14 +139,20 @@ class ExtractionAudit:
                 omitted[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[usable & side.shared].tolist()]
                 usable &= ~side.shared
             rows = [row for row, keep in zip(side.sample.rows, usable.tolist(), strict=True) if keep]
-            compared.append([row for row, keep in zip(side.sample.rows, usable & side.compared, strict=True) if keep])
+            compared.append(
+                opened.Searchable(
+                    rows=[row for row, keep in zip(side.sample.rows, usable & side.compared, strict=True) if keep],
+                    units=self._units(i, side.sample.line[usable & side.compared]),
+                )
+            )
             verdicts = decide(
                 self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers, self._shape.logits
             )
             rerun += verdicts.rerun
             near = self._near(rows, verdicts.extracted)
             kept.append(rows)
-            texts.append(_texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix, near))
+            units = self._units(i, side.sample.line[usable])
+            texts.append(_texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix, near, units))
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         near_too = all(side_texts.near is not None for side_texts in texts)
@@ -146,23 +160,63 @@ class ExtractionAudit:
         number = quantities(heldout=heldout is not None, sampled=sampled, near=near_too)
         number += (0 if prefixes is None else opened.QUANTITIES) + (0 if outside is None else outside.quantities)
         confidence = 1 - alpha / number
-        evidence = summarize(texts[0], heldout, self._request.queries, confidence)
+        drawn = self._coins is not None
+        evidence = summarize(texts[0], heldout, self._request.queries, confidence, drawn=drawn)
         evidence += () if prefixes is None else opened.of_prefixes(prefixes, confidence)
         evidence += () if outside is None else outside.evidence(confidence)
-        own = OwnBeginnings(texts=texts, rows=kept)
-        evidence += confirmed(evidence, self._model, own, prefixes, self._whole_records(outside))
+        if not drawn:
+            own = OwnBeginnings(texts=texts, rows=kept)
+            evidence += confirmed(evidence, self._model, own, prefixes, self._whole_records(outside))
         return Findings(
             evidence=evidence,
-            verdicts=(verdict(evidence),),
+            verdicts=(self._verdict(evidence),),
             omissions=(
-                *self._omissions(omitted),
+                *remarks.omissions(self._sides, omitted),
                 *opened.omissions(self._request.adversary, prefixes),
                 *(() if outside is None else outside.omissions),
             ),
-            warnings=(*self._caveats(texts), *(() if outside is None else outside.caveats())),
-            parameters={"extraction": {**self._parameters(rerun), **({} if outside is None else outside.parameters())}},
+            warnings=(
+                *remarks.caveats(self._request, self._sides, texts, self._shape, self._control()),
+                *(() if outside is None else outside.caveats()),
+            ),
+            parameters={
+                "extraction": {**self._parameters(rerun), **({} if outside is None else outside.parameters())},
+                **({} if self._coins is None else self._coins.parameters()),
+            },
             arrays=_arrays(texts, omitted) | ({} if outside is None else outside.arrays()),
         )
+
+    def _units(self, side: int, lines: NDArray[np.int64]) -> NDArray[np.int64] | None:
+        """What has the coin of each of ``lines`` [texts]; None where each text counts."""
+        return None if self._coins is None else self._coins.units(side, lines)
+
+    def _verdict(self, evidence: Sequence[Evidence]) -> Verdict:
+        """Of a drawn split, finding nothing counts only for a model that may have been trained on its members."""
+        if self._coins is None:
+            return verdict(evidence)
+        found = verdict(evidence, drawn=True, group_by=self._coins.split.group_by)
+        if found.outcome is not Outcome.CONSISTENT:
+            return found
+        return of_training(found, self._coins.split, self._trained_on)
+
+    def _control(self) -> Sequence[str]:
+        """On what the comparison with held-out text rests."""
+        if self._coins is None:
+            return (
+                "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
+                "model learned elsewhere and that is like no other, it counts as theirs",
+            )
+        return [f"extraction: {line}" for line in (*premises(self._coins.split, self._trained_on), *self._by_coins())]
+
+    def _by_coins(self) -> Iterator[str]:
+        assert self._coins is not None
+        if self._coins.of_groups:
+            yield (
+                f"comparisons count groups with one value of {self._coins.split.group_by!r} of which any text comes "
+                "out; texts that several records begin with are not compared"
+            )
+        if self._request.untargeted is not None and self._request.untargeted.prompts is not None:
+            yield "the prompts are taken to be chosen without knowledge of the coins"
 
     def _near(self, rows: Sequence[NDArray[np.int64]], extracted: NDArray[np.bool_]) -> NearMatches | None:
         """What is written after each prefix, beyond the first mismatch."""
@@ -175,13 +229,14 @@ class ExtractionAudit:
                 advance=advance,
             )  # fmt: skip
 
-    def _prefixes(self, sides: Sequence[Sequence[NDArray[np.int64]]]) -> opened.BothSides | None:
+    def _prefixes(self, sides: Sequence[opened.Searchable]) -> opened.BothSides | None:
         request = self._request
-        if request.adversary is None or not all(sides) or not isinstance(self._shape, TextShape):
+        if request.adversary is None or not all(side.rows for side in sides) or not isinstance(self._shape, TextShape):
             return None
         return opened.search_both(
-            self._model, sides, self._shape, request.adversary, request.seed, self._workers, self._progress
-        )
+            self._model, sides, self._shape, request.adversary, request.seed, self._workers, self._progress,
+            drawn=self._coins is not None,
+        )  # fmt: skip
 
     def _untargeted(self) -> Untargeted | None:
         request = self._request
@@ -199,6 +254,7 @@ class ExtractionAudit:
             columns=self._columns,
             workers=self._workers,
             progress=self._progress,
+            coins=self._coins,
         )
 
     def _whole_records(self, outside: Untargeted | None) -> WholeRecords | None:
@@ -230,6 +286,7 @@ class ExtractionAudit:
             "windows_in_both_files": self._sides[0].in_both,
             "drawn": len(windows.rows),
             "seed": self._request.seed,
+            **({} if self._coins is None else {"sides": "drawn by privctl"}),
             "rerun_alone_in_float32": rerun,
             **({} if self._request.exact_only else {"near_verbatim": list(NEAR)}),
             **opened.parameters(self._request.adversary, self._shape),
@@ -245,67 +302,6 @@ class ExtractionAudit:
                 }
             ),
         }
-
-    def _caveats(self, texts: Sequence[Texts]) -> tuple[str, ...]:
-        train, request = texts[0], self._request
-        caveats = [
-            f"extraction: records of {request.train.name} are taken to be all of the training data; copies elsewhere "
-            "are not counted, nor copies that the tokenizer splits differently",
-            self._after_what(),
-        ]
-        if any(side_texts.near is None for side_texts in texts):
-            why = "was not asked for" if request.exact_only else "needs a network that transformers can generate with"
-            caveats.append(f"extraction: text that differs by a token does not count, as comparing it {why}")
-        if len(texts) > 1:
-            caveats.append(
-                "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
-                "model learned elsewhere and that is like no other, it counts as theirs"
-            )
-        else:
-            caveats.append(
-                "extraction: without held-out text, nothing tells recalled text from text anyone would write"
-            )
-        undecided = sum(int(side_texts.undecided.sum()) for side_texts in texts)
-        if undecided:
-            caveats.append(
-                f"extraction: {counted(undecided, 'text hangs', 'texts hang')} on logits that "
-                "rounding decides, even alone and in float32; the intervals allow for either verdict"
-            )
-        cued = int((train.extracted & (train.cue > CUED)).sum())
-        if cued:
-            caveats.append(
-                f"extraction: {cued} of {int(train.extracted.sum())} extracted training texts have more than half of "
-                "their suffix's tokens in the prefix, and may be copied rather than recalled"
-            )
-        short = sum(map(self._shape.is_short, self._sides[0].sample.rows))
-        if short:
-            caveats.append(
-                f"extraction: {counted(short, 'training text has', 'training texts have')} a prefix of fewer than "
-                f"{counted(self._shape.prefix, 'token')}"
-            )
-        return tuple(caveats)
-
-    def _after_what(self) -> str:
-        tokens = f"{self._shape.suffix} tokens of it"
-        if self._request.adversary is None:
-            return (
-                f"extraction: only what follows the record's own beginning counts, {tokens}; what comes after another "
-                "beginning does not (--adversarial N searches such beginnings)"
-            )
-        return (
-            f"extraction: what follows the record's own beginning counts, {tokens}, and what follows a prefix that the "
-            "search found; such a prefix is made of tokens, which another tokenizer may not give back from its text"
-        )
-
-    def _omissions(self, omitted: Sequence[Sequence[tuple[int, SkippedReason]]]) -> tuple[Omission, ...]:
-        omissions = []
-        for side, entries in zip(self._sides, omitted, strict=True):
-            for reason in sorted({reason for _, reason in entries}):
-                lines = sorted(line for line, why in entries if why is reason)
-                shown = ", ".join(map(str, lines[:_LINES])) + (", ..." if len(lines) > _LINES else "")
-                records = f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {side.sample.path.name}"
-                omissions.append(Omission(what=f"{records} in extraction (line {shown})", reason=reason.reason))
-        return tuple(omissions)
 
 
 def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> WindowShape:
@@ -351,6 +347,7 @@ def _texts(
     logp: NDArray[np.float32] | None,
     suffix: int,
     near: NearMatches | None,
+    units: NDArray[np.int64] | None,
 ) -> Texts:
     return Texts(
         line=side.sample.line[usable],
@@ -363,6 +360,7 @@ def _texts(
         cue=cues(rows, suffix),
         logp=None if logp is None else logp[usable].sum(axis=1, dtype=np.float64),
         near=near,
+        unit=units,
     )
 
 

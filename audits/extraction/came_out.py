@@ -118,15 +118,16 @@ def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
     return found
 
 
-def comparable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
+def comparable(files: Sequence[SearchedFile], *, alone: bool = False) -> list[NDArray[np.bool_]]:
     """Which of those may be compared with those of the other file, [records].
 
     If a record is in several files, equal ones fell on their sides one by one, and none that repeats may be: see
     ``audits.membership.records.left_out``. If the prompts hold parts of one file's records more often than of the
     other's, they were chosen with it at hand, and no such record may be: a model that never saw it may go on with it.
+    ``alone`` compares none that repeats, whatever the files hold.
     """
     found = usable(files)
-    if len(_in_several(files)):
+    if alone or len(_in_several(files)):
         for file, among in zip(files, found, strict=True):
             digests, counts = np.unique(file.digest, return_counts=True)
             among &= np.isin(file.digest, digests[counts == 1])
@@ -151,6 +152,12 @@ def drawn(file: SearchedFile, among: NDArray[np.bool_], count: int, seed: int) -
     chosen = np.zeros(len(among), dtype=np.bool_)
     chosen[np.random.default_rng(seed).permutation(order)[:count]] = True
     return chosen
+
+
+def of_least(files: Sequence[SearchedFile], among: Sequence[NDArray[np.bool_]], count: int) -> list[NDArray[np.bool_]]:
+    """Which records [records] of each file are the ``count`` of least digests of those ``among`` both [records]."""
+    every = np.sort(np.concatenate([file.digest[some] for file, some in zip(files, among, strict=True)]))[:count]
+    return [some & (file.digest <= every[-1]) if len(every) else some for file, some in zip(files, among, strict=True)]
 
 
 def _characters(model: LanguageModel, spans: Spans, rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from audits.extraction.summary import UncertainCount
+from audits.extraction.counts import UncertainCount
 from audits.statistics.metrics import CLOPPER_PEARSON
 from audits.statistics.two_rates import FISHER, detectable_share, fisher
 from privctl.domain.evidence import Bound, Evidence
@@ -44,6 +44,13 @@ def beyond(
             **({} if reach is None else {"detectable": reach}),
         },
     )
+
+
+def accuses(item: Evidence) -> bool:
+    """Whether a comparison says that training text comes out more often: by its test, without one by its interval."""
+    if "detected" in item.details:
+        return bool(item.details["detected"])
+    return item.lower is not None and item.lower > 0
 
 
 def rate(

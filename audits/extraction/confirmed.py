@@ -10,6 +10,7 @@ import numpy as np
 
 from audits.extraction import opened
 from audits.extraction.alike import again, looked_at
+from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID, best_cut
 from audits.extraction.near import NEAR
 from audits.extraction.opened import BothSides
@@ -121,15 +122,11 @@ def confirmed(
         if item.method == METHOD:
             found.append(own.again(item, model))
         elif item.method == opened.METHOD and prefixes is not None:
-            found.append(again(item, model, prefixes.rows, opened.opened(prefixes)))
+            found.append(again(item, model, [side.rows for side in prefixes.sides], opened.opened(prefixes)))
         elif records is not None:
             found.append(records.again(item, model))
     return tuple(found)
 
 
 def _accuses(item: Evidence) -> bool:
-    if item.quantity not in (BEYOND, NEAR_BEYOND, GRID):
-        return False
-    if item.method == METHOD and item.quantity != GRID:
-        return item.lower is not None and item.lower > 0
-    return bool(item.details.get("detected"))
+    return item.quantity in (BEYOND, NEAR_BEYOND, GRID) and accuses(item)

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.extraction.adversarial import GRADIENT, Adversary, OptimizedPrefixes, optimized_prefixes
+from audits.extraction.alike import digest_of
+from audits.extraction.coins import least
 from audits.extraction.compare import beyond, rate
-from audits.extraction.summary import BEYOND, UncertainCount
+from audits.extraction.counts import UncertainCount
+from audits.extraction.summary import BEYOND
 from audits.extraction.windows import TextShape, WindowShape
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Evidence
@@ -28,10 +31,23 @@ QUANTITIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BothSides:
-    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn, ``rows`` of tokens."""
+class Searchable:
+    """Texts of one side, ``rows`` of tokens; ``units`` [texts] is what has the coin of each, None for themselves."""
 
-    rows: tuple[Sequence[NDArray[np.int64]], ...]
+    rows: Sequence[NDArray[np.int64]]
+    units: NDArray[np.int64] | None = None
+
+    def at(self, places: NDArray[np.int64]) -> Searchable:
+        """Those at ``places``."""
+        units = None if self.units is None else self.units[places]
+        return Searchable(rows=[self.rows[i] for i in places.tolist()], units=units)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothSides:
+    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn."""
+
+    sides: tuple[Searchable, ...]
     train: OptimizedPrefixes
     heldout: OptimizedPrefixes
     adversary: Adversary
@@ -71,34 +87,51 @@ def omissions(adversary: Adversary | None, found: BothSides | None) -> tuple[Omi
 
 def search_both(
     model: LanguageModel,
-    sides: Sequence[Sequence[NDArray[np.int64]]],
+    sides: Sequence[Searchable],
     shape: TextShape,
     adversary: Adversary,
     seed: int,
     workers: Workers = ALONE,
     progress: Progress = unseen,
+    *,
+    drawn: bool = False,
 ) -> BothSides | None:
-    """The same search for texts drawn from both ``sides``; None for a network that gives no gradient."""
-    found, searched = [], []
-    for rows in sides:
-        count = min(adversary.texts, len(rows))
-        drawn = np.sort(np.random.default_rng(seed).choice(len(rows), count, replace=False))
+    """The same search for texts drawn from both ``sides``; None for a network that gives no gradient.
+
+    If the sides were ``drawn`` by coins, as many texts are taken of both together, by their digests.
+    """
+    found = []
+    searched = _chosen(sides, adversary.texts, seed, drawn=drawn)
+    if not all(side.rows for side in searched):
+        return None
+    for side in searched:
+        count = len(side.rows)
         with progress("optimizing prefixes", count * adversary.budget / workers.size, "passes") as advance:
             one = optimized_prefixes(
-                model, [rows[i] for i in drawn], shape.suffix, adversary, bos=shape.bos, seed=seed, workers=workers,
+                model, side.rows, shape.suffix, adversary, bos=shape.bos, seed=seed, workers=workers,
                 advance=advance,
             )  # fmt: skip
         if one is None:
             return None
         found.append(one)
-        searched.append([rows[i] for i in drawn])
     return BothSides(
-        rows=tuple(searched),
+        sides=tuple(searched),
         train=found[0],
         heldout=found[1],
         adversary=adversary,
         tokens=adversary.length(shape.suffix),
     )
+
+
+def _chosen(sides: Sequence[Searchable], texts: int, seed: int, *, drawn: bool) -> list[Searchable]:
+    if drawn:
+        places = least([[digest_of(row) for row in side.rows] for side in sides], len(sides) * texts)
+        return [side.at(some) for side, some in zip(sides, places, strict=True)]
+    counts = [min(texts, len(side.rows)) for side in sides]
+    return [
+        side.at(np.sort(np.random.default_rng(seed).choice(len(side.rows), count, replace=False)))
+        for side, count in zip(sides, counts, strict=True)
+    ]
 
 
 def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
@@ -124,6 +157,9 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
         )
         for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
     ]
+    ours, theirs = (
+        _count(found, side.units) for found, side in zip((both.train, both.heldout), both.sides, strict=True)
+    )
     return (beyond(METHOD, BEYOND, ours, theirs, confidence), *rates)
 
 
@@ -133,11 +169,5 @@ def opened(both: BothSides) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     return ours.extracted & ~ours.undecided, theirs.extracted | theirs.undecided
 
 
-def _count(found: OptimizedPrefixes) -> UncertainCount:
-    extracted, undecided = found.matches.extracted, found.matches.undecided
-    return UncertainCount(
-        extracted=int(extracted.sum()),
-        least=int((extracted & ~undecided).sum()),
-        most=int((extracted | undecided).sum()),
-        total=len(extracted),
-    )
+def _count(found: OptimizedPrefixes, units: NDArray[np.int64] | None = None) -> UncertainCount:
+    return UncertainCount.of(found.matches.extracted, found.matches.undecided, units)

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from audits.extraction.compare import beyond
+from audits.extraction.counts import UncertainCount, of_units
 from audits.extraction.discoverable import least_queries, log_success
 from audits.extraction.grid import over_grid
 from audits.extraction.near import NEAR, NearMatches
 from audits.extraction.reach import detectable, needed
-from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
+from audits.statistics.metrics import CLOPPER_PEARSON
+from audits.statistics.two_rates import detectable_share
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Evidence
 
@@ -36,6 +39,7 @@ class Texts:
     ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies``, ``shared`` and ``compared``
     as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling
     law, or None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
+    ``unit`` is what has the coin of each text, where groups have them; None otherwise.
     """
 
     line: NDArray[np.int64]
@@ -48,6 +52,7 @@ class Texts:
     cue: NDArray[np.float32]
     logp: NDArray[np.float64] | None
     near: NearMatches | None = None
+    unit: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.line)
@@ -57,31 +62,23 @@ class Texts:
         """Which [texts] are compared with the other file's: not those whose suffix may be copied from the prefix."""
         return self.compared & (self.cue <= CUED)
 
+    def judged_units(self) -> NDArray[np.int64] | None:
+        """What has the coins of those that are ``judged``; None where each has its own."""
+        return None if self.unit is None else self.unit[self.judged]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UncertainCount:
-    """Extracted texts of ``total``: at least ``least``, at most ``most``; ``extracted`` is the best estimate."""
-
-    extracted: int
-    least: int
-    most: int
-    total: int
-
-    @classmethod
-    def of_texts(cls, texts: Texts, selected: NDArray[np.bool_] | None = None) -> UncertainCount:
+    def count(self, selected: NDArray[np.bool_] | None = None) -> UncertainCount:
         """The extracted texts among ``selected``, or among all."""
-        among = np.ones(len(texts), dtype=np.bool_) if selected is None else selected
-        sure = texts.extracted & ~texts.undecided
-        return cls(
-            extracted=int((texts.extracted & among).sum()),
-            least=int((sure & among).sum()),
-            most=int(((texts.extracted | texts.undecided) & among).sum()),
-            total=int(among.sum()),
-        )
+        among = np.ones(len(self), dtype=np.bool_) if selected is None else selected
+        return UncertainCount.of(self.extracted[among], self.undecided[among])
 
-    def interval(self, alpha: float) -> tuple[float, float]:
-        """An interval of the rate that holds however the undecided texts turn out."""
-        return clopper_pearson(self.least, self.total, alpha)[0], clopper_pearson(self.most, self.total, alpha)[1]
+    def judged_count(self) -> UncertainCount:
+        """Those that are ``judged``, by what has the coins."""
+        judged = self.judged
+        return UncertainCount.of(self.extracted[judged], self.undecided[judged], self.judged_units())
+
+    def judged_logp(self) -> NDArray[np.float64] | None:
+        """The log-probabilities of those that are ``judged``, of a group the highest."""
+        return None if self.logp is None else of_units(self.logp[self.judged], self.judged_units())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,20 +101,23 @@ def quantities(*, heldout: bool, sampled: bool, near: bool) -> int:
     return of_training + (2 + 2 * sampled + 2 * near if heldout else 0)
 
 
-def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confidence: float) -> tuple[Evidence, ...]:
-    """Every rate; the first is what the audit is judged by, and has a ``chance`` where held-out text was given."""
+def summarize(
+    train: Texts, heldout: Texts | None, queries: QueryBudget, confidence: float, *, drawn: bool = False
+) -> tuple[Evidence, ...]:
+    """Every rate; the first is what the audit is judged by, and has a ``chance`` where held-out text was given.
+
+    If the sides were ``drawn`` by coins, rates are compared by Fisher's exact test, which they make exact.
+    """
     samples = {"training": len(train)} | ({} if heldout is None else {"held_out": len(heldout)})
-    rates = _Rates(samples=samples, confidence=confidence)
+    rates = _Rates(samples=samples, confidence=confidence, drawn=drawn)
     evidence = [] if heldout is None else [_beyond(rates, train, heldout)]
-    evidence.append(
-        rates.evidence("rate on training text", UncertainCount.of_texts(train), _details(train, confidence))
-    )
+    evidence.append(rates.evidence("rate on training text", train.count(), _details(train, confidence)))
     if heldout is not None:
         unseen = heldout.copies == 0
-        evidence.append(rates.evidence("rate on held-out text", UncertainCount.of_texts(heldout), {
+        evidence.append(rates.evidence("rate on held-out text", heldout.count(), {
             **_details(heldout, confidence),
             "suffix_not_in_training": int(unseen.sum()),
-            "extracted_not_in_training": UncertainCount.of_texts(heldout, unseen).extracted,
+            "extracted_not_in_training": heldout.count(unseen).extracted,
         }))  # fmt: skip
     for least, most in BUCKETS:
         chosen = (train.copies >= least) & (train.copies <= (most or np.inf))
@@ -126,14 +126,14 @@ def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confide
         else:
             name = f"{least} document" if most == 1 else f"{least} to {most} documents"
         reason = "" if chosen.any() else f"no suffix occurs in {name} of the training data"
-        evidence.append(rates.evidence(f"rate on text in {name}", UncertainCount.of_texts(train, chosen), {}, reason))
+        evidence.append(rates.evidence(f"rate on text in {name}", train.count(chosen), {}, reason))
     evidence += _near(rates, train, heldout)
     for texts, name in ((train, "training"), (heldout, "held-out")):
         if texts is not None and texts.logp is not None:
             evidence.append(_discoverable(rates, texts.logp, name, queries))
-    if train.logp is not None:
-        others = None if heldout is None or heldout.logp is None else heldout.logp[heldout.judged]
-        evidence.append(over_grid(train.logp[train.judged], others, 1 - confidence))
+    logp = train.judged_logp()
+    if logp is not None:
+        evidence.append(over_grid(logp, None if heldout is None else heldout.judged_logp(), 1 - confidence))
     return tuple(evidence)
 
 
@@ -141,6 +141,7 @@ def summarize(train: Texts, heldout: Texts | None, queries: QueryBudget, confide
 class _Rates:
     samples: Mapping[str, int]
     confidence: float
+    drawn: bool = False
 
     def evidence(
         self, quantity: str, count: UncertainCount, details: Mapping[str, float], reason: str = ""
@@ -172,7 +173,7 @@ def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
         most = NEAR[-1]
         name = near_quantity("held-out", most)
         found.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
-        of_training, of_heldout = _within(train, most, train.judged), _within(heldout, most, heldout.judged)
+        of_training, of_heldout = _judged_within(train, most), _judged_within(heldout, most)
         found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, int(train.shared.sum())))
     return found
 
@@ -182,12 +183,17 @@ def near_quantity(side: str, most: float) -> str:
     return f"near-verbatim rate on {side} text, edit distance to {most:g}"
 
 
-def _within(texts: Texts, most: float, selected: NDArray[np.bool_] | None = None) -> UncertainCount:
-    """The texts, of those ``selected``, that were written within ``most`` of their suffix."""
+def _within(texts: Texts, most: float) -> UncertainCount:
+    """The texts that were written within ``most`` of their suffix."""
     assert texts.near is not None
-    among = np.ones(len(texts), dtype=np.bool_) if selected is None else selected
-    found = int(((texts.near.distance <= most) & among).sum())
-    return UncertainCount(extracted=found, least=found, most=found, total=int(among.sum()))
+    return UncertainCount.of(texts.near.distance <= most, np.zeros(len(texts), dtype=np.bool_))
+
+
+def _judged_within(texts: Texts, most: float) -> UncertainCount:
+    """The same of those that are compared, by what has the coins."""
+    assert texts.near is not None
+    near = texts.near.distance[texts.judged] <= most
+    return UncertainCount.of(near, np.zeros(len(near), dtype=np.bool_), texts.judged_units())
 
 
 def _near_details(texts: Texts, most: float) -> dict[str, float]:
@@ -209,11 +215,7 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
 
     Suffixes whose tokens mostly occur in the prefix are left out too: a model may copy these without having seen them.
     """
-    of_training, of_heldout = (
-        UncertainCount.of_texts(train, train.judged),
-        UncertainCount.of_texts(heldout, heldout.judged),
-    )
-    found = _difference(rates, BEYOND, of_training, of_heldout, int(train.shared.sum()))
+    found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), int(train.shared.sum()))
     repeated = ~train.compared & ~train.shared
     if not repeated.any():
         return found
@@ -239,6 +241,12 @@ def _difference(
             method=METHOD, quantity=quantity, estimate=None, confidence=rates.confidence,
             samples=rates.samples, details=details, reason="a comparison needs texts of both files",
         )  # fmt: skip
+    if rates.drawn:
+        found = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
+        reach = detectable_share(of_training.total, of_heldout.total, alpha, other_found=of_heldout.most)
+        seen = {} if reach is None else {"detectable": reach}
+        kept = {name: value for name, value in found.details.items() if name != "detectable"}
+        return replace(found, details=details | kept | seen)
     (a, b), (c, d) = of_training.interval(alpha / 2), of_heldout.interval(alpha / 2)
     least_rate = detectable(of_training.total, of_heldout.most, of_heldout.total, alpha)
     estimates = (of_training.extracted / of_training.total, of_heldout.extracted / of_heldout.total)

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.extraction import prompts as prompt_sets
-from audits.extraction.came_out import SearchedFile, comparable, drawn, search, usable
+from audits.extraction.came_out import SearchedFile, comparable, drawn, of_least, search, usable
+from audits.extraction.coins import SplitCoins
 from audits.extraction.compare import beyond, rate
+from audits.extraction.counts import UncertainCount
 from audits.extraction.generation import Queries, continuations
 from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR
 from audits.extraction.prompts import CONTROL, DIVERGENCE, PromptSet
 from audits.extraction.spans import SpanIndex
-from audits.extraction.summary import BEYOND, NEAR_BEYOND, UncertainCount
+from audits.extraction.summary import BEYOND, NEAR_BEYOND
 from audits.extraction.windows import WindowSample, token_batches
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.data.columns import Columns
@@ -104,18 +106,27 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptOutcome:
-    """One set of prompts: what was written, and by side which records count, are compared, and come out."""
+    """One set of prompts: what was written, and by side which records count, are compared, and come out.
+
+    ``units`` [records] by side is what has the coins of records, where groups have.
+    """
 
     written: Written
     files: tuple[SearchedFile, ...]
     number: int
     counted: tuple[NDArray[np.bool_], ...]
     compared: tuple[NDArray[np.bool_], ...]
+    units: tuple[NDArray[np.int64] | None, ...] = (None, None)
 
     def count(self, side: int, chosen: NDArray[np.bool_], *, nearly: bool = False) -> UncertainCount:
         """Of the ``chosen`` records of one side those that come out."""
-        found = int(self.files[side].came_out[self.number].records(chosen, nearly=nearly).sum())
-        return UncertainCount(extracted=found, least=found, most=found, total=int(chosen.sum()))
+        return _certain(self.files[side].came_out[self.number].records(chosen, nearly=nearly)[chosen])
+
+    def compared_count(self, side: int, *, nearly: bool) -> UncertainCount:
+        """The same of those that are compared, by what has the coins."""
+        chosen, units = self.compared[side], self.units[side]
+        found = self.files[side].came_out[self.number].records(chosen, nearly=nearly)[chosen]
+        return _certain(found, None if units is None else units[chosen])
 
     @property
     def giving(self) -> NDArray[np.bool_]:
@@ -137,11 +148,17 @@ class Untargeted:
     seed: int
     edits: int
     omissions: tuple[Omission, ...] = ()
+    drawn: bool = False
 
     @property
     def quantities(self) -> int:
-        """How many intervals and tests ``evidence`` holds."""
-        return QUANTITIES * len(self.outcomes) + any(o.written.prompts.method == CONTROL for o in self.outcomes)
+        """How many intervals and tests ``evidence`` holds.
+
+        Of a drawn split each comparison counts twice: which records it is of depends on how the prompts' parts fell on
+        the sides (``came_out.comparable``), and either of the two possible comparisons has a share of the error.
+        """
+        of_each = QUANTITIES + (2 if self.drawn else 0)
+        return of_each * len(self.outcomes) + any(o.written.prompts.method == CONTROL for o in self.outcomes)
 
     def evidence(self, confidence: float) -> tuple[Evidence, ...]:
         """All figures of every set."""
@@ -149,10 +166,7 @@ class Untargeted:
         by_method = {outcome.written.prompts.method: outcome for outcome in self.outcomes}
         if CONTROL in by_method:
             sides = [by_method[name].giving_prompts for name in (DIVERGENCE, CONTROL)]
-            ours, theirs = (
-                UncertainCount(extracted=int(s.sum()), least=int(s.sum()), most=int(s.sum()), total=len(s))
-                for s in sides
-            )
+            ours, theirs = map(_certain, sides)
             found.append(beyond(DIVERGENCE, OVER_CONTROL, ours, theirs, confidence, ("repeating", "control")))
         return tuple(found)
 
@@ -218,16 +232,18 @@ def attack(
     columns: Columns,
     workers: Workers,
     progress: Progress = unseen,
+    coins: SplitCoins | None = None,
 ) -> Untargeted:
     """Continue the prompts, and look for spans of ``span`` tokens of both ``samples``' files in what is written.
 
-    ``records`` of each file, drawn under ``seed``, are looked for; as many of one as of the other are compared.
+    ``records`` of each file, drawn under ``seed``, are looked for; as many of one as of the other are compared. Where
+    ``coins`` decided about the sides, as many of both together are, by their digests, and all of them are compared.
     """
     tokens, edits = request.length(model, span), int(NEAR[0] * span)
     room = _ROOM if model.context is None else model.context - tokens
     queries = Queries(count=1 if greedy_only else request.continuations, tokens=tokens, law=law, seed=request.seed)
     drawn_by = queries.seeded(workers)
-    result = Untargeted(outcomes=(), queries=queries, seed=drawn_by, edits=edits)
+    result = Untargeted(outcomes=(), queries=queries, seed=drawn_by, edits=edits, drawn=coins is not None)
     sets = [prompt_sets.from_file(model, request.prompts, columns, room)] if request.prompts is not None else []
     sets += prompt_sets.repetitions(model, seed, room) if request.divergence else ()
     written = []
@@ -246,20 +262,44 @@ def attack(
         for one in samples:
             batches = token_batches(model, one.path, columns)
             files.append(search(model, batches, span, indexes, known, begun, advance))
-    counted = [
-        drawn(file, which, int(which.sum()) if records is None else records, seed)
-        for file, which in zip(files, usable(files), strict=True)
-    ]
-    among = [chosen & which for chosen, which in zip(counted, comparable(files), strict=True)]
-    fewest = min(int(each.sum()) for each in among)
-    if not fewest:
+    counted, compared = _chosen(files, records, seed, coins)
+    if not all(some.any() for some in compared):
         return _without(result, sets, "no record of both files is left that is long enough and not in the prompts")
-    compared = [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
+    units = tuple(None if coins is None else coins.units(side, file.line) for side, file in enumerate(files))
     outcomes = tuple(
-        PromptOutcome(written=each, files=tuple(files), number=number, counted=tuple(counted), compared=tuple(compared))
+        PromptOutcome(
+            written=each,
+            files=tuple(files),
+            number=number,
+            counted=tuple(counted),
+            compared=tuple(compared),
+            units=units,
+        )
         for number, each in enumerate(written)
     )
     return replace(result, outcomes=outcomes)
+
+
+def _chosen(
+    files: Sequence[SearchedFile], records: int | None, seed: int, coins: SplitCoins | None
+) -> tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:
+    """Which records [records] of each side count, and which are compared."""
+    count = usable(files)
+    compare = comparable(files, alone=coins is not None and coins.of_groups)
+    if coins is not None:
+        counted = count if records is None else of_least(files, count, len(files) * records)
+        return counted, [some & which for some, which in zip(counted, compare, strict=True)]
+    counted = [
+        drawn(file, which, int(which.sum()) if records is None else records, seed)
+        for file, which in zip(files, count, strict=True)
+    ]
+    among = [chosen & which for chosen, which in zip(counted, compare, strict=True)]
+    fewest = min(int(each.sum()) for each in among)
+    return counted, [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
+
+
+def _certain(found: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> UncertainCount:
+    return UncertainCount.of(found, np.zeros(len(found), dtype=np.bool_), units)
 
 
 def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
@@ -275,7 +315,7 @@ def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
     near = outcome.count(1, outcome.counted[1], nearly=True).extracted
     differences = []
     for name, flag in ((BEYOND, False), (NEAR_BEYOND, True)):
-        ours, theirs = (outcome.count(side, outcome.compared[side], nearly=flag) for side in (0, 1))
+        ours, theirs = (outcome.compared_count(side, nearly=flag) for side in (0, 1))
         differences.append(beyond(method, name, ours, theirs, confidence))
     return [
         *differences,

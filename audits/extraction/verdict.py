@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 from audits.extraction import opened
 from audits.extraction.alike import silenced
+from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID
 from audits.extraction.near import NEAR
 from audits.extraction.prompts import CONTROL, DIVERGENCE, FROM_FILE
@@ -24,14 +25,17 @@ SEARCHES = {
 }
 
 
-def verdict(evidence: Sequence[Evidence]) -> Verdict:
-    """Compare the rate on training text with that on held-out text; without the latter, the verdict is inconclusive."""
+def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str | None = None) -> Verdict:
+    """Compare the rate on training text with that on held-out text; without the latter, the verdict is inconclusive.
+
+    If privctl drew the sides, the comparison needs no other; with ``group_by`` it counts groups.
+    """
     evidence_by_quantity = {item.quantity: item for item in evidence if item.method == METHOD}
     rate = evidence_by_quantity["rate on training text"]
     summary = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
     unsure = "the difference from held-out text is not certain"
     beyond, near = evidence_by_quantity.get(BEYOND), evidence_by_quantity.get(NEAR_BEYOND)
-    if beyond is None or beyond.lower is None:
+    if beyond is None or beyond.estimate is None:
         close = evidence_by_quantity.get(near_quantity("training", NEAR[-1]))
         if close is not None and close.details["extracted"] > rate.details["extracted"]:
             summary += f", {close.details['extracted']:.0f} within an edit distance of {NEAR[-1]:g}"
@@ -39,6 +43,11 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
             subject=SUBJECT,
             outcome=Outcome.INCONCLUSIVE,
             reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
+        )
+    if group_by is not None:
+        summary += (
+            f"; of groups with one value of {group_by!r} any text of {beyond.details['training_extracted']:.0f} of "
+            f"{beyond.details['training_texts']:.0f} does"
         )
     summary += (
         f", against {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
@@ -51,16 +60,17 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
     doubted = silenced(evidence)
     searched, found = _searched(evidence, doubted)
     summary += searched
-    own = [item for item in (beyond, near) if item is not None and (item.lower or 0) > 0]
+    own = [item for item in (beyond, near) if item is not None and accuses(item)]
+    by_coins = "; privctl drew the sides by coins, so the two files do not differ by themselves" if drawn else ""
     if found or any((METHOD, item.quantity) not in doubted for item in own):
-        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary)
+        return Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=summary + by_coins)
     grid = evidence_by_quantity.get(GRID)
     if grid is not None and grid.details.get("detected") and (METHOD, GRID) not in doubted:
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.REFUTED,
             reason=f"{summary}; by sampling more training texts come out than held-out ones, by up to "
-            f"{100 * (grid.estimate or 0):.2g} % of them (p = {grid.details['p_value']:.2g})",
+            f"{100 * (grid.estimate or 0):.2g} % of them (p = {grid.details['p_value']:.2g}){by_coins}",
         )
     if doubted:
         return Verdict(
@@ -88,7 +98,7 @@ def verdict(evidence: Sequence[Evidence]) -> Verdict:
         subject=SUBJECT,
         outcome=Outcome.INCONCLUSIVE,
         reason=f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; "
-        + _would_decide(beyond, near),
+        + ("split more records (privctl audit split)" if drawn else _would_decide(beyond, near)),
     )
 
 

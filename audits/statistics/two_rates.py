@@ -24,10 +24,18 @@ def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
     return min(1.0, float(hypergeom.sf(found - 1, total + other_total, found + other_found, total)))
 
 
-def detectable_share(total: int, other_total: int, level: float, power: float = POWER) -> float | None:
-    """The least true share of ``total`` that ``fisher`` finds with ``power`` where no other record counts.
+def detectable_share(
+    total: int, other_total: int, level: float, power: float = POWER, *, other_found: int = 0
+) -> float | None:
+    """The least true share of ``total`` beyond ``other_found`` of ``other_total`` that ``fisher`` finds with ``power``.
 
     None where even all of ``total`` would not reach ``level``.
     """
-    fewest = 1 + bisect_left(range(1, total + 1), True, key=lambda k: fisher(k, total, 0, other_total) <= level)
-    return float(betaincinv(fewest, total - fewest + 1, power)) if fewest <= total else None
+
+    def found(count: int) -> bool:
+        return fisher(count, total, other_found, other_total) <= level
+
+    fewest = 1 + bisect_left(range(1, total + 1), True, key=found)
+    if fewest > total:
+        return None
+    return max(0.0, float(betaincinv(fewest, total - fewest + 1, power)) - other_found / other_total)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from audits.audit_request import AuditRequest
 
 _FILES = (
-    "log", "leaks", "split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores", "cache",
+    "log", "leaks", "split", "extraction_split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores",
+    "cache",
 )  # fmt: skip
 _DATA = ("members", "nonmembers", "train", "heldout", "prompts", "data")
 
@@ -118,6 +119,7 @@ def audit(
     exact: bool | None = None,
     train: DataPaths | None = None,
     heldout: DataPaths | None = None,
+    extraction_split: FilePath | None = None,
     prefix_tokens: int | None = None,
     suffix_tokens: int = 50,
     least_prefix: int | None = None,
@@ -162,9 +164,10 @@ def audit(
 
     Which files are given decides what is tested, as with the command: ``members`` and ``nonmembers`` for membership
     (or ``split``, the manifest of one that ``privctl audit split`` drew),
-    ``canaries`` for what was planted, ``train`` for extraction, ``secrets`` with ``data`` for secrets; ``from_scores``
-    takes scores of many models instead of one model. ``thorough`` runs the attacks too that score records many times.
-    ``group_by`` names a field whose values say which records belong together, such as those of one user.
+    ``canaries`` for what was planted, ``train`` for extraction (or ``extraction_split``, such a manifest), ``secrets``
+    with ``data`` for secrets; ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the
+    attacks too that score records many times. ``group_by`` names a field whose values say which records belong
+    together, such as those of one user.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
     ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
     and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 #: Format -> suffix (or name) of the default output.
 FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
+#: What a name's ending promises.
+_ENDINGS = {
+    ".html": ("html",), ".htm": ("html",), ".md": ("markdown", "model-card"), ".markdown": ("markdown", "model-card"),
+    ".json": ("intoto",),
+}  # fmt: skip
 _LONGEST = 200
 
 
@@ -81,6 +86,8 @@ def report(
     standard = str(place) == "-"
     if not standard and place.resolve() in {path.resolve() for path in reports}:
         raise CommandError(f"{place} is one of the reports; choose another --output")
+    if output is not None and not standard:
+        _require_ending(output, kind)
     if not standard:
         require_spare(place)
     if not standard and not (kind == "model-card" and place.is_file()):
@@ -93,6 +100,16 @@ def report(
     audited = any(source.report.step == AUDIT_STEP for source in data.sources)
     write_bytes(place, text, replace=force or kind == "model-card", public=not audited)
     note(f"wrote {place}", quiet=quiet)
+
+
+def _require_ending(output: Path, kind: str) -> None:
+    """Refuse a name that promises another format; one without an ending that is known promises none."""
+    promised = _ENDINGS.get(output.suffix.lower())
+    if promised is not None and kind not in promised:
+        raise CommandError(
+            f"--output {output} would hold {kind}; give --format {promised[0]}, or a name that ends in "
+            f".{FORMATS[kind].rpartition('.')[2]}"
+        )
 
 
 def _asked_for(option: str) -> bool:

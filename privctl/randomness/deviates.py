@@ -37,24 +37,28 @@ Deep = Callable[[int], list[int]]
 
 
 def float32_deviates(
-    words: NDArray[np.int32], scale: float, work: list[NDArray[np.float32]], out: NDArray[np.float32]
+    first: NDArray[np.int32],
+    second: NDArray[np.int32],
+    scale: float,
+    work: list[NDArray[np.float32]],
+    out: NDArray[np.float32],
 ) -> NDArray[np.intp]:
     """Fill ``out`` (n) with deviates times ``scale``, within ``scale`` FAST of ideal ones but for the pairs returned.
 
-    ``words`` are two for each of the p = ceil(n / 2) pairs, ``work`` three arrays of at least p; pair i makes entries i
-    and p + i.
+    ``first`` and ``second`` are the words of p = ceil(n / 2) pairs, ``work`` three arrays of at least p; pair i makes
+    entries i and p + i.
     """
-    pairs = len(words) // 2
+    pairs = len(first)
     u, angle, wave = (array[:pairs] for array in work)
     # A signed word k stands for the cell |k + 1/2| of width 1 out of 2^31.
-    np.multiply(words[:pairs], np.float32(2.0**-31), out=u, dtype=np.float32, casting="unsafe")
+    np.multiply(first, np.float32(2.0**-31), out=u, dtype=np.float32, casting="unsafe")
     np.add(u, np.float32(2.0**-32), out=u)
     np.abs(u, out=u)
     edge = np.flatnonzero((u < EDGE) | (u > 1 - EDGE))
     np.log(u, out=u)
     np.multiply(u, np.float32(-2.0 * scale * scale), out=u)
     np.sqrt(u, out=u)
-    np.multiply(words[pairs:], np.float32(math.pi * 2.0**-31), out=angle, dtype=np.float32, casting="unsafe")
+    np.multiply(second, np.float32(math.pi * 2.0**-31), out=angle, dtype=np.float32, casting="unsafe")
     np.cos(angle, out=wave)
     np.multiply(wave, u, out=out[:pairs])
     np.sin(angle, out=angle)
@@ -113,7 +117,7 @@ def float32_is_fast() -> bool:
     exact = float64_deviates(words[:pairs], words[pairs:], middle, _nothing)
     _require_fine(words, exact)
     quick = np.empty(2 * pairs, np.float32)
-    edge = float32_deviates(words, 1.0, [np.empty(pairs, np.float32) for _ in range(3)], quick)
+    edge = float32_deviates(words[:pairs], words[pairs:], 1.0, [np.empty(pairs, np.float32) for _ in range(3)], quick)
     error = np.abs(quick.reshape(2, pairs) - exact)
     error[:, edge] = 0.0
     return bool(error.max() < 0.75 * FAST)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 #: A grid has between 2^FINENESS and 2^(FINENESS + 1) points in a standard deviation.
 FINENESS = 5
+
+#: Values are computed so many at a time, in arrays that stay in a core's cache; fewer would cost more calls.
+TILE = 1 << 16
+#: Keystream is drawn in pieces of so many bytes, which are encrypted zeros.
+_DRAWN = 1 << 17
 
 #: 1.5 2^23: adding it to a float32 below 2^22 and taking it off again rounds to the nearest integer, never to -0.
 _TO_INTEGER = np.float32(1.5 * 2.0**23)
@@ -58,14 +64,14 @@ class BlockBits(Protocol):
 
 
 class BlockBuffers:
-    """One thread's working memory for blocks of up to ``block`` values, small enough to stay in its cache."""
+    """One thread's working memory for blocks of up to ``block`` values: their random words, and arrays for a tile."""
 
     def __init__(self, block: int) -> None:
-        self._size = block * 4
-        self.zeros = memoryview(bytes(self._size))
-        self.pairs = [np.empty(block // 2, np.float32) for _ in range(3)]
-        self.deviates, self.steps, self.whole = (np.empty(block, np.float32) for _ in range(3))
-        self.flags = np.empty(block, np.bool_)
+        self._size, tile = block * 4, min(block, TILE)
+        self.zeros = memoryview(bytes(min(self._size, _DRAWN)))
+        self.pairs = [np.empty((tile + 1) // 2, np.float32) for _ in range(3)]
+        self.deviates, self.steps, self.whole = (np.empty(tile, np.float32) for _ in range(3))
+        self.flags = np.empty(tile, np.bool_)
         self._streams: list[bytearray] = []
         self._nested: list[NDArray[np.float32]] = []
 
@@ -76,10 +82,55 @@ class BlockBuffers:
         return self._streams[candidate]
 
     def nested_arrays(self, number: int, count: int) -> NDArray[np.float32]:
-        """More arrays, for nested candidates alone."""
+        """More arrays for a tile, for nested candidates alone."""
         while len(self._nested) <= number:
-            self._nested.append(np.empty(self._size // 4, np.float32))
+            self._nested.append(np.empty(len(self.deviates), np.float32))
         return self._nested[number][:count]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Pairs ``first`` to ``last`` of the ``pairs`` of a block of ``count`` values; pair i makes i and ``pairs`` + i."""
+
+    first: int
+    last: int
+    pairs: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        """How many values its pairs make."""
+        return self.last - self.first + min(self.pairs + self.last, self.count) - (self.pairs + self.first)
+
+    def of(
+        self, block: NDArray[np.floating], own: NDArray[np.float32]
+    ) -> list[tuple[NDArray[np.floating], NDArray[np.float32]]]:
+        """Views of the ``block`` (count,), each with the stretch of the tile's ``own`` values (size,) of its place."""
+        width = self.last - self.first
+        if width == self.pairs:
+            return [(block, own)]
+        second = block[self.pairs + self.first : self.pairs + self.last]
+        return [(block[self.first : self.last], own[:width]), (second, own[width:])]
+
+    def divide(self, values: NDArray[np.floating], step: float, out: NDArray[np.float32]) -> None:
+        """Write the tile's values by ``step`` into ``out``."""
+        for part, own in self.of(values, out):
+            np.multiply(part, np.float32(1 / step), out=own)
+
+    def places(self, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Where the values of some pairs of the block lie: the first ones of all, and the second ones that exist."""
+        seconds = chosen + self.pairs
+        return chosen, seconds[seconds < self.count]
+
+
+class _TileSums(NamedTuple):
+    """The pairs whose values float32 cannot decide, and for each candidate the nearest grid points, in steps.
+
+    There are none where float32 cannot decide any.
+    """
+
+    doubtful: NDArray[np.intp]
+    points: list[NDArray[np.float32]]
 
 
 def spacing(stddev: float) -> float:
@@ -110,7 +161,9 @@ def release(
     if not len(values):
         return
     quick = values.dtype == np.float32 and all(_LEAST <= spacing(s) <= _MOST for s in stddevs)
-    if not (quick and deviates.float32_is_fast() and _release_float32(values, stddevs, outputs, bits, scratch)):
+    if quick and deviates.float32_is_fast():
+        _release_float32(values, stddevs, outputs, bits, scratch)
+    else:
         pairs = np.arange((len(values) + 1) // 2)
         words = [
             block_bits.leading(2 * len(pairs), scratch.zeros, scratch.stream(j)) for j, block_bits in enumerate(bits)
@@ -124,58 +177,85 @@ def _release_float32(
     outputs: Sequence[NDArray[np.floating]],
     bits: Sequence[BlockBits],
     scratch: BlockBuffers,
-) -> bool:
-    """``release`` in float32, refined where needed; returns False, with ``values`` unchanged, if it cannot."""
-    count, only = len(values), len(stddevs) == 1
-    pairs = (count + 1) // 2
-    noise, fresh = scratch.deviates[:count], None if only else scratch.nested_arrays(0, count)
-    unit, error, words, doubtful = spacing(stddevs[0]), 0.0, [], []
-    results: list[NDArray[np.float32]] = []
+) -> None:
+    """``release`` in float32, tile by tile, and in float64 where float32 cannot decide."""
+    count, pairs = len(values), (len(values) + 1) // 2
+    words = [block_bits.leading(2 * pairs, scratch.zeros, scratch.stream(j)) for j, block_bits in enumerate(bits)]
+    width = max(1, len(scratch.deviates) // 2)
+    doubtful, before = [], []
+    for first in range(0, pairs, width):
+        tile = _Tile(first, min(first + width, pairs), pairs, count)
+        results = _tile_sums(tile, values, stddevs, words, scratch)
+        doubtful.append(results.doubtful)
+        before.append([values[places] for places in tile.places(results.doubtful)])  # outputs may lie there
+        for j, points in enumerate(results.points):
+            for part, own in tile.of(outputs[j], points):
+                np.multiply(own, np.float32(spacing(stddevs[j])), out=part)
+    chosen = np.concatenate(doubtful)
+    if len(chosen):
+        originals = np.concatenate([halves[half] for half in range(2) for halves in before])
+        places = np.concatenate(_Tile(0, pairs, pairs, count).places(chosen))
+        _refine(places, originals, chosen, stddevs, outputs, words, bits)
+
+
+def _tile_sums(
+    tile: _Tile,
+    values: NDArray[np.floating],
+    stddevs: Sequence[float],
+    words: Sequence[NDArray[np.int32]],
+    scratch: BlockBuffers,
+) -> _TileSums:
+    """The points of one tile."""
+    size, only = tile.size, len(stddevs) == 1
+    noise, fresh = scratch.deviates[:size], None if only else scratch.nested_arrays(0, size)
+    unit, error, doubtful = spacing(stddevs[0]), 0.0, []
+    points: list[NDArray[np.float32]] = []
     for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
-        words.append(bits[j].leading(2 * pairs, scratch.zeros, scratch.stream(j)))
+        first, second = (words[j][start + tile.first : start + tile.last] for start in (0, tile.pairs))
         deviates_drawn = noise if j == 0 else fresh
         assert deviates_drawn is not None
-        doubtful.append(deviates.float32_deviates(words[j], increment / unit, scratch.pairs, deviates_drawn))
+        doubtful.append(deviates.float32_deviates(first, second, increment / unit, scratch.pairs, deviates_drawn))
         error += FAST * increment / unit
         if j:
             np.add(noise, deviates_drawn, out=noise)
             error += 2.0**-24 * _REACH * sum(increments(stddevs)[: j + 1]) / unit
         # The first candidate's values are still needed for the others.
-        whole = scratch.whole[:count] if only else scratch.nested_arrays(1 + j, count)
-        near = _round(values, noise, unit, spacing(stddev), error, whole, scratch)
+        whole = scratch.whole[:size] if only else scratch.nested_arrays(1 + j, size)
+        near = _round(tile, values, noise, unit, spacing(stddev), error, whole, scratch)
         if near is None:
-            return False
-        doubtful.append(np.where(near < pairs, near, near - pairs))
-        results.append(whole)
-    places, refined = _refined(values, np.concatenate(doubtful), stddevs, words, bits)
-    for out, whole, exact, stddev in zip(outputs, results, refined, stddevs, strict=True):
-        np.multiply(whole, np.float32(spacing(stddev)), out=out)
-        out[places] = exact
-    return True
+            return _TileSums(np.arange(tile.first, tile.last), [])
+        doubtful.append(np.where(near < len(first), near, near - len(first)))
+        points.append(whole)
+    found = np.concatenate(doubtful)
+    if not len(found):  # as in most tensors of a hundred numbers
+        return _TileSums(found, points)
+    ordered = np.sort(found)
+    # Without np.unique, which imports masked arrays.
+    return _TileSums(ordered[np.diff(ordered, prepend=-1) > 0] + tile.first, points)
 
 
-def _refined(
+def _refine(
+    places: NDArray[np.intp],
     values: NDArray[np.floating],
-    doubtful: NDArray[np.intp],
+    chosen: NDArray[np.intp],
     stddevs: Sequence[float],
+    outputs: Sequence[NDArray[np.floating]],
     words: Sequence[NDArray[np.int32]],
     bits: Sequence[BlockBits],
-) -> tuple[NDArray[np.intp], list[NDArray[np.float32]]]:
-    """The places in ``values`` that the ``doubtful`` pairs make, and what is released there, computed in float64."""
-    if not len(doubtful):  # as in most tensors of a hundred numbers
-        return doubtful, [np.empty(0, np.float32)] * len(stddevs)
-    ordered, pairs = np.sort(doubtful), (len(values) + 1) // 2
-    chosen = ordered[np.diff(ordered, prepend=-1) > 0]  # without np.unique, which imports masked arrays
-    places = np.concatenate([chosen, chosen[chosen + pairs < len(values)] + pairs])
+) -> None:
+    """Release ``values``, which the ``chosen`` pairs make, at ``places`` of ``outputs``, computed in float64."""
     padded = np.zeros(2 * len(chosen))
-    padded[: len(places)] = values[places]
+    padded[: len(places)] = values
     refined = [np.empty(len(padded), np.float32) for _ in stddevs]
-    leading = [np.concatenate([candidate_words[chosen], candidate_words[chosen + pairs]]) for candidate_words in words]
+    half = len(words[0]) // 2
+    leading = [np.concatenate([candidate_words[chosen], candidate_words[chosen + half]]) for candidate_words in words]
     _release_float64(padded, np.arange(len(chosen)), stddevs, refined, leading, bits)
-    return places, [exact[: len(places)] for exact in refined]
+    for out, exact in zip(outputs, refined, strict=True):
+        out[places] = exact[: len(places)]
 
 
 def _round(
+    tile: _Tile,
     values: NDArray[np.floating],
     noise: NDArray[np.float32],
     unit: float,
@@ -186,11 +266,11 @@ def _round(
 ) -> NDArray[np.intp] | None:
     """Fill ``whole`` with the nearest integers to (values + noise unit) / step; returns where that may be wrong.
 
-    ``error`` bounds that of ``noise``, in units. None where values are not finite, or too large for float32.
+    ``values`` are those of the block, ``noise`` the tile's. ``error`` bounds that of ``noise``, in units. None where
+    values are not finite, or too large for float32.
     """
-    sums = scratch.steps[: len(values)]
-    flags = scratch.flags[: len(values)]
-    np.multiply(values, np.float32(1 / step), out=sums)
+    sums, flags = scratch.steps[: len(noise)], scratch.flags[: len(noise)]
+    tile.divide(values, step, sums)
     if unit != step:
         noise = np.multiply(noise, np.float32(unit / step), out=whole)
     np.add(sums, noise, out=sums)
@@ -199,7 +279,7 @@ def _round(
         return None
     if reach > _NEAR:
         # Split off multiples of the step, which would make the sums too large to round accurately.
-        np.multiply(values, np.float32(1 / step), out=sums)
+        tile.divide(values, step, sums)
         multiples = np.rint(sums)
         np.subtract(sums, multiples, out=sums)
         np.add(sums, noise, out=sums)

@@ -116,7 +116,9 @@ class _BlockKeystream:
     def leading(self, count: int, zeros: memoryview, out: bytearray) -> NDArray[np.int32]:
         """See ``gridded.BlockBits``."""
         size = -(-4 * count // _AES_BLOCK) * _AES_BLOCK
-        self._source._cipher(self._stream, self._block, _LEADING).update_into(zeros[:size], out)
+        cipher, target = self._source._cipher(self._stream, self._block, _LEADING), memoryview(out)
+        for start in range(0, size, len(zeros)):
+            cipher.update_into(zeros[: size - start], target[start:])
         return np.frombuffer(out, np.int32, count)
 
     def following(self, count: int) -> NDArray[np.uint64]:

@@ -366,6 +366,8 @@ class AuditParameters:
     extraction: Mapping[str, Any] | None = None
     confidence: float | None = None
     least_auc: float | None = None
+    claimed_epsilon: float | None = None
+    claimed_delta: float | None = None
     split_commitment: str | None = None
     split_records: int | None = None
     split_groups: int | None = None

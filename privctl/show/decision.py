@@ -14,9 +14,11 @@ from privctl.show.leaks import (
     EXTRACTION,
     MEMBERSHIP,
     SECRETS,
+    TRAINED_ON,
     WITHOUT_MODEL,
     found_leaks,
     is_claim,
+    judged_as_one,
     percent,
     trained_on,
 )
@@ -48,20 +50,21 @@ _SLIGHT = {
     SECRETS: "training made some secrets easier to guess, by a margin that is small or uncertain",
 }
 
+#: How a verdict on a claim says that the audit could not have refuted it.
+_SMALL = ("too small to test the claim", "cannot refute this claim")
+
 
 def conclusion(report: PrivacyReport) -> Conclusion:
     """What the findings of the audit ``report`` amount to. The worst of them decides."""
     refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
     certain = [
-        f"the claim {each.subject} is refuted: it promises more privacy than there is"
-        for each in refuted
-        if is_claim(each)
+        f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if is_claim(each)
     ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
     if refuted:
-        return _concluded(Decision.SLIGHT, [_SLIGHT.get(each.subject, each.reason) for each in refuted])
+        return _concluded(Decision.SLIGHT, [_slight(each, report) for each in refuted])
     undecided = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.INCONCLUSIVE]
     if undecided:
         return _concluded(Decision.INCONCLUSIVE, [_why_undecided(each, report) for each in undecided])
@@ -103,9 +106,27 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
         if compared is None:
             return f"{first}, but no held-out text was given to compare with"
         share = compared.details.get("detectable")
-        missed = "" if share is None else f": it may miss that {percent(share)} of the training records come out"
+        records = trained_on(report, many=True)
+        missed = "" if share is None else f": it could miss up to {percent(share)} of the {records} coming out"
         return f"{first}, but the audit is small{missed}"
-    return f"{verdict.subject}: {first}" if is_claim(verdict) else first
+    if is_claim(verdict):
+        small = any(words in verdict.reason for words in _SMALL)
+        return f"the audit is too small to test {_the_claim(verdict)}" if small else f"{verdict.subject}: {first}"
+    return first
+
+
+def _the_claim(verdict: Verdict) -> str:
+    """The claim that ``verdict`` judges, and whose it is unless the caller gave it."""
+    promise, of_dp, source = verdict.subject.partition("-DP, ")
+    if not of_dp:
+        return f"the claim {verdict.subject}"
+    return f"the claim of {promise}-DP" + ("" if source == "as claimed" else f" ({source})")
+
+
+def _slight(verdict: Verdict, report: PrivacyReport) -> str:
+    if verdict.subject == MEMBERSHIP and judged_as_one(report):
+        return f"{TRAINED_ON}, though their single records are hard to tell from others"
+    return _SLIGHT.get(verdict.subject, verdict.reason)
 
 
 def _reach(report: PrivacyReport) -> Iterator[str]:
@@ -115,17 +136,18 @@ def _reach(report: PrivacyReport) -> Iterator[str]:
             yield _told(_detectable(report.evidence), trained_on(report))
         elif verdict.subject == EXTRACTION:
             share = next((item.details.get("detectable") for item in report.evidence if _compared(item)), None)
-            yield f"{percent(share)} of the training records coming out word for word"
+            yield f"{percent(share)} of the {trained_on(report, many=True)} coming out word for word"
         elif verdict.subject == CANARIES:
             yield "a trace of the planted secrets"
         elif verdict.subject == SECRETS:
             yield "secrets that training made easier to guess"
         else:
-            yield f"a violation of the claim {verdict.subject}"
+            yield f"a violation of {_the_claim(verdict)}"
 
 
 def _compared(item: Evidence) -> bool:
-    return item.method == "extraction" and item.quantity == "rate beyond held-out text" and item.lower is not None
+    compared = item.method == "extraction" and item.quantity == "rate beyond held-out text"
+    return compared and item.estimate is not None
 
 
 def _detectable(evidence: Sequence[Evidence]) -> float | None:

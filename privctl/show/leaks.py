@@ -42,6 +42,8 @@ MEMBERSHIP = "members cannot be told from non-members"
 EXTRACTION = "training text cannot be extracted"
 CANARIES = "planted canaries left no trace"
 SECRETS = "training made no secret easier to tell"
+#: What a rejected hypothesis on membership means where the audit asked of a whole file.
+TRAINED_ON = "the model was trained on the data given as --members, or on data very much like them"
 #: Attacks on texts with other prompts than their own beginnings, and how a leak says it.
 _SEARCHES = {
     "adversarial prefix": ("after a short prefix that was searched for", "optimized prefixes give"),
@@ -122,17 +124,17 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         return None
     items = {item.quantity: item for item in report.evidence if item.method == "extraction"}
     rate, beyond = items.get("rate on training text"), items.get("rate beyond held-out text")
-    if rate is not None and beyond is not None and _beyond(beyond, 0.0) > 0:
+    if rate is not None and beyond is not None and _exceeds(beyond):
         count = f"{_count(rate, 'extracted')} of {_count(rate, 'texts')}"
         return Leak(
             words=f"{count} training records come out word for word",
             figures=f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}",
         )
     near = items.get("near-verbatim rate beyond held-out text")
-    if near is not None and _beyond(near, 0.0) > 0:
+    if near is not None and _exceeds(near):
         count = f"{_count(near, 'training_extracted')} of {_count(near, 'training_texts')}"
         return Leak(
-            words=f"{count} training records come out nearly word for word",
+            words=f"{count} {trained_on(report, many=True)} come out nearly word for word",
             figures=f"extraction makes the model write {count} training texts nearly word for word, {_figure(near)}",
         )
     for method, (how, what) in _SEARCHES.items():
@@ -154,6 +156,11 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
         words=f"{percent(sampled[0].estimate)} of the training records come out word for word by sampling",
         figures=f"extraction by sampling gives training text word for word, {_figure(sampled[0])}",
     )
+
+
+def _exceeds(item: Evidence) -> bool:
+    """Whether training text comes out more often than held-out text, by a test or else by its interval."""
+    return bool(item.details["detected"]) if "detected" in item.details else _beyond(item, 0.0) > 0
 
 
 def _searched(item: Evidence, how: str, what: str) -> Leak:
@@ -242,7 +249,10 @@ def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
         at = "" if delta is None else f" at delta {number(delta, 3)}"
         least = f"epsilon is at least {number(best.lower, 3)}{at}, with {100 * best.confidence:.4g} % confidence"
         whose = "all records of a group together" if "group_records" in best.details else "a single record"
-        yield Leak(words=f"for {whose}, {least}", figures=f"{least} ({best.method})")
+        yield Leak(
+            words=f"for {whose}, {least}, so that no promise of a smaller one is true",
+            figures=f"{least} ({best.method})",
+        )
 
 
 def _commitment_broken(report: PrivacyReport) -> bool:
@@ -261,21 +271,40 @@ def _beyond(item: Evidence, least: float) -> float:
 
 def trained_on(report: PrivacyReport, *, many: bool = False) -> str:
     """What an attack on membership tells from others, one or ``many``: a record, or all records with one value."""
+    field = _group_by(report)
+    if field is None:
+        return "training records" if many else "training record"
+    return (
+        f"groups of training records of one {field!r} each" if many else f"group of training records of one {field!r}"
+    )
+
+
+def judged_as_one(report: PrivacyReport) -> bool:
+    """Whether the audit asked of a whole file if it was trained on (``--attack fused``), and not of its records."""
     try:
-        field = parameters_as(AuditParameters, report).group_by
+        return parameters_as(AuditParameters, report).attack == ("fused",)
     except ParametersError:
-        field = None
-    s = "s" if many else ""
-    return f"training record{s}" if field is None else f"group{s} of training records with one {field!r}"
+        return False
+
+
+def _group_by(report: PrivacyReport) -> str | None:
+    try:
+        return parameters_as(AuditParameters, report).group_by
+    except ParametersError:
+        return None
 
 
 def _told_apart(report: PrivacyReport, item: Evidence) -> str:
     """An AUC is the chance of picking the member out of a pair; a TPR the share of members recognized."""
     if item.quantity == "AUC":
-        return (
-            f"an attacker shown a {trained_on(report)} and another one tells which is which "
-            f"{percent(item.estimate)} of the time (at least {percent(item.lower)}; by guessing, 50 %)"
+        field = _group_by(report)
+        shown = "a training record and another one" if field is None else f"all records of two values of {field!r}"
+        told = "which is which" if field is None else "which was trained on"
+        words = (
+            f"an attacker shown {shown} tells {told} {percent(item.estimate)} of the time (at least "
+            f"{percent(item.lower)}; by guessing, 50 %)"
         )
+        return f"{TRAINED_ON}: {words}" if judged_as_one(report) else words
     alarms = item.quantity.removeprefix("TPR at ").removesuffix(" FPR")
     return (
         f"an attacker recognizes {percent(item.estimate)} of the {trained_on(report, many=True)} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from privctl.domain.events import (
     Ledger,
     ManyWayResponse,
     MixtureOfGaussians,
+    RedrawnGaussian,
     SampledGaussian,
     TruncatedGaussian,
 )
@@ -105,6 +107,48 @@ def test_two_truncated_steps(case: tuple[int, int, float, float]) -> None:
     )
     one = truncated(examples, largest, rate, sigma)
     held(event, product(one, one), 1e-4, 1e-2)
+
+
+def redrawn(values: Sequence[float], draws: int, sigma: float, grid: np.ndarray) -> np.ndarray:
+    """The noisy sum of ``draws`` places, each drawn afresh among ``values``: every batch by itself."""
+    sums = np.array([math.fsum(batch) for batch in itertools.product(values, repeat=draws)])
+    found, counts = np.unique(sums, return_counts=True)
+    width = grid[1] - grid[0]
+    densities = np.exp(-((grid[:, None] - found) ** 2) / (2 * sigma**2)) / (sigma * math.sqrt(2 * math.pi)) * width
+    return np.asarray(densities @ (counts / counts.sum()))
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "near"),
+    [(Adjacency.ADD_OR_REMOVE, 5e-3), (Adjacency.ZERO_OUT, 0.75), (Adjacency.REPLACE_ONE, 0.4)],
+)
+@pytest.mark.parametrize(("examples", "draws", "sigma"), [(3, 2, 2.0), (5, 3, 4.0), (2, 4, 1.5), (4, 1, 1.0)])
+def test_redrawn_batches_against_every_batch(
+    neighbours: Adjacency, near: float, examples: int, draws: int, sigma: float
+) -> None:
+    """All data sets whose others contribute -1, 0 or 1: none exceeds delta, and the worst is near the bound."""
+    event = RedrawnGaussian(noise_multiplier=sigma, examples=examples, draws=draws, steps=1, neighbours=neighbours)
+    epsilon = epsilon_bound(Ledger(events=(event,)), 1e-3)
+    grid = np.linspace(-draws - 8 * sigma, draws + 8 * sigma, 8001)
+    worst = {epsilon: 0.0, epsilon * (1 - near): 0.0}
+    for others in itertools.combinations_with_replacement((-1.0, 0.0, 1.0), examples - 1):
+        present = redrawn((1.0, *others), draws, sigma, grid)
+        if neighbours is Adjacency.ADD_OR_REMOVE:
+            absent = redrawn(others, draws, sigma, grid)
+        else:
+            absent = redrawn((0.0 if neighbours is Adjacency.ZERO_OUT else -1.0, *others), draws, sigma, grid)
+        for at in worst:
+            worst[at] = max(worst[at], delta_of((present, absent), at))
+    assert worst[epsilon] <= 1e-3 * (1 + 1e-6)
+    assert worst[epsilon * (1 - near)] > 1e-3
+
+
+def test_redrawn_batches_of_less_noise_exceed_the_bound() -> None:
+    """What a ledger with a twentieth too much noise would promise does not hold."""
+    event = RedrawnGaussian(noise_multiplier=2.1, examples=3, draws=2, steps=1)
+    grid = np.linspace(-18, 18, 8001)
+    laws = redrawn((1.0, -1.0, -1.0), 2, 2.0, grid), redrawn((-1.0, -1.0), 2, 2.0, grid)
+    assert delta_of(laws, epsilon_bound(Ledger(events=(event,)), 1e-3)) > 1e-3
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])

@@ -13,13 +13,13 @@ def test_users_resemble_themselves_and_members_are_higher_in_half_of_the_scores(
     source, users, each = np.random.default_rng(1), 2000, 10
     habit = np.repeat(source.normal(size=users), each)
     member = np.arange(users * each) < users * each // 2
-    scores = simulated_scores._scores(source, member, habit, 0.5, 4)
+    scores = simulated_scores.related_scores(source, member, habit, 0.5, 4)
     gaps = [values[member].mean() - values[~member].mean() for values in scores.values()]
     assert np.allclose(gaps, [0.5, 0.5, 0.0, 0.0], atol=0.07)
     nothing = scores["3"].reshape(users, each)
     assert abs(nothing.var() - 1) < 0.03
     assert abs(np.corrcoef(nothing[:, 0], nothing[:, 1])[0, 1] - simulated_scores.ALIKE) < 0.07
-    alone = simulated_scores._scores(source, member, np.zeros(len(member)), 0.0, 2)
+    alone = simulated_scores.related_scores(source, member, np.zeros(len(member)), 0.0, 2)
     assert abs(np.corrcoef(*alone.values())[0, 1] - simulated_scores.DIFFICULTY) < 0.02
 
 

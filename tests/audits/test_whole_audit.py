@@ -84,7 +84,7 @@ def test_all_of_it_in_one_audit(place: Path, capfd: pytest.CaptureFixture[str]) 
     assert "training text cannot be extracted" in outcomes
     assert 'REJECTED: "planted canaries left no trace"' in out
     first = " ".join(out.partition("\n\n")[0].split())
-    assert first.startswith("Do not release: the claim (0.1, 1e-05)-DP, as claimed is refuted: it promises")
+    assert first.startswith("Do not release: the claim of (0.1, 1e-05)-DP is refuted: it promises")
     assert leak_of_canaries(report) in first
     assert "The exit code is 1 because a claim of privacy was refuted" in " ".join(out.split())
     assert "left out" in out

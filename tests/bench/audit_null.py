@@ -222,6 +222,23 @@ def _masked(place: Path) -> Null:
     return audit
 
 
+def _pairs(place: Path) -> Null:
+    """Sequence-to-sequence models of both architectures in turn, of the words that their tokenizers know."""
+    from tests.bench.pair_models import KINDS as ARCHITECTURES
+    from tests.bench.pair_models import drawn_pairs, untrained, write_pairs
+
+    models = [untrained(place / kind, kind) for kind in ARCHITECTURES]
+
+    def audit(seed: int) -> PrivacyReport:
+        some = drawn_pairs(2 * SIDE, seed)
+        members, others = (
+            write_pairs(place / f"{name}.jsonl", each) for name, each in (("m", some[:SIDE]), ("n", some[SIDE:]))
+        )
+        return audited(models[seed % len(models)], members=members, nonmembers=others, thorough=True)
+
+    return audit
+
+
 def _images(place: Path) -> Null:
     from tests.audits import other
 
@@ -317,6 +334,7 @@ KINDS: dict[str, Callable[[Path], Null]] = {
     "drawn split, claim of epsilon 0": _drawn,
     "data set": _as_one,
     "masked model": _masked,
+    "pairs": _pairs,
     "images": _images,
     "shadow models": _shadowed,
     "reference model": _referred,

@@ -26,11 +26,18 @@ if TYPE_CHECKING:
 
     from privctl.domain.report import PrivacyReport
 
+    #: seed -> whether training text exceeds held-out text, and whether that accuses the model.
+    Judge = Callable[[int], tuple[bool, bool]]
+
 #: Records a side of a tiny audit, and those of them that the model knows.
 SIDE, KNOWN = 60, 24
 #: The same of prose; words of a record; the chances that known text comes out, and other text.
-PROSE, LICENCES, WORDS = 300, 20, 80
+PROSE, LICENCES, WORDS, PROSE_SETS = 300, 20, 80, 60
+#: Of these, so few memorized that the comparison among texts alike may miss them.
+FEW = 12
 CHANCE, LUCK = 0.9, 0.003
+#: Parts of the result.
+PARTS = ("audits", "pairs", "prose")
 #: The level of each of 14 comparisons that share 5 %.
 LEVEL = 0.05 / 14
 
@@ -38,6 +45,7 @@ LEVEL = 0.05 / 14
 def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
     parser.add_argument("--sets", type=int, default=40, help="audits of each kind")
+    parser.add_argument("--kinds", nargs="*", help="of which a name holds one of these; others keep their result")
     parser.add_argument("--prose", type=Path, help="JSON lines of texts; without it that part keeps its result")
     parser.add_argument("--licences", type=Path, help="folder of public licences, as Debian's common-licenses")
 
@@ -46,16 +54,23 @@ def main(options: argparse.Namespace) -> None:
     """Measure and publish."""
     path = Path(options.output) if options.output else RESULTS / "extraction-null.json"
     known = json.loads(path.read_text()) if path.exists() else {}
-    data: dict[str, Any] = {"audits": known.get("audits", {}), "prose": known.get("prose", {})}
-    if options.sets:
-        with tempfile.TemporaryDirectory() as folder:
-            data["audits"] = audits(Path(folder), options.sets)
-        save("extraction-null", data, options.output)
-    if options.prose:
-        data["prose"] = of_prose(options.prose, options.licences)
+    data: dict[str, Any] = {part: known.get(part, {}) for part in PARTS}
+
+    def measured(part: str, sets: int, kinds: dict[str, Judge]) -> None:
+        for kind, judge in kinds.items():
+            if options.kinds is None or any(name in kind for name in options.kinds):
+                data[part][kind] = _counted(sets, judge, kind)
+                save("extraction-null", data, options.output)
+
+    with tempfile.TemporaryDirectory() as folder:
+        if options.sets:
+            measured("audits", options.sets, audits(Path(folder)))
+            measured("pairs", options.sets, of_pairs(Path(folder)))
+        if options.prose:
+            measured("prose", PROSE_SETS, of_prose(options.prose, options.licences))
     rows = [
         [part, kind, str(found["sets"]), *(_shown(found, name) for name in ("held_out", "accused"))]
-        for part in ("audits", "prose")
+        for part in PARTS
         for kind, found in data[part].items()
     ]
     headings = ["of", "known to the model", "sets", "exceeds held-out text", "among texts alike too"]
@@ -67,7 +82,7 @@ def _shown(found: dict[str, Any], name: str) -> str:
     return f"{found[name] / found['sets']:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _counted(sets: int, judge: Callable[[int], tuple[bool, bool]], name: str) -> dict[str, Any]:
+def _counted(sets: int, judge: Judge, name: str) -> dict[str, Any]:
     """In how many sets training text exceeds held-out text, and in how many that accuses the model."""
     judged = [judge(seed) for seed in range(sets)]
     held_out, accused = (sum(each) for each in zip(*judged, strict=True))
@@ -81,7 +96,7 @@ def _counted(sets: int, judge: Callable[[int], tuple[bool, bool]], name: str) ->
     }
 
 
-def audits(place: Path, sets: int) -> dict[str, Any]:
+def audits(place: Path) -> dict[str, Judge]:
     """Whole audits of a model that learned public text, or records of its own."""
     from tests.audits.extraction.public_text import learn, licences, others
 
@@ -107,12 +122,58 @@ def audits(place: Path, sets: int) -> dict[str, Any]:
 
         return judged
 
-    kinds = {
+    def by_coins(seed: int) -> tuple[bool, bool]:
+        import numpy as np
+
+        every = np.concatenate([public, others(2 * (SIDE - KNOWN), seed + 1)])
+        return _concluded(_of_a_split(place, models["public"], np.random.default_rng(seed).permutation(every)))
+
+    return {
         "public text on both sides by chance": by_chance,
         "public text in the training file alone": alone("public", public),
         "records of the training file": alone("own", own),
+        "public text on the sides of a drawn split": by_coins,
     }
-    return {name: _counted(sets, judge_one, name) for name, judge_one in kinds.items()}
+
+
+def _of_a_split(place: Path, model: Path, every: np.ndarray) -> PrivacyReport:
+    from audits.split.draw import SplitRequest, draw_split
+    from tests.audits.extraction.public_text import PREFIX, SPAN
+    from tests.audits.extraction.test_part import words
+    from tests.audits.tiny import write_jsonl
+
+    data = write_jsonl(place / "data.jsonl", [*map(words, every)])
+    draw_split(SplitRequest(data=data, folder=place / "split", force=True))
+    return audited(
+        model, extraction_split=place / "split" / "manifest.json", prefix_tokens=PREFIX, suffix_tokens=SPAN,
+        divergence=True, continuations=2,
+    )  # fmt: skip
+
+
+def of_pairs(place: Path) -> dict[str, Judge]:
+    """Whole audits of a sequence-to-sequence model that learned pairs elsewhere, or of its training file."""
+    import numpy as np
+
+    from tests.bench.pair_models import drawn_pairs, learned, write_pairs
+
+    known = drawn_pairs(2 * KNOWN, 1)
+    model = learned(place / "pairs", "bart", known, 150)
+
+    def judge(train: list[tuple[str, str]], held: list[tuple[str, str]]) -> tuple[bool, bool]:
+        sides = (write_pairs(place / f"{name}.jsonl", some) for name, some in (("train", train), ("held", held)))
+        files = dict(zip(("train", "heldout"), sides, strict=True))
+        return _concluded(audited(model, **files, suffix_tokens=6))
+
+    def by_chance(seed: int) -> tuple[bool, bool]:
+        every = known + drawn_pairs(2 * (SIDE - KNOWN), seed + 2)
+        order = np.random.default_rng(seed).permutation(len(every)).tolist()
+        return judge(*([every[i] for i in some] for some in (order[:SIDE], order[SIDE:])))
+
+    def alone(seed: int) -> tuple[bool, bool]:
+        others = drawn_pairs(2 * SIDE - KNOWN, seed + 2)
+        return judge(known[:KNOWN] + others[SIDE:], others[:SIDE])
+
+    return {"pairs on both sides by chance": by_chance, "pairs of the training file": alone}
 
 
 def _extracted(
@@ -141,7 +202,7 @@ def _concluded(report: PrivacyReport) -> tuple[bool, bool]:
     return verdict(without).outcome is Outcome.REFUTED, verdict(report.evidence).outcome is Outcome.REFUTED
 
 
-def of_prose(path: Path, licences: Path | None, sets: int = 60) -> dict[str, Any]:
+def of_prose(path: Path, licences: Path | None) -> dict[str, Judge]:
     """Real texts, of which known ones come out with a chance of ``CHANCE``: Fisher's exact test with and without."""
     import numpy as np
 
@@ -156,8 +217,8 @@ def of_prose(path: Path, licences: Path | None, sets: int = 60) -> dict[str, Any
         drawn = [texts[i] for i in random.choice(len(texts), 2 * PROSE, replace=False)]
         train = np.arange(2 * PROSE) < PROSE
         out = random.random(2 * PROSE) < LUCK
-        known = np.arange(2 * PROSE) < LICENCES
-        if kind != "records of the training file":
+        known = np.arange(2 * PROSE) < (FEW if kind.startswith(f"{FEW} ") else LICENCES)
+        if "licences" in kind:
             for i, place in enumerate(random.choice(len(public), LICENCES, replace=False)):
                 drawn[i] = public[place]
         if "by chance" in kind:
@@ -167,9 +228,9 @@ def of_prose(path: Path, licences: Path | None, sets: int = 60) -> dict[str, Any
         exceeds = fisher(int((out & train).sum()), PROSE, int((out & ~train).sum()), PROSE) <= LEVEL
         return exceeds, exceeds and p_value(found) <= LEVEL
 
-    kinds = ["records of the training file"]
+    kinds = ["records of the training file", f"{FEW} records of the training file"]
     kinds += ["licences on both sides by chance", "licences in the training file alone"] if public else []
-    return {kind: _counted(sets, partial(judge, kind), kind) for kind in kinds}
+    return {kind: partial(judge, kind) for kind in kinds}
 
 
 def _prose(path: Path) -> list[str]:

@@ -80,9 +80,9 @@ def shadowed(setting: Setting, leak: float, seed: int) -> bool:
     included = np.stack([coins(seed, i, count) for i in range(setting.models)])
     if setting.all_in_one or setting.one_sided:
         included[-1] = ~member | setting.all_in_one
-    lp = _log_sigmoid(difficulty + gain * included + own * source.normal(size=included.shape))
-    target = _log_sigmoid(difficulty + leak * gain * member + own * source.normal(size=count))
-    candidates = replace(_candidates(target, member), shadows=Shadows(lp=lp, included=included))
+    lp = log_sigmoid(difficulty + gain * included + own * source.normal(size=included.shape))
+    target = log_sigmoid(difficulty + leak * gain * member + own * source.normal(size=count))
+    candidates = replace(one_token_each(target, member), shadows=Shadows(lp=lp, included=included))
     return _rejects({each.name: each.blindly(candidates, Settings()) for each in OF_SHADOWS}, member, seed)
 
 
@@ -108,9 +108,9 @@ def referred(side: int, leak: float, seed: int) -> bool:
     source = np.random.default_rng([side, seed, round(100 * leak), 3])
     member = source.permutation(2 * side) < side
     difficulty = source.normal(size=2 * side)
-    lp, usual = (_log_sigmoid(difficulty + 0.5 * source.normal(size=2 * side) + gain) for gain in (leak * member, 0.0))
+    lp, usual = (log_sigmoid(difficulty + 0.5 * source.normal(size=2 * side) + gain) for gain in (leak * member, 0.0))
     lp[source.random(2 * side) < 0.05], usual[source.random(2 * side) < 0.05] = 0.0, 0.0
-    candidates = replace(_candidates(lp, member), reference=usual)
+    candidates = replace(one_token_each(lp, member), reference=usual)
     return _rejects(
         {each.name: each.blindly(candidates, Settings()) for each in (loss.ATTACK, reference.ATTACK)}, member, seed
     )
@@ -131,12 +131,12 @@ def quantile(side: int, leak: float, seed: int) -> bool:
     member = source.permutation(2 * side) < side
     words = np.array([len(text.split()) for text in texts])
     lp = -2.0 - 0.2 * words + 0.5 * source.normal(size=2 * side) + leak * member
-    candidates = _candidates(lp, member, texts)
+    candidates = one_token_each(lp, member, texts)
     scores = QUANTILE.tested(candidates, Settings(), QUANTILE.score(candidates, Settings()))
     return _rejects({QUANTILE.name: scores}, member, seed)
 
 
-def _candidates(lp: NDArray[np.float64], member: NDArray[np.bool_], texts: list[str] | None = None) -> Candidates:
+def one_token_each(lp: NDArray[np.float64], member: NDArray[np.bool_], texts: list[str] | None = None) -> Candidates:
     """Records of one token each."""
     count = len(lp)
     none, same = np.zeros(0, dtype=np.int64), np.ones(count, dtype=np.float32)
@@ -149,7 +149,7 @@ def _candidates(lp: NDArray[np.float64], member: NDArray[np.bool_], texts: list[
     return Candidates(table=table, records=[Record(i, text) for i, text in enumerate(named)])
 
 
-def _log_sigmoid(phi: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_sigmoid(phi: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-np.logaddexp(0, -phi))
 
 

@@ -35,7 +35,7 @@ def judge_data_set(side: int, leak: float, seed: int) -> dict[str, bool]:
     """
     source = np.random.default_rng([side, round(1000 * leak), seed])
     member = np.arange(2 * side) < side
-    scores = _scores(source, member, np.zeros(2 * side), leak, SCORES)
+    scores = related_scores(source, member, np.zeros(2 * side), leak, SCORES)
     fused = _fused(source, scores, side, seed, RATES)
     return {
         "t_test": _t_test(source, scores, member) <= LEVEL,
@@ -50,7 +50,7 @@ def judge_users(each: int, leak: float, seed: int) -> dict[str, bool]:
     index = np.repeat(np.arange(2 * USERS), each)
     habit = source.normal(size=2 * USERS)[index]
     member = np.arange(2 * USERS) < USERS
-    scores = _scores(source, member[index], habit, leak, SCORES_OF_USERS)
+    scores = related_scores(source, member[index], habit, leak, SCORES_OF_USERS)
     of_users = {name: weighed(values, index) for name, values in scores.items()}
     if each > 1:
         of_users |= {name + TOP: highest(values, index) for name, values in scores.items()}
@@ -63,7 +63,7 @@ def judge_users(each: int, leak: float, seed: int) -> dict[str, bool]:
     }
 
 
-def _scores(
+def related_scores(
     source: np.random.Generator, member: NDArray[np.bool_], habit: NDArray[np.float64], leak: float, count: int
 ) -> dict[str, NDArray[np.float64]]:
     """``count`` scores [records] of unit variance, plus ``leak`` for members in the first half of them.

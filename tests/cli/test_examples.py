@@ -44,6 +44,12 @@ SMALLER = {
     ("--epochs", "3"): "1",
     ("--epochs", "2"): "1",
 }
+#: Examples that show one option of a command each, of commands whose calls take a second or more.
+FURTHER = {
+    **{f"retrain {method}": slice(1, None) for method in ("dp-sgd", "dp-zo", "dpquant")},
+    "account": slice(1, None),
+    "claims papers": slice(0, 1),  # all of them: ``tests/verify/papers/test_book.py`` checks each
+}
 #: The most tokens that go through a network at once; what a self-test computes grows with them.
 FEW = ("--micro-tokens", "512")
 
@@ -197,13 +203,51 @@ def smaller(words: list[str]) -> list[str]:
     return [*found, *FEW, *(() if timed else ("--epochs", "1"))]
 
 
+def parsed(words: list[str]) -> click.Context:
+    """What the command line makes of a call, which is not run. Raises click's errors for words it does not know."""
+    ctx: click.Context = root.make_context("privctl", list(words))
+    while isinstance(ctx.command, click.Group):
+        name, command, rest = ctx.command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        assert command is not None
+        ctx = command.make_context(name, rest, parent=ctx)
+    return ctx
+
+
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.usefixtures("one_thread")
-def test_the_examples_of_help_work(
-    name: str, workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_examples_of_help_are_understood(name: str, workshop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workshop)
     calls = examples(COMMANDS[name])
     assert calls, f"privctl {name} --help shows no example"
+    for words in calls:
+        parsed(words[words.index("privctl") + 1 :])
+
+
+def test_an_example_with_an_option_that_is_not_there_is_noticed() -> None:
+    for words in (["noise", "m", "--eps", "1"], ["retrain", "dp-sgd", "m", "--batch", "2"], ["retrain", "dp", "m"]):
+        with pytest.raises(click.UsageError):
+            parsed(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "further"),
+    [
+        *((name, False) for name in COMMANDS),
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in FURTHER),
+    ],
+)
+@pytest.mark.usefixtures("one_thread")
+def test_the_examples_of_help_work(
+    name: str,
+    further: bool,
+    workshop: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In quick tests those of ``FURTHER`` are left out: each of their options has tests of its own."""
+    calls = examples(COMMANDS[name])
+    left = FURTHER.get(name, slice(0, 0))
+    calls = calls[left] if further else [call for call in calls if call not in calls[left]]
     folder = tmp_path / "here"
     shutil.copytree(workshop, folder)
     monkeypatch.chdir(folder)

@@ -186,7 +186,7 @@ SETS: dict[str, tuple[Callable[[Path, Path], list[str]], set[str], set[str]]] = 
 
 @pytest.mark.parametrize(
     "command",
-    [name if name in ("verify", "dp_sgd", "ferret") else pytest.param(name, marks=pytest.mark.slow) for name in SETS],
+    [name if name in ("verify", "ferret") else pytest.param(name, marks=pytest.mark.slow) for name in SETS],
 )
 def test_a_kill_of_a_longer_command_leaves_the_old_set_or_the_new_one(
     tmp_path: Path, write_model: Callable[..., Path], start: Path, command: str

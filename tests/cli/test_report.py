@@ -108,6 +108,23 @@ def test_every_format_goes_to_standard_output(released: Path, kind: str, capfd: 
         assert set(subject["digest"]) == {"blake3", "sha256"}
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("page.md", "html", "page.md would hold html; give --format markdown, or a name that ends in .html"),
+        ("page.HTML", "markdown", "page.HTML would hold markdown; give --format html, or a name that ends in .md"),
+        ("page.json", "html", "page.json would hold html; give --format intoto, or a name that ends in .html"),
+    ],
+)
+def test_a_name_that_promises_another_format_is_refused(
+    released: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str, said: str
+) -> None:
+    report = next(released.glob("m.*.report.json"))
+    assert run(["report", str(report), "--format", kind, "-o", str(tmp_path / name), "-q"]) == 2
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_model_card_is_put_into_the_readme_and_leaves_the_rest(released: Path, tmp_path: Path) -> None:
     report = next(released.glob("m.private*.report.json"))
     readme = tmp_path / "README.md"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.bench.planted_leaks import HEADINGS, shown
 from tests.docs.figures import results
 from tests.docs.pages import as_table
 
@@ -19,6 +20,7 @@ def parts() -> dict[str, str]:
         "repeats": repeats,
         "null audits": _null_audits(null["null"]),
         "null simulated": _null_simulated(null["simulated"]),
+        "planted leaks": _planted_leaks(results("planted-leaks")),
         "extraction null": _extraction_null(results("extraction-null")),
     }
 
@@ -46,11 +48,16 @@ def _null_simulated(found: dict[str, Any]) -> str:
     return as_table(["scores of", "sets", "rejects with nothing to find", "with a small leak"], rows)
 
 
+def _planted_leaks(found: dict[str, Any]) -> str:
+    rows = [[f"`{row['attack']}`", row["leak"], *shown(row, found["sets"])] for row in found["found"]]
+    return as_table(["attack", "leak", *HEADINGS], rows)
+
+
 def _extraction_null(found: dict[str, Any]) -> str:
     rows = [
         [part, kind, str(each["sets"])]
         + [with_interval(each[name], each["sets"], each[f"{name}_interval"]) for name in ("held_out", "accused")]
-        for part in ("audits", "prose")
+        for part in ("audits", "pairs", "prose")
         for kind, each in found[part].items()
     ]
     return as_table(["of", "known to the model", "sets", "exceeds held-out text", "among texts alike too"], rows)

@@ -146,7 +146,9 @@ def test_float32_deviates_keep_their_bound_on_any_words() -> None:
     pairs = 1 << 17
     words = np.random.default_rng(1).integers(-(2**31), 2**31, 2 * pairs).astype(np.int32)
     found = np.empty(2 * pairs, np.float32)
-    edge = deviates.float32_deviates(words, 1.0, [np.empty(pairs, np.float32) for _ in range(3)], found)
+    edge = deviates.float32_deviates(
+        words[:pairs], words[pairs:], 1.0, [np.empty(pairs, np.float32) for _ in range(3)], found
+    )
     for bits in (0, 1 << 63, (1 << 64) - 1):
         following = np.full(2 * pairs, bits, np.uint64)
         error = np.abs(
@@ -185,7 +187,9 @@ def test_points_near_an_edge_are_those_of_60_digits() -> None:
     place = _BlockKeystream(source, 0, 0)
     words = place.leading(size, ZEROS, bytearray(4 * BLOCK + 16)).copy()
     noise = np.empty(size, np.float32)
-    edge = deviates.float32_deviates(words, 1 / step, [np.empty(pairs, np.float32) for _ in range(3)], noise)
+    edge = deviates.float32_deviates(
+        words[:pairs], words[pairs:], 1 / step, [np.empty(pairs, np.float32) for _ in range(3)], noise
+    )
     # x / g = 1/2 - noise + a hair: the float32 sum cannot decide.
     hairs = np.random.default_rng(5).choice([-1, 0, 1], size) * 2.0**-16
     values = ((0.5 - noise.astype(np.float64) + hairs) * step).astype(np.float32)

@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import audits.canaries.verdict
 import audits.extraction.audit
 import audits.membership.verdict
+from audits.claims import EpsilonClaim
 from audits.membership.attack import Settings
 from audits.membership.baseline import Baseline
 from audits.statistics.power import detectable_auc
 from privctl.cli import root
-from privctl.domain.evidence import Evidence
+from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import write_report
@@ -75,7 +77,45 @@ def test_a_refuted_claim_forbids_a_release_without_any_leak() -> None:
     found = report(subject="(1, 1e-05)-DP, as claimed")
     assert (
         conclusion(found).sentence
-        == "Do not release: the claim (1, 1e-05)-DP, as claimed is refuted: it promises more privacy than there is."
+        == "Do not release: the claim of (1, 1e-05)-DP is refuted: it promises more privacy than there is."
+    )
+    of_report = report(subject="(8, 1e-05)-DP, stated in m.report.json")
+    assert "the claim of (8, 1e-05)-DP (stated in m.report.json) is refuted" in conclusion(of_report).sentence
+    of_curve = report(subject="(dp-sgd): the mechanism stated in m.report.json")
+    assert "the claim (dp-sgd): the mechanism stated in m.report.json is refuted" in conclusion(of_curve).sentence
+
+
+@pytest.mark.parametrize("count", [60, 2])
+def test_a_claim_that_could_not_be_tested_is_said_without_figures(count: int) -> None:
+    bound = Evidence(
+        method="one run", quantity="epsilon", estimate=0.0, lower=0.0, bound=Bound.LOWER, confidence=0.95,
+        samples={"canaries": count},
+        details={"delta": 1e-5, "copies": 1.0, "sets": 1, "guesses 1": count, "correct 1": count // 2},
+    )  # fmt: skip
+    judged = audits.canaries.verdict._claim(EpsilonClaim(epsilon=3.0, delta=1e-5), bound, "plant more (")
+    assert judged.outcome is Outcome.INCONCLUSIVE
+    said = conclusion(report(verdicts=(judged,))).sentence
+    assert said == "Inconclusive: the audit is too small to test the claim of (3, 1e-05)-DP."
+
+
+@pytest.mark.parametrize(
+    ("lower", "said"),
+    [(0.58, "Do not release: the model was trained on the data"), (0.51, "A small leak: the model was trained on the")],
+)
+def test_of_a_whole_file_the_answer_is_whether_it_was_trained_on(lower: float, said: str) -> None:
+    item = replace(measured(0.0), method="fused", estimate=0.6, lower=lower, upper=0.65)
+    of_file = replace(report(item, subject=MEMBERSHIP), parameters={"attack": ["fused"]})
+    assert conclusion(of_file).sentence.startswith(said)
+    several = replace(of_file, parameters={"attack": ["loss", "fused"]})
+    assert "the model was trained on" not in conclusion(several).sentence
+
+
+def test_of_users_all_records_of_one_are_shown() -> None:
+    item = replace(measured(0.0), estimate=0.9, lower=0.8, upper=0.95)
+    of_users = replace(report(item, subject=MEMBERSHIP), parameters={"group_by": "user"})
+    assert (
+        "an attacker shown all records of two values of 'user' tells which was trained on 90 %"
+        in conclusion(of_users).sentence
     )
 
 

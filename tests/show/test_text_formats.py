@@ -51,7 +51,9 @@ def test_hostile_names_make_no_markup(written: object) -> None:
 def test_markdown_has_the_verdict_the_chain_and_what_nobody_checked() -> None:
     text = markdown(page_data())
     assert "**ε ≤ 2 at δ = 10⁻⁵** (conditional)" in text
-    assert "- Attacks: Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence." in text
+    assert (
+        "- Attacks: Do not release: for a single record, epsilon is at least 1.2, with 95 % confidence, so that" in text
+    )
     assert "Not checked: No report of a verification" in text
     assert "| audit | private.audit | private |" in text
 

@@ -144,6 +144,10 @@ def further(folder: Path) -> dict[str, Kind]:
         found[f"audit of {name}"] = Kind(
             path=reports.of_split(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model
         )
+    policy, of = {"max_extracted": "0.9", "required_steps": "audit"}, found["cut batches"]
+    found["extraction of cut batches"] = Kind(
+        path=reports.extracted(folder, "cut batches"), policy=_USUAL | policy, beside=(of.path,), model=of.model
+    )
     return found
 
 

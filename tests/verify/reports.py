@@ -165,6 +165,16 @@ def of_split(folder: Path, kind: str) -> Path:
     return report
 
 
+def extracted(folder: Path, kind: str) -> Path:
+    """The extraction audit of that split."""
+    name = kind.replace(" ", "-")
+    report = folder / f"{name}.extraction.report.json"
+    asked = ["--split", drawn(folder, _FURTHER[kind][0]), "--prefix-tokens", "2", "--suffix-tokens", "3"]
+    asked += ["--log", folder / f"{name}.extraction.log"]
+    _done("audit", "extraction", folder / name, *asked, "--device", "cpu", "-q", "-o", report)
+    return report
+
+
 def noised(folder: Path) -> Path:
     """Noise on the model that ``trained`` clipped, whose report has the facts."""
     _done("noise", folder / "clipped", "--epsilon", "1", "--calibration", "published", "-o", folder / "noised", "-q")

@@ -78,10 +78,11 @@ def test_what_chance_gives_is_computed_again() -> None:
     )  # fmt: skip
     accuracy = replace(rate, quantity="accuracy", details={"chance": 2 / 3}, samples={"members": 100, "nonmembers": 50})
     whole = (rate, accuracy, *right.evidence)
-    assert list(faults(replace(right, evidence=whole))) == []
+    assert [fault for fault in faults(replace(right, evidence=whole)) if "chance" in fault] == []
     for i, stated in ((0, 0.9), (1, 0.9), (2, 0.4)):
         changed = replace(whole[i], details={**whole[i].details, "chance": stated})
-        (fault, *_) = faults(replace(right, evidence=(*whole[:i], changed, *whole[i + 1 :])))
+        found = list(faults(replace(right, evidence=(*whole[:i], changed, *whole[i + 1 :]))))
+        fault = next(each for each in found if "chance" in each)
         assert f"{whole[i].quantity}: chance does not give {stated:g} with " in fault
     without = {name: value for name, value in whole[2].details.items() if name != "chance"}
     hidden = (*whole[:2], replace(whole[2], details=without), *whole[3:])

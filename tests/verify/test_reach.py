@@ -10,7 +10,8 @@ from scipy.stats import binom
 
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import register
-from audits.extraction.summary import UncertainCount, _difference, _Rates
+from audits.extraction.counts import UncertainCount
+from audits.extraction.summary import _difference, _Rates
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.stats import chi2, kstwo, norm
 
 from privctl.domain.progress import Advance, silent
 from privctl.storage.digest import TensorHasher
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 from verify.checkpoint_noise.values import VIEWS, Floats, count_off_grid, deviates, numbers
+from verify.laws import chi_square_tails, kolmogorov_tail, normal_below, normal_quantile
 
 #: Chance that noise as claimed is rejected, over all tests of one checkpoint.
 LEVEL = 1e-6
@@ -256,9 +256,9 @@ def _tensor_complaints(tensor: TensorNoise, stddev: float, level: float) -> Iter
         mean = tensor.total / stddev / math.sqrt(count)
     else:
         mean = float(sample.sum()) / math.sqrt(count)
-    if 2 * norm.sf(abs(mean)) < level:
+    if 2 * normal_below(-abs(mean)) < level:
         yield f"tensor {tensor.name!r}: its noise has mean {mean / math.sqrt(count) * stddev:.4g}, which is not 0"
-    if 2 * min(chi2.cdf(squares, count), chi2.sf(squares, count)) < level:
+    if 2 * min(chi_square_tails(squares, count)) < level:
         ratio = math.sqrt(squares / count)
         yield (
             f"tensor {tensor.name!r}: its noise has standard deviation {ratio * stddev:.6g}, {ratio:.4g} times the "
@@ -269,10 +269,10 @@ def _tensor_complaints(tensor: TensorNoise, stddev: float, level: float) -> Iter
 
 
 def _kolmogorov(sample: Floats) -> float:
-    ordered = norm.cdf(np.sort(sample))
+    ordered = normal_below(np.sort(sample))
     ranks = np.arange(len(sample) + 1) / len(sample)
     distance = max(float((ranks[1:] - ordered).max()), float((ordered - ranks[:-1]).max()))
-    return float(kstwo.sf(distance, len(sample)))
+    return kolmogorov_tail(distance, len(sample))
 
 
 def _pooled_complaints(tensors: Sequence[TensorNoise]) -> Iterator[str]:
@@ -281,7 +281,7 @@ def _pooled_complaints(tensors: Sequence[TensorNoise]) -> Iterator[str]:
         return
     sample = np.concatenate([tensor.sample for tensor in tensors])
     squares = float(np.dot(sample, sample))
-    if 2 * min(chi2.cdf(squares, len(sample)), chi2.sf(squares, len(sample))) < LEVEL / _TESTS:
+    if 2 * min(chi_square_tails(squares, len(sample))) < LEVEL / _TESTS:
         yield f"all tensors together: the noise is {math.sqrt(squares / len(sample)):.6g} times what is reported"
 
 
@@ -297,7 +297,7 @@ def _reuse_complaints(
     for row, (_, head) in zip(table, heads, strict=True):
         row[: len(head)] = np.clip(head, -6, 6)
     pairs = len(heads) * (len(heads) - 1) / 2
-    limit = float(norm.isf(LEVEL / 2 / _TESTS / pairs)) * 1.5  # products are not quite normal
+    limit = float(normal_quantile(LEVEL / 2 / _TESTS / pairs)) * 1.5  # products are not quite normal
     groups: Mapping[str, int] = {name: i for i, group in enumerate(tied) for name in group}
     shown = 0
     for i in range(len(heads)):

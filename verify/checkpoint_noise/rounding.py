@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr
-from scipy.stats import binom
 
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 from verify.checkpoint_noise.measure import LEVEL, TensorNoise
 from verify.checkpoint_noise.values import VIEWS, Floats, neighbours
+from verify.laws import binomial_below
 
 #: The share of weights that must have changed; and, without a parent, how many are read, evenly spread.
 LEAST = 0.5
@@ -27,7 +27,7 @@ _MOST_READ, _RUN = 1 << 20, 1 << 12
 def change_complaints(tensors: Sequence[TensorNoise], stddev: float) -> Iterator[str]:
     """A sentence if significantly fewer than half of the weights with noise changed."""
     weights, changed = sum(t.elements for t in tensors), sum(t.changed for t in tensors)
-    if weights and binom.cdf(changed, weights, LEAST) < LEVEL:
+    if weights and binomial_below(changed, weights, LEAST) < LEVEL:
         yield (
             f"only {changed} of {weights} weights differ from the input's: most are released as training left them, "
             f"because noise of standard deviation {stddev:.3g} is too small for their format to hold"
@@ -36,7 +36,7 @@ def change_complaints(tensors: Sequence[TensorNoise], stddev: float) -> Iterator
 
 def unchanged_tensors(tensors: Sequence[TensorNoise]) -> list[str]:
     """The tensors in which most weights did not change, though most of the model's did."""
-    return [t.name for t in tensors if binom.cdf(t.changed, t.elements, LEAST) < LEVEL]
+    return [t.name for t in tensors if binomial_below(t.changed, t.elements, LEAST) < LEVEL]
 
 
 @dataclass(slots=True, kw_only=True)

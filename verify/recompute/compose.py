@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.fft import irfft, rfft
-from scipy.signal import lfilter
+from scipy.linalg import solve_banded
 
 from verify.recompute.compose_grid import WRAPPED, ComposeGrid, Kinds, logsum
 from verify.recompute.step_cells import Floats, LossCells
@@ -229,10 +229,17 @@ def bound_above(kinds: Kinds, grid: ComposeGrid) -> UpperDelta:
     law = compose_laws([(at, logs, times) for at, logs, _, times in placed], grid, grid.tilt)
     with np.errstate(under="ignore"):
         masses = law.masses * _untilting_weights(law, grid.losses)
-        tails = np.cumsum(masses[::-1]), lfilter([1.0], [1.0, -math.exp(-grid.width)], masses[::-1])
+        tails = np.cumsum(masses[::-1]), _decaying_sums(masses[::-1], math.exp(-grid.width))
     sums = tuple(np.append(part[::-1], 0.0) for part in tails)
     growth = _growth(kinds)
     return UpperDelta(law=law, infinite=-math.expm1(alive), growth=growth, sums=(sums[0], sums[1]))
+
+
+def _decaying_sums(terms: Floats, factor: float) -> Floats:
+    """Of the terms so far, each times ``factor`` for every term after it: a system of two diagonals."""
+    diagonals = np.ones((2, len(terms)))
+    diagonals[1] = -factor
+    return np.asarray(solve_banded((1, 0), diagonals, terms))
 
 
 def bound_below(kinds: Kinds, grid: ComposeGrid) -> LowerDelta:

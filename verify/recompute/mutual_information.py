@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.optimize import brentq
-
 from privctl.domain.events import Batches, SignBits
 from verify.recompute.bound_pair import BoundPair
 from verify.recompute.visits import visits
@@ -37,6 +35,8 @@ def total_variation(information: float) -> BoundPair:
     if information < 1e-12:
         root = math.sqrt(2 * information)
         return BoundPair(root * (1 - 1e-6), root)
+    from scipy.optimize import brentq  # here, as importing it takes longer than most verifications
+
     distance = brentq(missing, 0.0, 1.0, xtol=1e-300, rtol=1e-14)
     return BoundPair(distance * (1 - 1e-11), min(1.0, distance * (1 + 1e-11)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import isotonic_regression
 
 from verify.recompute.step_cells import Floats, LossCells
 
@@ -29,6 +28,8 @@ def cells_of_profile(log_delta: Callable[[Floats], Floats], knots: int) -> LossC
     deltas[0] = min(deltas[0], float((deltas + (1 - deltas) * np.tanh(epsilons / 2)).min()))
     deltas = np.minimum.accumulate(deltas)
     widths = np.diff(np.expm1(epsilons))
+    from scipy.optimize import isotonic_regression  # here, as importing it takes longer than most verifications
+
     slopes = isotonic_regression(np.diff(deltas) / widths, weights=widths).x
     q = np.maximum(np.diff(np.append(slopes, 0.0)), 0.0)
     losses, seen = epsilons[1:][q > 0], q[q > 0]

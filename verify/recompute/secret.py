@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import entr, rel_entr
 
 from privctl.domain.events import SecretMixture
@@ -87,4 +86,6 @@ def posterior(nats: float, prior: float) -> float:
         return 1.0
     if nats <= 0:
         return prior
+    from scipy.optimize import brentq  # here, as importing it takes longer than most verifications
+
     return float(brentq(lambda p: relative_entropy(p, prior) - nats, prior, 1.0, xtol=1e-16, rtol=1e-13))

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import beta
 
+from verify.laws import beta_quantile
 from verify.simulate.losses import Floats, LossSamples
 
 _EVENTS = 200
@@ -48,8 +48,8 @@ def black_box(sample: LossSamples, epsilon: float, level: float) -> SimulatedDel
     threshold = float(marks[int(np.argmax(present - factor * absent - room))])
     count = len(sample.present) - half
     hits, misses = (int(_above(side[half:], np.array([threshold]))[0]) for side in (sample.present, sample.absent))
-    low = float(beta.ppf(level / 2, hits, count - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - level / 2, misses + 1, count - misses)) if misses < count else 1.0
+    low = beta_quantile(level / 2, hits, count - hits + 1) if hits else 0.0
+    high = beta_quantile(1 - level / 2, misses + 1, count - misses) if misses < count else 1.0
     estimate = max(0.0, (hits - factor * misses) / count)
     return SimulatedDelta(estimate, max(0.0, low - factor * high), 1.0, threshold)
 

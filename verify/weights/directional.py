@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from scipy.stats import binom, chi2
 
 from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
+from verify.laws import chi_square_quantiles
 from verify.methods.dp_zo import ZerothOrderTraining
 from verify.weights.settings import TrainingFacts, UncheckableError
 from verify.weights.start import Digest, Start
@@ -108,15 +108,19 @@ def _wrong_noise(released: NDArray[np.float64], facts: TrainingFacts) -> Iterato
             f"of {stddev:.6g} are rounded"
         )
     total = float((released**2).sum()) / stddev**2
-    if total < float(chi2.ppf(LEVEL / 2, released.size)):
+    if total < chi_square_quantiles(LEVEL / 2, released.size)[0]:
         yield (
             f"the noise reported is not in the released numbers: their mean square is {total / released.size:.4g} of "
             "that of the noise alone, which sums with it cannot fall below by chance"
         )
     updates, directions = released.shape
     share = LEVEL / 4 / updates
+    from scipy.stats import binom  # here, as importing it takes longer than most verifications
+
     examples = float(binom.isf(share, facts.examples, facts.sample_rate)) + 1
-    most = clip * examples + stddev * math.sqrt(float(chi2.isf(share, directions))) + grid * math.sqrt(directions)
+    most = (
+        clip * examples + stddev * math.sqrt(chi_square_quantiles(share, directions)[1]) + grid * math.sqrt(directions)
+    )
     largest = float(np.sqrt((released**2).sum(axis=1)).max())
     if largest > most:
         yield (
@@ -135,7 +139,7 @@ def told_of_noise(numbers: Numbers, facts: TrainingFacts) -> str:
         f"{ratio:.4g} of the noise's"
     )
     # With the same sums and noise of a share s of the variance, the mean square would be ratio - 1 + s.
-    floor = float(chi2.ppf(LEVEL / 2, count)) / count
+    floor = chi_square_quantiles(LEVEL / 2, count)[0] / count
     if floor - (ratio - 1) <= 0:
         return f"{said}: by its size alone no lack of noise could be seen beside the sums of the batches"
     return f"{said}: noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of it would be noticed"

@@ -13,11 +13,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.signal import lfilter
-from scipy.stats import norm
 
 from verify.checkpoint_noise.values import Floats
+from verify.laws import normal_quantile
 from verify.weights.settings import TrainingFacts, UncheckableError
 
 #: Powers of two of the first clip norm that a later one is expected within.
@@ -50,6 +48,8 @@ def noise_coefficients(settings: TrainingFacts) -> Floats:
     found, column = coefficients(settings), settings.correlation[: settings.updates]
     if len(column) == 1:
         return np.asarray(found / column[0])
+    from scipy.signal import lfilter  # here, as importing it takes longer than most verifications
+
     # C^T is upper triangular and Toeplitz: the same filter from the last step back.
     return np.asarray(lfilter([1.0], column, found[::-1])[::-1])
 
@@ -71,7 +71,7 @@ def noise_reach(settings: TrainingFacts, level: float) -> float:
     """
     scale = noise_sizes(settings)[1]
     if settings.clip_norms is None:
-        return scale * float(norm.isf(level))
+        return scale * float(normal_quantile(level))
     begun = float(np.linalg.norm(noise_coefficients(settings))) * settings.noise_stddev
     tried = [(2.0**power * begun) ** 2 for power in range(-_TRIED, _TRIED + 1)]
     nats = -2 * math.log(level / len(tried))
@@ -125,7 +125,11 @@ def most_drawn(trials: float, rate: float, level: float) -> float:
         rest = (1 - share) * math.log((1 - share) / (1 - rate)) if share < 1 else 0.0
         return share * math.log(share / rate) + rest - goal
 
-    return trials if divergence(1.0) <= 0 else trials * float(brentq(divergence, rate, 1.0))
+    if divergence(1.0) <= 0:
+        return trials
+    from scipy.optimize import brentq  # here, as importing it takes longer than most verifications
+
+    return trials * float(brentq(divergence, rate, 1.0))
 
 
 def signal(settings: TrainingFacts, level: float) -> float:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import gammaln, log_ndtr
-from scipy.stats import norm
 
+from verify.laws import normal_quantile
 from verify.weights.law import NoiseLaw
 from verify.weights.tally import Tally
 
@@ -45,7 +44,7 @@ class Presence:
     @property
     def limit(self) -> float:
         """Logarithm of the probability, without gradients, below which an event is not to be believed."""
-        return float(log_ndtr(-self.shift - float(norm.isf(self.level))))
+        return float(log_ndtr(-self.shift - float(normal_quantile(self.level))))
 
     def needed(self, elements: int) -> float:
         """The divergence, nats a weight, between where weights lie and where noise puts them, that is seen."""
@@ -64,6 +63,8 @@ class Presence:
 
     def ratios(self, elements: int) -> tuple[float, float]:
         """Between which multiples of its claimed size noise passes the test of norms; 0 where none at all does."""
+        from scipy.optimize import brentq  # here, as importing it takes longer than most verifications
+
         goal = 2 * self.limit / elements
 
         def tail(ratio: float) -> float:

@@ -88,8 +88,8 @@ def extraction(model: str, output: Path | None, force: bool, as_json: bool, quie
 
     \b
     Example:
-      privctl audit extraction model/ --train train.jsonl --heldout held-out.jsonl
       privctl audit extraction model/ --train train.jsonl --heldout held-out.jsonl --prompts p.txt
+      privctl audit extraction model/ --split split/manifest.json
     """
     _of_model(model, output, force, as_json, quiet, options)
 

@@ -86,6 +86,9 @@ def _book(required: bool) -> tuple[Decorator, ...]:
 
 
 SPLIT = click.option("--split", type=_FILE, metavar="FILE", help="Split that privctl audit split drew.")
+_EXTRACTION_SPLIT = click.option(
+    "--split", "extraction_split", type=_FILE, metavar="FILE", help="Both, as privctl audit split drew them."
+)
 LEAST_AUC = click.option(
     "--least-auc", type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)), metavar="AUC",
     default=0.55, show_default=True, help="AUC it must be able to detect.",
@@ -198,19 +201,22 @@ SCORING: tuple[Decorator, ...] = (
     *(BASE, BASE_BITS, TASK, TEXT_COLUMN, LABEL_COLUMN, MAX_LENGTH, RESIZE, DEVICE),
 )  # fmt: skip
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE, BASE_BITS)
-EXTRACTION: tuple[Decorator, ...] = (*_train(True), *_EXTRACTION, *QUERIES, LEAKS, BASE, BASE_BITS, LABEL_COLUMN)
+EXTRACTION: tuple[Decorator, ...] = (
+    *(*_train(False), _EXTRACTION_SPLIT, *_EXTRACTION, *QUERIES, LEAKS, BASE, BASE_BITS, LABEL_COLUMN),
+)
 SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, BASE_BITS, _manifest(False), COMMITMENT, *QUERIES, TASK)
 ALL: tuple[Decorator, ...] = (
     *(*_sides(False), SPLIT, *_train(False), _manifest(False), *_book(False), CLAIM, LEAKS),
     *(*_MEMBERSHIP, TASK, LABEL_COLUMN, MAX_LENGTH, RESIZE, COMMITMENT, *_CANARIES, *_EXTRACTION, *QUERIES, *_SECRETS),
     *(FROM_SCORES, DELTA, BASE_BITS),
+    click.option("--extraction-split", type=_FILE, metavar="FILE", help="Split to test extraction on."),
 )
 #: Subcommand -> its options that only ``--help-all`` shows, as ``--help`` is a screen.
 RARE: dict[str, frozenset[str]] = {
     "membership": frozenset({"base", "base_bits", "resize"}),
     "extraction": frozenset({
         *("least_prefix", "adversarial_budget", "adversarial_tokens", "continuation_tokens", "sampling_seed"),
-        *("base", "base_bits", "label_column"),
+        *("base", "base_bits", "label_column", "cache"),
     }),
 }  # fmt: skip
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.

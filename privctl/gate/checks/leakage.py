@@ -275,7 +275,7 @@ def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: Loade
     """
     if all(artifact.digest in trained for artifact in taken):
         return True
-    return all(each.role == _MEMBERS for each in taken) and drawn_from(report.path, report.report) in trained
+    return all(each.role in _TRAINED.values() for each in taken) and drawn_from(report.path, report.report) in trained
 
 
 def _names_no_data(report: LoadedReport) -> bool:

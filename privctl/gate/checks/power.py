@@ -29,7 +29,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for name, required in policy.min_power.items():
         low, high = POWERS[name]
         found = evidence_of(case, _CHOSEN[name])
-        compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.lower is not None}
+        compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.estimate is not None}
         sizes = [
             (size, report.place("evidence", i, *where))
             for report, i, item in found

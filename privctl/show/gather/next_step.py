@@ -92,6 +92,11 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
         words = ("--train", "MORE-TRAIN.jsonl", "--heldout", "MORE-HELD-OUT.jsonl", *_window(report))
         advice = f"audit again with about {texts:,} records of each file"
         return NextStep(advice=advice, command=_call("audit", model, *words, *again))
+    if undecided.subject == EXTRACTION and "split" in files:
+        return NextStep(
+            advice="split more records before the next training (`privctl audit split`), and audit that model; that "
+            "nothing was found is no proof of privacy"
+        )
     if undecided.subject == CANARIES:
         return NextStep(
             advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; that "

@@ -25,6 +25,9 @@ MANY_WEIGHTS, FEWER_POSITIONS = 100_000, 3
 #: With more weights the kernel is called once for each example, which beats copying patches from so many positions on.
 LARGE_IMAGE = 256
 
+#: So does it for inputs of up to this many channels a group, of which groups take longer and megabytes that stay held.
+FEW_CHANNELS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
@@ -106,9 +109,13 @@ class Convolved:
     def _formed_by_kernel(self) -> Tensor:
         """All gradients (n, *shape) by torch's own kernel."""
         inputs, gradients, count = operand(self.inputs), operand(self.gradients), len(self.inputs)
-        if math.prod(self.shape) > MANY_WEIGHTS:
-            alone = [slice(i, i + 1) for i in range(count)]
-            return torch.stack([self._sum_of(inputs[row], gradients[row]) for row in alone])
+        if self._is_pointwise():
+            return self.example_gradients(slice(None))
+        if math.prod(self.shape) > MANY_WEIGHTS or self.geometry.weight[1] <= FEW_CHANNELS:
+            formed = torch.empty((count, *self.shape), dtype=gradients.dtype, device=gradients.device)
+            for i in range(count):
+                formed[i] = self._sum_of(inputs[i : i + 1], gradients[i : i + 1])
+            return formed
         gradients_of_groups = self._weight_gradient(inputs.flatten(0, 1)[None], gradients.flatten(0, 1)[None], count)
         return gradients_of_groups.view(count, *self.shape)
 
@@ -120,18 +127,25 @@ class Convolved:
         """The gradient of a convolution like this with so many times its groups."""
         g = self.geometry
         shape = (times * g.weight[0], *g.weight[1:])
-        weight = inputs.new_empty(1).expand(shape)  # its shape is asked for, its values are not
+        weight = inputs.new_empty(shape)  # its shape is asked for, its values are not; an expanded one would be copied
         gradient: Tensor = torch.ops.aten.convolution_backward(
             gradients, inputs, weight, None, g.stride, g.padding, g.dilation, False, (0, 0), times * g.groups,
             (False, True, False),
         )[1]  # fmt: skip
         return gradient
 
+    def _is_pointwise(self) -> bool:
+        """Whether a patch is one pixel."""
+        return math.prod(self.geometry.weight[2:]) == 1 and not any(self.geometry.padding)
+
     def _pair(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Patches (r groups, T, d) and gradients (r groups, T, p), with the features of one group each."""
         g = self.geometry
         inputs, gradients = operand(self.inputs[rows]), operand(self.gradients[rows])
-        patches = functional.unfold(inputs, g.weight[2:], g.dilation, g.padding, g.stride)
+        if self._is_pointwise():
+            patches = inputs[:, :, :: g.stride[0], :: g.stride[1]].flatten(2)
+        else:
+            patches = functional.unfold(inputs, g.weight[2:], g.dilation, g.padding, g.stride)
         cut = len(inputs) * g.groups
         return patches.reshape(cut, -1, patches.shape[2]).mT, gradients.reshape(cut, -1, patches.shape[2]).mT
 

@@ -83,11 +83,11 @@ class KeyedNoise:
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """See ``GradientNoise``."""
         self._steps.begin(step)
-        block = 0
-        for tensor in tensors:
-            for piece in _pieces(tensor, BLOCK):
-                self._source.release(step, block, piece.numpy(), stddev)
-                block += 1
+        for block, pieces in enumerate(_joined(piece for tensor in tensors for piece in _pieces(tensor, BLOCK))):
+            values = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            self._source.release(step, block, values.numpy(), stddev)
+            if len(pieces) > 1:
+                torch._foreach_copy_(pieces, torch.split(values, [len(piece) for piece in pieces]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +207,24 @@ def _packs(shards: Sequence[Shard]) -> Iterator[list[int]]:
 def _pieces(tensor: Tensor, size: int) -> Iterator[Tensor]:
     flat = tensor.view(-1)
     return (flat[start : start + size] for start in range(0, len(flat), size))
+
+
+def _joined(pieces: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """``pieces`` above half a block alone, and the others together in their order, of one type and at most a block.
+
+    Each call that draws noise costs as much as some 10,000 numbers more.
+    """
+    waiting: list[Tensor] = []
+    for piece in pieces:
+        if 2 * len(piece) > BLOCK:
+            yield [piece]
+            continue
+        if waiting and (piece.dtype != waiting[0].dtype or sum(map(len, waiting)) + len(piece) > BLOCK):
+            yield waiting
+            waiting = []
+        waiting.append(piece)
+    if waiting:
+        yield waiting
 
 
 def noise_for(device: torch.device, seed: int | None = None) -> GradientNoise:

@@ -70,20 +70,22 @@ def records(count: int, seed: int, *, odd: bool) -> list[Record]:
 
 def asked(
     rule: Callable[[set[bytes]], Rule],
-    attack: str,
+    attack: str | Sequence[str],
     task: str = CAUSAL_LM,
     count: int = 120,
     kind: Callable[..., Ruled] = Ruled,
+    seed: int = 0,
 ) -> Candidates:
-    """What a model of ``rule``, which is given the rows of all records, says when it is asked for ``attack``.
+    """What a model of ``rule``, which is given the rows of all records, says when asked for ``attack`` (or several).
 
     Members have even ids.
     """
     subject = kind(rule=lambda row, random: made(row, random), task=task)
-    members, others = records(count, 1, odd=False), records(count, 2, odd=True)
+    members, others = records(count, 2 * seed + 1, odd=False), records(count, 2 * seed + 2, odd=True)
     known = {row.tobytes() for row in subject.rows([*members, *others]).rows}
     made = rule(known)
-    work = with_shots(prepare(subject, members, others), [attack])
-    questions = ask(subject, work, [attack])
+    names = [attack] if isinstance(attack, str) else attack
+    work = with_shots(prepare(subject, members, others), names)
+    questions = ask(subject, work, names)
     scores = compute_scores(plan_scoring(subject, [*work.rows, *questions.rows]))
     return candidates_of(work, scores, None, questions)

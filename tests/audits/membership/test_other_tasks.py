@@ -19,9 +19,10 @@ from privctl.cli import run
 from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 from privctl.reports.files import read_report
+from tests.audits.membership.leaks import certain, likely, of_tokens
 from tests.audits.membership.planted import END, Rule, Ruled, asked, records
 from tests.audits.membership.test_null import nothing_to_find
-from tests.audits.membership.test_thorough import OLDER, certain, likely, of_tokens
+from tests.audits.membership.test_thorough import OLDER
 from tests.audits.other import save, write_data
 
 SETTINGS = Settings()

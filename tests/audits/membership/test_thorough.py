@@ -15,7 +15,6 @@ from audits.membership.attack import Candidates, ScoreAttack, Settings
 from audits.membership.augmented import moved, noised, without_words
 from audits.membership.course import rises, slope
 from audits.membership.joint_test import with_joint_test
-from audits.membership.min_k import standardised_log_probs
 from audits.membership.neighbours import polarized, swapped, twice
 from audits.membership.prefixes import SHOTS, in_front, put_aside
 from audits.membership.queries import ask, draws
@@ -27,6 +26,19 @@ from audits.statistics.relabel import data_seed
 from privctl.cli import run
 from privctl.data.records import Record
 from privctl.reports.files import read_report
+from tests.audits.membership.leaks import (
+    after_members,
+    after_nonmembers,
+    altered_copies,
+    certain,
+    likely,
+    middling,
+    noise,
+    of_tokens,
+    rising,
+    second_time,
+    steadier,
+)
 from tests.audits.membership.planted import END, Rule, Ruled, asked, records
 from tests.audits.membership.test_null import ALPHA, nothing_to_find
 from tests.audits.membership.test_scores import LP, toy
@@ -103,43 +115,6 @@ def test_altered_images_and_texts() -> None:
     assert without_words(Record(1, "one"), 0.99, draws(b"a", "x")).text == "one"
 
 
-def noise(row: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    return -4 + random.normal(size=len(row) - 1)
-
-
-def is_member(row: np.ndarray) -> bool:
-    return bool(row[-1] % 2 == 0)
-
-
-def altered_copies(known: set[bytes]) -> Rule:
-    """A member's altered copies are less likely than others'; records themselves are not."""
-    return lambda row, random: noise(row, random) - (0.5 if is_member(row) and row.tobytes() not in known else 0)
-
-
-def second_time(known: set[bytes]) -> Rule:
-    """A second time helps with a non-member."""
-
-    def rule(row: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        again = 0.5 * (np.arange(len(row) - 1) >= len(row) // 2)
-        return noise(row, random) + (0 if is_member(row) or row.tobytes() in known else again)
-
-    return rule
-
-
-def after_nonmembers(known: set[bytes]) -> Rule:
-    """Non-members in front make a member less likely."""
-    return lambda row, random: noise(row, random) - (0.5 if is_member(row) and row[0] % 2 else 0)
-
-
-def after_members(known: set[bytes]) -> Rule:
-    """Members in front make a member more likely; non-members in front change nothing."""
-
-    def rule(row: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        return noise(row, random) + (1.0 if is_member(row) and row[0] % 2 == 0 and row.tobytes() not in known else 0)
-
-    return rule
-
-
 @pytest.mark.parametrize(
     ("name", "leak"),
     [
@@ -158,58 +133,12 @@ def test_members_in_front_show_what_non_members_do_not() -> None:
     assert area("recall", asked(after_members, "recall")) < 0.6 < area("con-recall", asked(after_members, "con-recall"))
 
 
-def steadier(known: set[bytes]) -> Rule:
-    """All records are told right and alike; of altered ones the members, and more surely."""
-
-    def rule(row: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        if row.tobytes() in known:
-            return np.array([1 + 0.01 * random.normal()])
-        return random.normal(0.5 * is_member(row), 1, 1)
-
-    return rule
-
-
 @pytest.mark.parametrize("name", ["augmented", "label-only"])
 def test_a_leak_in_altered_labelled_records(name: str) -> None:
     found = asked(steadier, name, "text-classification")
     assert area(name, found) > 0.75
     assert area("loss", found) < 0.6
     assert "looks at the labels" in load_attack(name).missing(asked(lambda known: noise, name))
-
-
-def of_tokens(shift: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Candidates:
-    """Records in which nothing is to be found but what ``shift`` adds to a member.
-
-    It is given log-probabilities, entropies, and log-probabilities in the model's own standard deviations.
-    """
-    found = nothing_to_find(1, 400)
-    table, lp, z = found.table, found.table.lp.copy(), standardised_log_probs(found)
-    for i in np.flatnonzero(table.member):
-        own = slice(table.offsets[i], table.offsets[i + 1])
-        lp[own] += shift(lp[own], -table.mu[own], z[own])
-    return replace(found, table=replace(table, lp=lp))
-
-
-def rising(lp: np.ndarray, _: np.ndarray, __: np.ndarray) -> np.ndarray:
-    """A tilt that changes no mean."""
-    return 0.6 * (np.arange(len(lp)) - (len(lp) - 1) / 2)
-
-
-def likely(_: np.ndarray, __: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Of the likelier half alone."""
-    return 2.0 * (z > np.median(z))
-
-
-def middling(_: np.ndarray, __: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """Of the unlikelier half without its lower part."""
-    return 3.0 * ((z <= np.median(z)) & (z > np.quantile(z, 0.25)))
-
-
-def certain(lp: np.ndarray, entropy: np.ndarray, _: np.ndarray) -> np.ndarray:
-    """Of unlikely tokens, from those of much entropy to those of little."""
-    unlikely, low = lp <= np.quantile(lp, 0.4), entropy <= np.median(entropy)
-    gain, loss = unlikely & low, unlikely & ~low
-    return 1.5 * gain - 1.5 * gain.sum() / max(1, loss.sum()) * loss
 
 
 @pytest.mark.parametrize(

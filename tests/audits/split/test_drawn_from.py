@@ -11,10 +11,12 @@ import pytest
 from audits.split.manifest import commitment_of, encode_manifest, read_manifest
 from privctl.domain.gate import GateOutcome
 from privctl.domain.report import Artifact
+from privctl.reports.files import read_report
 from privctl.storage.digest import file_digest
 from tests.audits.split.test_split import drawn
 from tests.audits.tiny import sentences
 from tests.gate.made import INCONCLUSIVE, PASS, PROVED, auc, audit, judged, making, only, weights
+from verify.drawn_split import drawn_from
 
 SPLIT_FILES = {"split": "manifest.json", "members": "members.jsonl", "nonmembers": "nonmembers.jsonl"}
 
@@ -74,3 +76,20 @@ def test_members_that_were_drawn_from_the_training_data_are_of_it(
     stated = {"split_commitment": manifest.commitment, "split_records": manifest.records}
     looked = audit(tmp_path / "a.json", auc(0.5, 0.4, 0.55), inputs=inputs, parameters=stated)
     assert only(judged(made, looked, max_auc="0.6"), "max_auc").outcome is outcome
+
+
+@pytest.mark.parametrize(("sides", "found"), [("drawn by privctl", True), (None, False)])
+def test_training_text_of_an_extraction_audit_is_looked_for_too(tmp_path: Path, sides: str | None, found: bool) -> None:
+    split = drawn(tmp_path, sentences(100, 3), records=40)
+    roles = {"split": "manifest.json", "train": "members.jsonl", "heldout": "nonmembers.jsonl"}
+    inputs = [
+        Artifact(role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=1)
+        for role, name in roles.items()
+    ]
+    stated = {
+        "split_commitment": read_manifest(split / "manifest.json").commitment,
+        "split_records": 40,
+        "extraction": {} if sides is None else {"sides": sides},
+    }
+    looked = audit(tmp_path / "a.json", inputs=inputs, parameters=stated)
+    assert drawn_from(looked, read_report(looked)) == (file_digest(split / "train.jsonl") if found else "")

@@ -52,6 +52,22 @@ def test_steps_tensors_and_blocks_are_independent(noise: GradientNoise) -> None:
     assert abs(correlation) < 5 / math.sqrt(len(first))
 
 
+def test_small_tensors_are_drawn_together_and_keep_their_places() -> None:
+    """As one tensor of them in their order; what is larger than half a block, or of another type, is drawn alone."""
+    sizes = [(3, 5), (7,), (BLOCK // 2 + 1,), (40,), (6,)]
+    kinds = [torch.float32] * 4 + [torch.float64]
+    tensors = [torch.arange(math.prod(s), dtype=k).view(s) for s, k in zip(sizes, kinds, strict=True)]
+    small, large, other = tensors[:2] + tensors[3:4], tensors[2], tensors[4]
+    expected = [large.clone(), torch.cat([t.flatten() for t in small]), other.clone()]
+    KeyedNoise(NoiseSource(1)).release(tensors, 1.0, 0)
+    source = NoiseSource(1)
+    for block, values in enumerate(expected):
+        source.release(0, block, values.numpy(), 1.0)
+    found = [large, torch.cat([t.flatten() for t in small]), other]
+    assert all(map(torch.equal, found, expected))
+    assert not torch.equal(tensors[0].flatten()[:7], tensors[1])
+
+
 def test_it_is_added_to_what_is_there() -> None:
     tensor = torch.full((10_000, 7), 3.0)
     KeyedNoise(NoiseSource(1)).release([tensor], 1.0, 0)

@@ -1,0 +1,83 @@
+"""What an extraction audit says beside its figures: what it rests on, what it does not count, what it left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from audits.extraction.summary import CUED, Texts
+from audits.extraction.windows import LabelledWindows, SkippedReason, WindowShape
+from privctl.domain.report import Omission
+from privctl.domain.shown import counted
+
+if TYPE_CHECKING:
+    from audits.extraction.audit import ExtractionRequest
+
+#: Lines that an omission names before it only counts.
+_LINES = 10
+
+
+def caveats(
+    request: ExtractionRequest,
+    sides: Sequence[LabelledWindows],
+    texts: Sequence[Texts],
+    shape: WindowShape,
+    control: Sequence[str],
+) -> Iterator[str]:
+    """On what the figures of ``texts`` rest; ``control`` says it of the comparison with held-out text."""
+    train = texts[0]
+    yield (
+        f"extraction: records of {request.train.name} are taken to be all of the training data; copies elsewhere "
+        "are not counted, nor copies that the tokenizer splits differently"
+    )
+    yield _after_what(request, shape)
+    if any(side_texts.near is None for side_texts in texts):
+        why = "was not asked for" if request.exact_only else "needs a network that transformers can generate with"
+        yield f"extraction: text that differs by a token does not count, as comparing it {why}"
+    if len(texts) > 1:
+        yield from control
+    else:
+        yield "extraction: without held-out text, nothing tells recalled text from text anyone would write"
+    undecided = sum(int(side_texts.undecided.sum()) for side_texts in texts)
+    if undecided:
+        yield (
+            f"extraction: {counted(undecided, 'text hangs', 'texts hang')} on logits that "
+            "rounding decides, even alone and in float32; the intervals allow for either verdict"
+        )
+    cued = int((train.extracted & (train.cue > CUED)).sum())
+    if cued:
+        yield (
+            f"extraction: {cued} of {int(train.extracted.sum())} extracted training texts have more than half of "
+            "their suffix's tokens in the prefix, and may be copied rather than recalled"
+        )
+    short = sum(map(shape.is_short, sides[0].sample.rows))
+    if short:
+        yield (
+            f"extraction: {counted(short, 'training text has', 'training texts have')} a prefix of fewer than "
+            f"{counted(shape.prefix, 'token')}"
+        )
+
+
+def omissions(
+    sides: Sequence[LabelledWindows], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]
+) -> Iterator[Omission]:
+    """The records of each side without a verdict, as (line, reason)."""
+    for side, entries in zip(sides, omitted, strict=True):
+        for reason in sorted({reason for _, reason in entries}):
+            lines = sorted(line for line, why in entries if why is reason)
+            shown = ", ".join(map(str, lines[:_LINES])) + (", ..." if len(lines) > _LINES else "")
+            records = f"{len(lines)} {'record' if len(lines) == 1 else 'records'} of {side.sample.path.name}"
+            yield Omission(what=f"{records} in extraction (line {shown})", reason=reason.reason)
+
+
+def _after_what(request: ExtractionRequest, shape: WindowShape) -> str:
+    tokens = f"{shape.suffix} tokens of it"
+    if request.adversary is None:
+        return (
+            f"extraction: only what follows the record's own beginning counts, {tokens}; what comes after another "
+            "beginning does not (--adversarial N searches such beginnings)"
+        )
+    return (
+        f"extraction: what follows the record's own beginning counts, {tokens}, and what follows a prefix that the "
+        "search found; such a prefix is made of tokens, which another tokenizer may not give back from its text"
+    )
