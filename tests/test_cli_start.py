@@ -18,9 +18,10 @@ from privctl.cli import COMMANDS
 
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
 HEAVY |= {"z3", "flint", "highspy", "jinja2", "markupsafe", "matplotlib", "sklearn"}
+METHODS = ("dp-sgd", "dp-zo", "dpquant", "ferret", "clipped", "plain")
 #: Commands of commands.
 NESTED = [
-    *(["retrain", name] for name in ("dp-sgd", "dp-zo", "dpquant", "ferret", "clipped", "plain")),
+    *(["retrain", name] for name in METHODS),
     *(["canary", name] for name in ("plant", "check")),
     *(["secrets", name] for name in ("scan", "plan")),
     *(["audit", name] for name in ("membership", "canaries", "extraction", "secrets", "scores")),
@@ -121,6 +122,29 @@ def test_every_help_has_an_example_and_is_narrow_enough(helps: dict[str, Called]
 @pytest.mark.parametrize("name", ["audit", *(" ".join(names) for names in NESTED if names[0] == "audit")])
 def test_the_help_of_an_audit_fits_a_screen(helps: dict[str, Called], name: str) -> None:
     assert 24 <= len(helps[f"{name} --help"].out.splitlines()) <= 40
+
+
+#: Commands whose ``--help`` lists every option.
+WHOLE = 60
+#: Those that have ``--help-all`` for the rest.
+BRIEF = 45
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *(" ".join(names) for names in NESTED)])
+def test_no_help_is_longer_than_a_screen_or_two(helps: dict[str, Called], name: str) -> None:
+    shown = helps[f"{name} --help"].out
+    assert len(shown.splitlines()) <= (BRIEF if "--help-all" in shown else WHOLE)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_help_of_a_method_begins_with_what_is_required(helps: dict[str, Called], method: str) -> None:
+    shown = helps[f"retrain {method} --help"].out
+    listed = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", shown, re.MULTILINE)
+    first = [flag for flag in listed if flag in ("--data", "--format", "--output", "--epsilon")]
+    assert listed[: len(first)] == first
+    assert {"--data", "--output"} <= {*first}
+    assert shown.count("Example:") == 1
+    assert "--beta1" not in shown
 
 
 def test_the_help_of_audit_shows_the_common_options_and_the_subcommands(helps: dict[str, Called]) -> None:
