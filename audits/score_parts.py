@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 ID, MEMBER, TOKENS = "id", "member", "tokens"
 #: Key of the schema's note that says what was scored.
 _NOTE = b"privctl.scores"
-#: Of the note and of what the scores are; 2 since zlib divides the mean loss.
-_FORMAT = 2
+#: Of the note and of what the scores are; 2 since zlib divides the mean loss, 3 since ``reference`` compares logits.
+#: What has no reference model is the same in both.
+_FORMAT, _BEFORE = 3, 2
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-\d{5}")
 #: Rows of a group, which is written and read at once.
 _GROUP = 1 << 20
@@ -197,7 +198,8 @@ def _note(path: Path) -> dict[str, Any] | None:
     note = parse_json(raw.decode("utf-8", "replace"), str(path))
     try:
         rank, size = note["part"]
-        sound = note["format"] == _FORMAT and type(rank) is type(size) is int and 0 <= rank < size
+        same = note["format"] == _FORMAT or (note["format"] == _BEFORE and note["reference"] is None)
+        sound = same and type(rank) is type(size) is int and 0 <= rank < size
         sound = sound and isinstance(note["attacks"], list)
         sound = sound and all(Skip(skip) and type(many) is int and many > 0 for _, skip, many in note["left_out"])
     except (TypeError, KeyError, ValueError):

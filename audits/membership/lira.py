@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 #: and so is by how much its confidence rises if a model saw it.
 POOLED_BELOW = 16
 #: Log-probabilities closer to 0 are replaced by this one: float32 barely distinguishes them from certainty.
-_NEAREST = -1e-12
+NEAREST = -1e-12
 #: Smallest standard deviation of phi, for models that all agree.
 _LEAST = 1e-6
 
 
-def confidence(lp: NDArray[Any]) -> NDArray[np.float64]:
-    """Phi = log(p / (1 - p)) of p = exp(``lp``), any shape, in double precision; ``lp`` -0.5 gives 0.432752."""
-    lp = np.minimum(np.asarray(lp, dtype=np.float64), _NEAREST)
+def confidence(lp: NDArray[Any], nearest: float = NEAREST) -> NDArray[np.float64]:
+    """Phi = log(p / (1 - p)) of p = exp(``lp``), any shape, in double precision; ``lp`` -0.5 gives 0.432752.
+
+    ``lp`` above ``nearest`` are taken for it.
+    """
+    lp = np.minimum(np.asarray(lp, dtype=np.float64), nearest)
     return np.asarray(lp - np.log(-np.expm1(lp)), dtype=np.float64)
 
 

@@ -105,6 +105,8 @@ def test_parts_that_are_not_all_of_one_audit_are_refused(tmp_path: Path) -> None
         ({"part": [0, 1.5]}, "what this version cannot read"),
         ({"part": [0.0, 1]}, "what this version cannot read"),
         ({"left_out": [[True, 1, 0.5]]}, "what this version cannot read"),
+        ({"format": 1}, "what this version cannot read"),
+        ({"format": 2, "reference": "blake3:4"}, "what this version cannot read; score the records again"),
     ],
 )
 def test_a_forged_part_is_refused_whatever_it_claims(claims: dict[str, Any], says: str, tmp_path: Path) -> None:
@@ -114,6 +116,17 @@ def test_a_forged_part_is_refused_whatever_it_claims(claims: dict[str, Any], say
     pq.write_table(table.replace_schema_metadata({b"privctl.scores": json.dumps(note).encode()}), path)
     with pytest.raises(InputError, match=says):
         read_parts([path], "id", "member", ("loss",))
+
+
+def test_scores_without_a_reference_model_are_the_same_as_before(tmp_path: Path) -> None:
+    (path,) = written(tmp_path, parts_of(1))
+    table = pq.read_table(path)
+    note = json.loads(table.schema.metadata[b"privctl.scores"])
+    assert (note["format"], note["reference"]) == (3, None)
+    older = json.dumps(note | {"format": 2}).encode()
+    pq.write_table(table.replace_schema_metadata({b"privctl.scores": older}), tmp_path / "older.parquet")
+    found, kept = (read_parts([each], "id", "member", ("loss",)) for each in (path, tmp_path / "older.parquet"))
+    assert kept.scores["loss"].tolist() == found.scores["loss"].tolist()
 
 
 def test_parquet_of_other_programs_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,6 +192,14 @@ def _together(place: Path) -> Null:
     return lambda seed: audited(model, **_sides(place, seed), thorough=True)
 
 
+def _referred(place: Path) -> Null:
+    """Beside a model that was trained on none of the records either."""
+    from tests.audits.tiny import save_model
+
+    model, other = _language_model(place), save_model(place / "other", bos=True, seed=5)
+    return lambda seed: audited(model, **_sides(place, seed), reference=other)
+
+
 def _as_one(place: Path) -> Null:
     model = _language_model(place)
     return lambda seed: audited(model, **_sides(place, seed), thorough=True, attacks="fused")
@@ -329,6 +337,7 @@ KINDS: dict[str, Callable[[Path], Null]] = {
     "pairs": _pairs,
     "images": _images,
     "shadow models": _shadowed,
+    "reference model": _referred,
 }
 
 

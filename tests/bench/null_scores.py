@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.membership import lira, reference, rmia
+from audits.membership import lira, loss, reference, rmia
 from audits.membership.attack import RATES, Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.quantile import ATTACK as QUANTILE
 from audits.membership.shadows import coins
@@ -100,6 +100,22 @@ def fused_alone(side: int, leak: float, seed: int) -> bool:
     return bool(max_t({"fused": found.statistics}, member, seed, LEVEL, RELABELLINGS).p_values["fused"] <= LEVEL)
 
 
+def referred(side: int, leak: float, seed: int) -> bool:
+    """Whether the losses and their distance from a reference model's reject; members have ``leak`` of log-odds more.
+
+    Every tenth record is certain to one of the two models, as far as floats tell.
+    """
+    source = np.random.default_rng([side, seed, round(100 * leak), 3])
+    member = source.permutation(2 * side) < side
+    difficulty = source.normal(size=2 * side)
+    lp, usual = (log_sigmoid(difficulty + 0.5 * source.normal(size=2 * side) + gain) for gain in (leak * member, 0.0))
+    lp[source.random(2 * side) < 0.05], usual[source.random(2 * side) < 0.05] = 0.0, 0.0
+    candidates = replace(one_token_each(lp, member), reference=usual)
+    return _rejects(
+        {each.name: each.blindly(candidates, Settings()) for each in (loss.ATTACK, reference.ATTACK)}, member, seed
+    )
+
+
 def label_only(side: int, leak: float, seed: int) -> bool:
     """Whether the share of 16 copies that keep the label rejects, which has 17 values; members keep it more often."""
     source = np.random.default_rng([side, seed, round(100 * leak), 1])
@@ -160,6 +176,7 @@ SIMULATED: Mapping[str, Simulated] = {
         f"fused alone, {side} records a side": (_at(fused_alone, side), leak)
         for side, leak in ((40, 0.3), (200, 0.15), (1000, 0.06))
     },
+    "reference model, 200 records a side": (_at(referred, 200), 0.2),
     "label-only, 150 records a side": (_at(label_only, 150), 0.8),
     "quantile, 118 records a side": (_at(quantile, 118), 0.2),
 }

@@ -188,13 +188,18 @@ def _of_answers() -> list[Planted]:
 def _answered(name: str, rule: Callable[[set[bytes]], Any], names: Sequence[str], seed: int) -> Scored:
     import numpy as np
 
+    from privctl.data.columns import HeadKind
     from tests.audits.membership.planted import asked
+    from tests.bench.null_scores import log_sigmoid
 
-    task = "text-classification" if "label-only" in names else "causal-lm"
-    found = asked(rule, names, task, SIDE, seed=seed)
+    labels = "label-only" in names
+    found = asked(rule, names, "text-classification" if labels else "causal-lm", SIDE, seed=seed)
     # A reference model knows no more than how likely records are in general.
-    reference = np.random.default_rng([seed, 7]).normal(found.mean_lp.mean(), 0.2, len(found.records))
-    return scored_by(name, replace(found, reference=reference), names)
+    usual = np.random.default_rng([seed, 7]).normal(found.mean_lp.mean(), 0.2, len(found.records))
+    if labels:  # what was said is the margin of one of two labels
+        lp, usual = log_sigmoid(found.table.lp).astype(np.float32), log_sigmoid(usual)
+        found = replace(found, table=replace(found.table, lp=lp), head=HeadKind.ONE)
+    return scored_by(name, replace(found, reference=usual), names)
 
 
 def _of_shadows() -> list[Planted]:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from audits.membership import lira, reference, rmia
+from audits.membership import lira, rmia
 from audits.membership.attack import Candidates, Settings, Shadows
 from audits.membership.shadows import coins
 from audits.statistics.metrics import auc
@@ -63,15 +63,6 @@ def test_few_models_share_the_distance_of_means() -> None:
     assert many.shadows is not None
     own = lira.online_scores(many.mean_lp, many.shadows, pooled_below=0)
     assert np.array_equal(lira.online_scores(many.mean_lp, many.shadows), own)
-
-
-def test_shadow_models_take_the_place_of_a_reference_model() -> None:
-    lp = np.array([[-1.5, -1.0], [-2.0, -1.0], [-2.5, -1.0], [-3.0, -1.0]])
-    shadows = Shadows(lp=lp, included=np.array([[True, False], [False, True]] * 2))
-    two = replace(table(np.array([-1.0]), np.array([-2.0])), reference=None, shadows=shadows)
-    assert reference.ATTACK.score(two, Settings()) == pytest.approx([1.25, -1])
-    given = replace(two, reference=np.array([-1.25, -2.5]))
-    assert reference.ATTACK.score(given, Settings()) == pytest.approx([0.25, 0.5])
 
 
 def test_the_shared_deviation_is_of_residuals() -> None:

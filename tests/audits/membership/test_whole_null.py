@@ -53,11 +53,11 @@ def test_results_of_other_attacks_are_not_added_up(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_nothing_is_found_in_nothing_by_whole_audits(tmp_path: Path) -> None:
-    """Of 28 at most 6 may err where the rate is 5 % (one in 1000 such tests would see more)."""
+    """Of 36 at most 7 may err where the rate is 5 % (one in 3000 such tests would see more)."""
     found = [false_alarms(kind, 4, tmp_path) for kind in KINDS]
-    assert sum(each["refuted"] for each in found) <= sum(each["rejected"] for each in found) <= 6
+    assert sum(each["refuted"] for each in found) <= sum(each["rejected"] for each in found) <= 7
     attacks = {name for each in found for name in each["attacks"]}
-    assert {"fused", "recall", "loss-top", "label-only", "quantile", "lira-online"} <= attacks
+    assert {"fused", "recall", "loss-top", "label-only", "quantile", "lira-online", "reference"} <= attacks
 
 
 @pytest.mark.parametrize(
