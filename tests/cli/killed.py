@@ -19,6 +19,8 @@ from tests.train.state.release_logs import begun as logged
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
 PLAN = ["account", "--noise-multiplier", "1", "--delta", "1e-5", "--no-peers", "--method", "naive"]
 CALLS = ("rename", "replace", "link", "unlink", "rmdir")
+#: Those by which content comes into files, too.
+WRITES = (*CALLS, "mkdir", "write", "pwrite", "ftruncate")
 
 
 def prepare(folder: Path, write_model: Callable[..., Path]) -> Path:
@@ -74,21 +76,25 @@ def killed(arguments: Sequence[str], fatal: int) -> int:
     return int(said[1]) if said else 0
 
 
-def left_by_kills(arguments: Sequence[str], folder: Path, into: Path) -> list[Path]:
+def left_by_kills(
+    arguments: Sequence[str], folder: Path, into: Path, calls: Sequence[str] = CALLS, most: int = 1000
+) -> list[Path]:
     """Run a command that takes seconds once; returns copies of ``folder`` as each kill would have left it.
 
-    A killed process leaves the files as they are before the call it does not get to make; its locks are gone.
+    A killed process leaves the files as they are before the call it does not get to make; its locks are gone. ``most``
+    is how many copies there may be.
     """
     copies: list[Path] = []
 
     def watched(call: Callable[..., object]) -> Callable[..., object]:
         def wrapped(*args: object, **kwargs: object) -> object:
+            assert len(copies) < most
             copies.append(copied(folder, into / str(len(copies))))
             return call(*args, **kwargs)
 
         return wrapped
 
-    with mock.patch.multiple(os, **{name: watched(getattr(os, name)) for name in CALLS}):
+    with mock.patch.multiple(os, **{name: watched(getattr(os, name)) for name in calls}):
         assert run(list(arguments)) == 0
     return copies
 
