@@ -14,6 +14,8 @@ from privctl.domain.errors import CommandError
 
 #: What a folder is called that is being filled: nobody else writes into it, and its maker holds its lock.
 _PENDING = re.compile(r"\..*\.[0-9a-f]{12}\.partial", re.DOTALL)
+#: The file in a folder that its ``Claim`` locks.
+LOCK = ".lock"
 #: What a file system says that knows no locks of folders.
 _NO_LOCKS = (errno.ENOTSUP, errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS)
 
@@ -46,7 +48,7 @@ class Claim:
 
     def __init__(self, folder: Path, what: str) -> None:
         """Raises CommandError where another process goes on with ``what`` is in ``folder``; OSError without a folder."""
-        self._path = folder / ".lock"
+        self._path = folder / LOCK
         while True:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:

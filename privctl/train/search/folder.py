@@ -27,7 +27,7 @@ from privctl.storage.digest import file_digest
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from privctl.storage.turns import Claim
+from privctl.storage.turns import LOCK, Claim
 from privctl.train.preparation.places import report_path
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
@@ -160,6 +160,7 @@ class SearchFolder:
         """Delete the folder, its state last; return a warning where some of it is left."""
         for number in range(len(self.order)):
             shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
+        (self.path / _STATE).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
         if not self.path.exists():
             return None
@@ -175,6 +176,15 @@ class SearchFolder:
         if self.released is not None:
             state["released"] = self.released
         write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
+
+
+def discard_remains(path: Path) -> None:
+    """Finish the removal of a search's folder that a kill interrupted: its state goes last, so without it nothing is.
+
+    Any other folder is left as it is.
+    """
+    if path.is_dir() and not path.is_symlink() and {entry.name for entry in os.scandir(path)} <= {LOCK}:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _claimed(path: Path) -> Claim:

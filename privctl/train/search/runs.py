@@ -24,7 +24,7 @@ from privctl.storage.journal import recover
 from privctl.train.preparation.places import report_path, require_places, run_folder
 from privctl.train.preparation.reading import digests_at, require_apart
 from privctl.train.release.searched import parameters_of, with_earlier
-from privctl.train.search.folder import SearchFolder, moved, standing
+from privctl.train.search.folder import SearchFolder, discard_remains, moved, standing
 from privctl.train.search.made_before import begun, entered
 from privctl.train.settings.candidates import SearchedSettings, candidates_of, searched_by
 from privctl.train.settings.request import RetrainRequest
@@ -46,6 +46,7 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     if not request.resume:
         require_places(request.output, force=request.force)
     place = request.output.with_name(f"{request.output.name}.search")
+    discard_remains(place)
     facts = search_fingerprint(request)
     _require_held_out(request)
     require_apart(request, ALONE)  # each run looks again, when a search is begun that counts
