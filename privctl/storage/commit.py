@@ -10,7 +10,7 @@ from pathlib import Path
 
 from privctl.domain.errors import CommandError
 from privctl.storage.atomic import PendingFile, PendingFolder, takes_a_stream, write_bytes, writing
-from privctl.storage.journal import Journal, Rename, recover, unfinished
+from privctl.storage.journal import Journal, Rename, drop_drafts, recover, unfinished
 from privctl.storage.turns import turn
 
 #: How often what killed processes left is looked for, as others may leave more meanwhile.
@@ -30,8 +30,10 @@ def commit_together(
         pending.flush()
     if not outputs and not remove:
         return
-    places = [*(pending.place for pending in outputs), *remove]
-    with writing(outputs[0].path if outputs else remove[0]), _turn({place.parent for place in places}):
+    folders = {place.parent for place in (*(pending.place for pending in outputs), *remove)}
+    with writing(outputs[0].path if outputs else remove[0]), _turn(folders):
+        for folder in folders:
+            drop_drafts(folder)
         _commit(outputs, replace=replace, remove=remove)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from privctl.storage.turns import turn
 
 _NAME = re.compile(r"\.privctl\.[0-9a-f]{12}\.(commit|undo)")
+_DRAFT = re.compile(r"\.privctl\.[0-9a-f]{12}\.draft")
 _MOST_BYTES = 1 << 20
 #: The key of a note, which says where its journal lies.
 _HOME = "home"
@@ -181,6 +182,14 @@ def recover(folder: Path) -> None:
 def unfinished(folder: Path) -> bool:
     """Whether a journal or a note lies in ``folder``; in a turn of this process's own, it is a dead writer's."""
     return bool(_journals(folder))
+
+
+def drop_drafts(folder: Path) -> None:
+    """Remove journals in ``folder`` that never got their names; in a turn of this process's own, no one writes them."""
+    for entry in os.scandir(folder):
+        if _DRAFT.fullmatch(entry.name):
+            with suppress(OSError):
+                os.unlink(entry.path)
 
 
 def _journals(folder: Path) -> list[Path]:
