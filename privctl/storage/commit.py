@@ -23,8 +23,8 @@ def commit_together(
     """Rename all ``outputs`` to their places and ``remove`` other files; after an error none of that has happened.
 
     Processes that commit in the same folder do so one after the other. After a kill the next command that reads or
-    writes in one of the folders carries out the rest (``journal.recover``). Without ``replace``, and for a folder that does not replace one, what stands in an output's
-    place is kept and CommandError raised.
+    writes in one of the folders carries out the rest (``journal.recover``). Without ``replace``, and for a folder that
+    does not replace one, what stands in an output's place is kept and CommandError raised.
     """
     for pending in outputs:
         pending.flush()

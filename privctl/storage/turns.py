@@ -47,7 +47,7 @@ class Claim:
     """The folder of something unfinished, which one process goes on with, from here until ``close``."""
 
     def __init__(self, folder: Path, what: str) -> None:
-        """Raises CommandError where another process goes on with ``what`` is in ``folder``; OSError without a folder."""
+        """Raises CommandError where another process goes on with its ``what``, OSError where there is no folder."""
         self._path = folder / LOCK
         while True:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -177,7 +177,15 @@ def extraction(folder: Path) -> list[str]:
     model, data = tiny.save_model(folder / "model", "gpt2"), tiny.write_jsonl(folder / "e.jsonl", tiny.sentences(30, 1))
     assert run(["audit", "split", str(data), "-q", "-f", "-o", str(folder / "drawn")]) == 0
     (folder / "prompts.txt").write_text("w1 w2 w3\nw4 w5\n")
-    call = ["audit", "extraction", str(model), "--split", str(folder / "drawn"), "--prompts", str(folder / "prompts.txt")]
+    call = [
+        "audit",
+        "extraction",
+        str(model),
+        "--split",
+        str(folder / "drawn"),
+        "--prompts",
+        str(folder / "prompts.txt"),
+    ]
     call += ["--prefix-tokens", "3", "--suffix-tokens", "3", "--greedy-only", "--exact-only", "--device", "cpu"]
     return [*call, "-q", "-f", "-o", str(folder / "x.report.json")]
 

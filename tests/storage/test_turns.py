@@ -110,9 +110,10 @@ def test_what_is_nobodys_journal_keeps_nobody_waiting(tmp_path: Path) -> None:
 def test_folders_are_locked_in_one_order_and_each_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").symlink_to("a")
-    with turn([tmp_path / "b", tmp_path, tmp_path / "a"]), PendingFolder(tmp_path / "c") as pending:
-        with turn([pending.temporary]):  # its maker holds its lock
-            pass
+    places = [tmp_path / "b", tmp_path, tmp_path / "a"]
+    # The maker of a folder that is being filled holds its lock.
+    with turn(places), PendingFolder(tmp_path / "c") as pending, turn([pending.temporary]):
+        pass
 
 
 def test_a_claim_is_one_process_s_until_it_is_closed(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from scipy.special import ndtri
-
 import pytest
+from scipy.special import ndtri
 
 from audits.membership.attack import beyond_rank
 from privctl.domain.evidence import Evidence

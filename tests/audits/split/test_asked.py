@@ -70,7 +70,8 @@ def test_an_audit_made_to_look_like_another_is_not_that_of_its_ranks(audited: Pa
         inputs=tuple(item for item in report.inputs if item.role != "split"),
         evidence=tuple(item for item in report.evidence if item.method not in METHODS),
         verdicts=report.verdicts[:1],
-        parameters={name: value for name, value in report.parameters.items() if name not in of_split} | {"asked": asked},
+        parameters={name: value for name, value in report.parameters.items() if name not in of_split}
+        | {"asked": asked},
     )
     assert not list(faults(plain))
     assert of_ranks(audited, plain) == ["what it says that it was asked is not what the ranks that it kept say"]

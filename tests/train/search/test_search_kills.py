@@ -45,9 +45,7 @@ def lines_of(place: Path) -> int:
     return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def test_it_goes_on_from_wherever_it_was_killed(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_goes_on_from_wherever_it_was_killed(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = states(copied_at(lambda: runs.search(folder), folder, tmp_path / "copies", WRITES))
     assert len(copies) > 20
     trained = runs.trained
