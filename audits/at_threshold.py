@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import binom
-
 from audits.asked import files_of, pairs_of, stated
 from audits.claims import DEFAULT_DELTA, VIOLATION, EpsilonClaim, subject_of
 from audits.from_scores import ARMS, ScoresAudit, audit_scores, check_settings, read_scores, warnings_of
 from audits.statistics.fixed_threshold import ThresholdCounts, count
+from audits.statistics.laws import binomial_quantile
 from audits.statistics.power import POWER
 from audits.statistics.search import smallest
 from privctl.domain.errors import CommandError
@@ -150,8 +149,8 @@ def _noticed(counts: ThresholdCounts, claim: EpsilonClaim, alpha: float) -> floa
 
     def refutes(epsilon: float) -> bool:
         rate = 1 / (1 + math.exp(-epsilon))
-        hits = int(binom.ppf(missed, counts.inner, rate))
-        errors = int(binom.isf(missed, counts.outer, 1 - rate))
+        hits = binomial_quantile(missed, counts.inner, rate)
+        errors = binomial_quantile(1 - missed, counts.outer, 1 - rate)
         return replace(counts, hits=hits, errors=errors).epsilon(claim.delta, alpha) > claim.epsilon
 
     return smallest(refutes, 0.0, _MOST, 1e-6) if refutes(_MOST) else math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from privctl.domain.errors import CommandError
 from privctl.domain.events import (
     BandedGaussian,
     BestOfRuns,
@@ -58,6 +59,21 @@ class CurveClaim:
     points: tuple[tuple[float, float], ...]
     source: str
     half: tuple[tuple[float, float], ...] = ()
+
+
+def claim_of(text: str | None) -> EpsilonClaim | None:
+    """The claim ``EPS,DELTA``, if any; raises CommandError where it is none."""
+    if text is None:
+        return None
+    try:
+        epsilon, delta = map(float, text.split(","))
+    except ValueError:
+        raise CommandError(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
+    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
+        raise CommandError(
+            f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
+        )
+    return EpsilonClaim(epsilon=epsilon, delta=delta)
 
 
 def curve_subject(claim: CurveClaim) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from audits.scores.scorer import RowScores
 from privctl.domain.evidence import Evidence
 from privctl.domain.leaking import Reason
 from privctl.domain.report import Omission
@@ -14,6 +13,17 @@ from privctl.domain.verdict import Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from audits.scores.scorer import RowScores
+
+#: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
+ALPHA = 0.05
+
+#: A warning in every report of an audit.
+PRIVATE = (
+    "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
+    "guarantee covers them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,12 @@ import numpy as np
 from audits.asked import files_of, stated
 from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import DEFAULT_DELTA
+from audits.findings import ALPHA, PRIVATE
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.baseline import Baseline
 from audits.membership.joint_test import with_joint_test
 from audits.membership.remarks import backwards_warnings
 from audits.membership.verdict import LEAST_AUC, verdict
-from audits.run import ALPHA, PRIVATE
 from audits.score_parts import attacks_in, read_parts
 from audits.scores.table import Skip
 from audits.split.bounds import DrawnScores

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from audits.audit_options import flag_of
 from audits.audit_request import AuditRequest, output_paths
 from audits.canaries.audit import CanaryRequest
-from audits.claims import EpsilonClaim
+from audits.claims import claim_of
 from audits.extraction.adversarial import Adversary
 from audits.extraction.audit import ExtractionRequest
 from audits.extraction.law import SamplingLaw
@@ -25,46 +26,6 @@ from privctl.domain.errors import CommandError
 from privctl.storage.atomic import require_absent, require_regular
 from privctl.storage.reader import holds_adapter, missing_model
 
-#: Options about a model, which do not apply to an audit of scores.
-OF_A_MODEL = (
-    *(
-        "members",
-        "nonmembers",
-        "split",
-        "extraction_split",
-        "attacks",
-        "thorough",
-        "group_by",
-        "max_length",
-        "reference",
-        "canaries",
-        "commitment",
-        "canary_data",
-    ),
-    *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
-    *(
-        "greedy_only",
-        "exact_only",
-        "adversarial",
-        "adversarial_budget",
-        "adversarial_tokens",
-        "prompts",
-        "divergence",
-        "continuations",
-        "continuation_tokens",
-        "sampling_seed",
-        "records",
-        "secrets",
-        "data",
-        "plan",
-        "base",
-        "base_bits",
-        "candidates",
-        "most_secrets",
-        "beam",
-    ),
-    *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
-)
 #: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
@@ -290,28 +251,3 @@ def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
         seed=options["seed"],
         **{name: value for name, value in sizes.items() if value is not None},
     )
-
-
-def claim_of(text: str | None) -> EpsilonClaim | None:
-    """The claim ``EPS,DELTA``, if any; raises CommandError where it is none."""
-    if text is None:
-        return None
-    try:
-        epsilon, delta = map(float, text.split(","))
-    except ValueError:
-        raise CommandError(f"--claim {text} is not an epsilon and a delta; give both, such as --claim 1,1e-5") from None
-    if not (0 <= epsilon < float("inf") and 0 <= delta < 1):
-        raise CommandError(
-            f"--claim {text} is out of range; epsilon must be finite and at least 0, delta from 0 to below 1"
-        )
-    return EpsilonClaim(epsilon=epsilon, delta=delta)
-
-
-def every_option(options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` of one subcommand with those of the others, which were not given."""
-    return {**dict.fromkeys((*OF_A_MODEL, "claim", "delta", "text_column", "label_column")), **options}
-
-
-def flag_of(name: str) -> str:
-    """The option of this name, as it is given."""
-    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"

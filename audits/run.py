@@ -13,15 +13,15 @@ from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
 from audits.extraction.audit import ExtractionAudit
-from audits.findings import AuditPart, Findings
+from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.scores.rows import CAUSAL_LM, SEQ2SEQ_LM
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
+from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
 from audits.secrets.audit import BaseModel, SecretsAudit
 from audits.secrets.evidence import of_secrets
 from privctl.data.recorded import recorded_files
@@ -35,19 +35,8 @@ from privctl.parallel import ALONE, Workers
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
 from privctl.reports.parameters import AskedAudit
 
-#: Allowed failure probability of everything an audit concludes, shared equally by its parts (Bonferroni).
-ALPHA = 0.05
-
-
 #: A mechanism's (epsilon, delta), which hold all at once.
 Profile = Callable[[Ledger], tuple[tuple[float, float], ...]]
-
-#: A warning in every report of an audit.
-PRIVATE = (
-    "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
-    "guarantee covers them"
-)
-
 
 _OTHER_BITS = (
     "the training held the adapter's base in as many bits as its report's base_bits says, and this audit did not: what "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -18,9 +19,10 @@ from privctl.cli import COMMANDS
 
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
 HEAVY |= {"z3", "flint", "highspy", "jinja2", "markupsafe", "matplotlib", "sklearn"}
+METHODS = ("dp-sgd", "dp-zo", "dpquant", "ferret", "clipped", "plain")
 #: Commands of commands.
 NESTED = [
-    *(["retrain", name] for name in ("dp-sgd", "dp-zo", "dpquant", "ferret", "clipped", "plain")),
+    *(["retrain", name] for name in METHODS),
     *(["canary", name] for name in ("plant", "check")),
     *(["secrets", name] for name in ("scan", "plan")),
     *(["audit", name] for name in ("membership", "canaries", "extraction", "secrets", "scores")),
@@ -38,7 +40,7 @@ def called(arguments):
     out, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
         code = run(arguments)
-    modules = sorted({name.split(".")[0] for name in sys.modules})
+    modules = sorted(name for name in sys.modules if name.count(".") < 2)
     return [code, out.getvalue(), errors.getvalue(), modules]
 
 found = []
@@ -57,7 +59,7 @@ print(json.dumps(found))
 
 
 class Called(NamedTuple):
-    """How a call ended, what it wrote, and the top-level modules that it had imported by then."""
+    """How a call ended, what it wrote, and the modules, such as numpy and scipy.stats, that it had imported by then."""
 
     code: int
     out: str
@@ -121,6 +123,29 @@ def test_every_help_has_an_example_and_is_narrow_enough(helps: dict[str, Called]
 @pytest.mark.parametrize("name", ["audit", *(" ".join(names) for names in NESTED if names[0] == "audit")])
 def test_the_help_of_an_audit_fits_a_screen(helps: dict[str, Called], name: str) -> None:
     assert 24 <= len(helps[f"{name} --help"].out.splitlines()) <= 40
+
+
+#: Commands whose ``--help`` lists every option.
+WHOLE = 60
+#: Those that have ``--help-all`` for the rest.
+BRIEF = 45
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *(" ".join(names) for names in NESTED)])
+def test_no_help_is_longer_than_a_screen_or_two(helps: dict[str, Called], name: str) -> None:
+    shown = helps[f"{name} --help"].out
+    assert len(shown.splitlines()) <= (BRIEF if "--help-all" in shown else WHOLE)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_help_of_a_method_begins_with_what_is_required(helps: dict[str, Called], method: str) -> None:
+    shown = helps[f"retrain {method} --help"].out
+    listed = re.findall(r"^  (?:-\w, )?(--[a-z0-9-]+)", shown, re.MULTILINE)
+    first = [flag for flag in listed if flag in ("--data", "--format", "--output", "--epsilon")]
+    assert listed[: len(first)] == first
+    assert {"--data", "--output"} <= {*first}
+    assert shown.count("Example:") == 1
+    assert "--beta1" not in shown
 
 
 def test_the_help_of_audit_shows_the_common_options_and_the_subcommands(helps: dict[str, Called]) -> None:
@@ -259,6 +284,67 @@ def test_constraints_pin_every_dependency(root: Path) -> None:
     pinned = dict(line.split("==") for line in (root / "constraints.txt").read_text().splitlines() if "==" in line)
     assert {re.split(r"[<>=!~ ]", want)[0] for want in wanted} <= set(pinned)
     assert not [version for version in pinned.values() if "+" in version], "a local version is on no index"
+
+
+#: These take longer to import than most commands take otherwise.
+SLOW = {"scipy.stats", "scipy.optimize", "scipy.signal"}
+MODELS = {"torch", "transformers", "tokenizers", "sklearn", "accelerate", "sympy"}
+TEXTS = "".join(json.dumps({"text": f"the cat sat on mat {i}, mail a{i}@example.org"}) + "\n" for i in range(40))
+SCORES = "id,member,score\n" + "".join(f"r{i},{i % 2},{(7 * i) % 31}\n" for i in range(60))
+ARMS = "member,score\n" + "".join(f"{i % 2},{(7 * i) % 31}\n" for i in range(60))
+FACTS = "--epochs 1 --learning-rate 5e-5 --clip-norm 1 --dataset-size 1000 --batch-size 5"
+#: What is called, in a folder with these files -> what it must not have imported at its end.
+WORK = {
+    "audit scores scores.csv": {*MODELS, *SLOW},
+    "audit scores arms.csv --models --claim 1,1e-5": {*MODELS, *SLOW},
+    "audit split text.jsonl -o split": {*MODELS, *SLOW},
+    "canary plant text.jsonl -o planted.jsonl --count 40": {*MODELS, *SLOW},
+    "secrets scan text.jsonl -o secrets.jsonl": {*MODELS, "scipy"},
+    f"noise model.safetensors {FACTS} --epsilon 8 -o noised.safetensors": {*MODELS, "scipy", "pyarrow", "PIL"},
+    "inspect model.safetensors": {*MODELS, "numpy", "scipy", "importlib.metadata"},
+    "account --noise-multiplier 1 --delta 1e-5 --steps 10 --no-peers": {*MODELS, "scipy"},
+    "account --mechanism laplace --scale 2 --delta 0": {*MODELS, "scipy"},
+    "account --mechanism search --expected-runs 5 --noise-multiplier 2 --delta 1e-6": {*MODELS, *SLOW},
+    "claims check laplace --epsilon 1 --scale 1": {*MODELS, "numpy", "scipy", "flint"},
+    "sign --new-key me": {*MODELS, "numpy", "scipy", "importlib.metadata"},
+}
+
+
+@pytest.fixture(scope="module")
+def works(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Called]:
+    folder = tmp_path_factory.mktemp("work")
+    for name, text in {"text.jsonl": TEXTS, "scores.csv": SCORES, "arms.csv": ARMS}.items():
+        (folder / name).write_text(text)
+    header = b'{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    done = calls(root, [each.split() for each in WORK], before=f"import os\nos.chdir({str(folder)!r})\n")
+    return dict(zip(WORK, done, strict=True))
+
+
+@pytest.mark.parametrize("call", WORK)
+def test_a_command_imports_no_engine_that_it_does_not_use(works: dict[str, Called], call: str) -> None:
+    done = works[call]
+    assert done.code == 0, done.errors
+    assert WORK[call].isdisjoint(done.modules), WORK[call] & done.modules
+
+
+def imported_at_once(source: str) -> set[str]:
+    """The modules that a file imports when it is itself imported, but for ``if``s, such as ``if TYPE_CHECKING``."""
+    found = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+    return found
+
+
+def test_no_file_imports_what_takes_longest_before_it_is_called(root: Path) -> None:
+    for package in ("privctl", "audits", "verify"):
+        for path in (root / package).rglob("*.py"):
+            assert not SLOW & imported_at_once(path.read_text(encoding="utf-8")), path
+    assert SLOW & imported_at_once("from scipy.stats import norm") == {"scipy.stats"}
+    assert SLOW & imported_at_once("from scipy import signal") == {"scipy.signal"}
 
 
 def test_accounting_needs_no_engine(root: Path) -> None:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.canaries import skewnormal
+from audits.canaries.completion import Completion
 from audits.canaries.exposure import fisher
 from audits.canaries.manifest import Manifest
-from audits.canaries.scores import CanaryScores, Completion
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from audits.canaries.scores import CanaryScores
 
 EXPOSURE = "canary exposure"
 COMPLETION = "canary completion"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from audits.canaries.completion import NEAR_TIE, Completion
 from audits.canaries.enumerate import losses, spaces
 from audits.canaries.exposure import deviations_below_mean, exposures, ranks
 from audits.canaries.manifest import Manifest
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
 #: A class with fewer references is not ranked.
 FEWEST_REFERENCES = 10
-#: Logits closer than this may be ordered either way by rounding (float32).
-NEAR_TIE = 1e-3
-
-
-class Completion(IntEnum):
-    """Whether the model, given everything before a secret, completes it greedily. Values as in the scores file."""
-
-    SAFE = 0
-    DISCLOSED = 1
-    UNDECIDED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.special import log_ndtr, ndtr, owens_t
-from scipy.stats import kstest
+from scipy.special import kolmogorov, log_ndtr, ndtr, owens_t
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,6 +86,8 @@ class Extrapolated:
 
 def fit(losses: NDArray[Any], start: SkewNormal | None = None) -> SkewNormal:
     """The law of greatest likelihood; needs losses that are not all equal."""
+    from scipy.optimize import minimize  # here, as importing it takes longer than most audits of canaries
+
     values = np.asarray(losses, dtype=np.float64)
     mean, spread = float(values.mean()), float(values.std())
     if not spread > 0:
@@ -143,4 +143,7 @@ def _cost(parameters: NDArray[np.float64], x: NDArray[np.float64]) -> tuple[floa
 
 def _kolmogorov_smirnov(law: SkewNormal, values: NDArray[Any]) -> float:
     """The asymptotic p-value of the largest distance between the law and the values' own distribution."""
-    return float(kstest(np.exp(law.log_cdf(values)), "uniform", method="asymp").pvalue)
+    shares, count = np.sort(np.exp(law.log_cdf(values))), len(values)
+    places = np.arange(count)
+    distance = max(float(((places + 1) / count - shares).max()), float((shares - places / count).max()))
+    return float(kolmogorov(math.sqrt(count) * distance))

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import hypergeom
 
 from audits.membership.features import ngrams
 from audits.scores.rows import decoded
 from audits.statistics.cross_fit import cross_fitted, folds
+from audits.statistics.laws import hypergeometric
 from privctl.domain.evidence import Bound, Evidence
 from privctl.models.language import LanguageModel
 
@@ -97,9 +97,8 @@ def p_value(found: Sequence[Block]) -> float:
     for block in found:
         if not block.tells:
             continue
-        low, high = max(0, block.out - block.heldout), min(block.out, block.train)
-        ours = np.arange(low, high + 1)
-        law = np.convolve(law, hypergeom.pmf(ours, block.train + block.heldout, block.out, block.train))
+        low, ours = hypergeometric(block.train + block.heldout, block.out, block.train)
+        law = np.convolve(law, ours)
         least, seen = least + low, seen + block.found
     return min(1.0, float(law[seen - least :].sum()))
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from audits.membership.features import ngrams
-from audits.scores.rows import AUDIO_CLASSIFICATION, CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM
 from audits.scores.table import ScoreTable
+from audits.scores.tasks import AUDIO_CLASSIFICATION, CAUSAL_LM, IMAGE_CLASSIFICATION, MASKED_LM, SEQ2SEQ_LM
 from audits.statistics.max_t import Statistics, rank_statistics
 from audits.statistics.metrics import CLOPPER_PEARSON, auc, clopper_pearson, tpr_at_fpr
 from audits.statistics.power import detectable_auc

@@ -27,11 +27,11 @@ from audits.membership.verdict import LEAST_AUC, verdict
 from audits.membership.why_exposed import why_exposed
 from audits.membership.why_groups import why_groups_exposed
 from audits.membership.workload import Workload
-from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read, text_columns
 from audits.scores.table import ScoreTable, Skip
+from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.split.bounds import DrawnScores
 from audits.split.drawn import read_split
 from audits.split.findings import split_findings

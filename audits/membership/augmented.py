@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from audits.membership.queries import Answers, Asked, Query, asking, draws
-from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
+from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
 from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.membership.queries import Answers, Asked, Query, asking, draws
-from audits.scores.rows import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM, begins_with_bos, frame_of
+from audits.scores.rows import begins_with_bos, frame_of
+from audits.scores.tasks import CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

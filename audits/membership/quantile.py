@@ -16,7 +16,7 @@ import numpy as np
 from audits.membership.attack import Candidates, ScoreAttack, Settings
 from audits.membership.features import image_features, label_features, numbers, sound_features
 from audits.membership.lira import confidence
-from audits.scores.rows import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
+from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.statistics.cross_fit import folds
 from privctl.data.columns import HeadKind
 

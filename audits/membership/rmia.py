@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from audits.membership.attack import Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.lira import why_not_offline, why_not_online
+from audits.statistics.laws import mean_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,7 +88,7 @@ def best_slope(shadows: Shadows) -> float:
         lp = _probability(shadows.lp[i][judged])
         for j, slope in enumerate(SLOPES):
             ratio = lp / evidence_offline(shadows.lp[others][:, judged], out[:, judged], slope)
-            gains[j] += rankdata(ratio)[member].mean() / len(member)
+            gains[j] += mean_ranks(ratio)[member].mean() / len(member)
     return SLOPES[int(gains.argmax())] if gains.any() else _SLOPE
 
 

@@ -13,14 +13,9 @@ import torch
 
 from audits.scores.classes import class_scores, label_numbers, number_of
 from audits.scores.forward import Batching, batches, enough_memory
-from audits.scores.rows import (
-    DEFAULT_LENGTH,
-    QUESTION_ANSWERING,
-    TOKEN_CLASSIFICATION,
-    Rows,
-    pad_rows,
-)
+from audits.scores.rows import DEFAULT_LENGTH, Rows, pad_rows
 from audits.scores.table import FIELDS
+from audits.scores.tasks import QUESTION_ANSWERING, TOKEN_CLASSIFICATION
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, silent

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.scores.rows import CAUSAL_LM, Rows, begins_with_bos, encode, length_limit
+from audits.scores.rows import Rows, begins_with_bos, encode, length_limit
 from audits.scores.shared import score_shared
+from audits.scores.tasks import CAUSAL_LM
 from privctl.data.records import Record
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel

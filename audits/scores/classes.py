@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from audits.scores.forward import Batching, batches, enough_memory, token_scores
-from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION, Rows, frame_of, framed_limit, pad_rows
+from audits.scores.rows import Rows, frame_of, framed_limit, pad_rows
 from audits.scores.table import FIELDS
+from audits.scores.tasks import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
 from privctl.data.columns import HeadKind
 from privctl.data.pixels import image_facts
 from privctl.data.records import Record

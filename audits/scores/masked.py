@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from audits.scores.forward import Batching, batches, enough_memory, token_scores
-from audits.scores.rows import MASKED_LM, Rows, SpecialTokens, frame_of, framed_limit, pad_rows
+from audits.scores.rows import Rows, SpecialTokens, frame_of, framed_limit, pad_rows
 from audits.scores.table import FIELDS
+from audits.scores.tasks import MASKED_LM
 from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent

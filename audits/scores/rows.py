@@ -22,12 +22,6 @@ from privctl.models.quiet import quiet_transformers
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Task names, as users give them.
-CAUSAL_LM, MASKED_LM, SEQ2SEQ_LM = "causal-lm", "masked-lm", "seq2seq-lm"
-TEXT_CLASSIFICATION, IMAGE_CLASSIFICATION = "text-classification", "image-classification"
-AUDIO_CLASSIFICATION = "audio-classification"
-TOKEN_CLASSIFICATION, QUESTION_ANSWERING = "token-classification", "question-answering"
-
 #: Length limit for models whose configuration states a longer context, or none.
 DEFAULT_LENGTH = 2048
 #: Texts tokenised in one call.

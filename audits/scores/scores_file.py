@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from audits.scores.table import ScoreTable, Skip
+from audits.statistics.laws import mean_ranks
 from privctl.domain.errors import InputError
 from privctl.storage.arrays import read_arrays, staged_arrays
 from privctl.storage.reader import SafetensorsFile
@@ -98,7 +98,7 @@ def ranks_of(scores: NDArray[Any]) -> NDArray[np.float64]:
     """The rank of each of ``scores`` [records] from 1, equal ones sharing the mean of theirs; NaN where not finite."""
     ranks = np.full(len(scores), np.nan)
     judged = np.isfinite(scores)
-    ranks[judged] = rankdata(scores[judged])
+    ranks[judged] = mean_ranks(scores[judged])
     return ranks
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from audits.scores.forward import Batching, batches, enough_memory, token_scores
-from audits.scores.rows import DEFAULT_LENGTH, SEQ2SEQ_LM, Rows, pad_rows
+from audits.scores.rows import DEFAULT_LENGTH, Rows, pad_rows
 from audits.scores.table import FIELDS
+from audits.scores.tasks import SEQ2SEQ_LM
 from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, silent

@@ -10,8 +10,9 @@ import torch
 
 from audits.scores.classes import described, flags_of, label_numbers, number_of, pack, problem_scores, unpack
 from audits.scores.forward import enough_memory
-from audits.scores.rows import AUDIO_CLASSIFICATION, Rows
+from audits.scores.rows import Rows
 from audits.scores.table import FIELDS
+from audits.scores.tasks import AUDIO_CLASSIFICATION
 from privctl.data.columns import HeadKind
 from privctl.data.records import Record
 from privctl.domain.progress import Advance, silent

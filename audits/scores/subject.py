@@ -17,7 +17,11 @@ from audits.scores.annotated import AnswerSubject, WordSubject
 from audits.scores.causal import CausalSubject
 from audits.scores.classes import ImageSubject, TextClassifierSubject
 from audits.scores.masked import MaskedSubject
-from audits.scores.rows import (
+from audits.scores.rows import Rows
+from audits.scores.scorer import Scorer
+from audits.scores.seq2seq import PairSubject
+from audits.scores.sounds import SoundSubject
+from audits.scores.tasks import (
     AUDIO_CLASSIFICATION,
     CAUSAL_LM,
     IMAGE_CLASSIFICATION,
@@ -26,11 +30,7 @@ from audits.scores.rows import (
     SEQ2SEQ_LM,
     TEXT_CLASSIFICATION,
     TOKEN_CLASSIFICATION,
-    Rows,
 )
-from audits.scores.scorer import Scorer
-from audits.scores.seq2seq import PairSubject
-from audits.scores.sounds import SoundSubject
 from privctl.data.columns import Columns, HeadKind
 from privctl.data.images import read_images
 from privctl.data.records import Record, read_records

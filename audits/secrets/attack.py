@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from audits.canaries.scores import Completion
+from audits.canaries.completion import Completion
 from audits.scores.scorer import RowScores
 from audits.secrets.beam import BeamHits, beam_hits
 from audits.secrets.candidates import Problem

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.canaries.scores import Completion
+from audits.canaries.completion import Completion
 from audits.extraction.discoverable import log_success
 from audits.extraction.summary import QueryBudget
 from audits.findings import Findings

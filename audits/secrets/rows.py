@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from audits.canaries.completion import NEAR_TIE, Completion
 from audits.canaries.rows import locate_secrets
-from audits.canaries.scores import NEAR_TIE, Completion
 from audits.extraction.greedy import decide
 from audits.scores.causal import CausalSubject
 from audits.scores.forward import enough_memory, token_scores

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from audits.statistics.cross_fit import cross_fitted, folds
+from audits.statistics.laws import mean_ranks
 from audits.statistics.max_t import rank_statistics
 from audits.statistics.relabel import areas
 
@@ -92,7 +92,7 @@ class FusedScore:
         For every score is higher for members by design, so that their mean is the best guess before any is learned.
         """
         count = len(self.digests)
-        ranks = [_unit(ndtri(rankdata(each) / (count + 1))) for each in self.scores.values()]
+        ranks = [_unit(ndtri(mean_ranks(each) / (count + 1))) for each in self.scores.values()]
         return np.stack([FIRST * _unit(np.mean(ranks, axis=0)), *ranks], axis=1)
 
     @cached_property

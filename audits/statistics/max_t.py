@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import betaln, gammaln, ndtri
-from scipy.stats import rankdata
+
+from audits.statistics.laws import mean_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +78,7 @@ def rank_statistics(scores: NDArray[Any], rates: Sequence[float]) -> Statistics:
     ordered = scores[order]
     new = np.append(True, ordered[1:] != ordered[:-1])
     first = np.maximum.accumulate(np.where(new, np.arange(len(scores)), 0))
-    return partial(_rank_statistics, rankdata(scores), order, first, tuple(rates))
+    return partial(_rank_statistics, mean_ranks(scores), order, first, tuple(rates))
 
 
 def _rank_statistics(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import betaincinv, ndtri, stdtrit
-from scipy.stats import rankdata
+
+from audits.statistics.laws import mean_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,9 +103,9 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     """
     _require_scores(members, nonmembers)
     m, n = len(members), len(nonmembers)
-    pooled = rankdata(np.concatenate([members, nonmembers]))
-    above = (pooled[:m] - rankdata(members)) / n  # share of non-members below each member
-    below = 1 - (pooled[m:] - rankdata(nonmembers)) / m  # share of members above each non-member
+    pooled = mean_ranks(np.concatenate([members, nonmembers]))
+    above = (pooled[:m] - mean_ranks(members)) / n  # share of non-members below each member
+    below = 1 - (pooled[m:] - mean_ranks(nonmembers)) / m  # share of members above each non-member
     value = float(above.mean())
     stderr = math.nan
     if min(m, n) > 1:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import rankdata
 
+from audits.statistics.laws import mean_ranks
 from audits.statistics.metrics import auc
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def auc_difference(
 def _placements(members: NDArray[Any], nonmembers: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Each member's share of non-members below it, and each non-member's share of members above it; ties half."""
     m, n = len(members), len(nonmembers)
-    pooled = rankdata(np.concatenate([members, nonmembers]))
-    return (pooled[:m] - rankdata(members)) / n, 1 - (pooled[m:] - rankdata(nonmembers)) / m
+    pooled = mean_ranks(np.concatenate([members, nonmembers]))
+    return (pooled[:m] - mean_ranks(members)) / n, 1 - (pooled[m:] - mean_ranks(nonmembers)) / m
 
 
 def _stderr(

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import bdtrc, betaincinv, expit, ndtr, ndtri
 
 from audits.statistics import two_arm
 from audits.statistics.f_dp import Curve, epsilon_of_mu, rejects
 from audits.statistics.metrics import are_lopsided, clopper_pearson
-from audits.statistics.search import smallest
+from audits.statistics.search import largest, smallest
 from audits.statistics.several_guesses import GuessCount, rejects_claim
 
 POWER = 0.8
@@ -87,7 +86,8 @@ def _success_rate(mu: float, share: float) -> float:
     """How many guesses are right, of the ``share`` of all canaries with the highest and the lowest scores each."""
     if share >= 0.5:
         return float(ndtr(mu / 2))
-    cut = brentq(lambda at: ndtr(mu - at) + ndtr(-at) - 2 * share, -40.0, 40.0 + mu)  # ``share`` of all lie above
+    # ``share`` of all scores lie above it.
+    cut = largest(lambda at: bool(ndtr(mu - at) + ndtr(-at) >= 2 * share), -40.0, 40.0 + mu, 1e-12)
     return float(ndtr(mu - cut)) / (2 * share)
 
 
@@ -159,7 +159,11 @@ def detectable_area_beyond(
     if not 0 <= reach < 0.5:
         return math.nan
     spread = float(ndtri(power))
-    return float(brentq(lambda area: area - 0.5 - reach - spread * _hanley_mcneil(area, members, nonmembers), 0.5, 1.0))
+
+    def is_found(area: float) -> bool:
+        return area - 0.5 - reach >= spread * _hanley_mcneil(area, members, nonmembers)
+
+    return smallest(is_found, 0.5, 1.0, 1e-12)
 
 
 def _hanley_mcneil(area: float, members: int, nonmembers: int) -> float:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import rankdata
+
+from audits.statistics.laws import mean_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +44,7 @@ def areas(scores: NDArray[Any], labels: NDArray[np.bool_]) -> NDArray[np.float64
     Ties count half. NaN where a row has one kind of label only.
     """
     members = labels.sum(axis=1)
-    ranks = rankdata(scores, axis=-1)
+    ranks = mean_ranks(scores)
     # One row of ranks serves all labels; fitted scores have a row each.
     sums = labels @ ranks if ranks.ndim == 1 else np.einsum("ij,ij->i", ranks, labels.astype(np.float64))
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from scipy.special import betaincinv
-from scipy.stats import hypergeom
 
+from audits.statistics.laws import hypergeometric
 from audits.statistics.power import POWER
 
 FISHER = "Fisher's exact test, one-sided"
@@ -21,7 +21,8 @@ def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
 
     3 of 4 against 1 of 4 (the lady tasting tea) is 17/70, .242857.
     """
-    return min(1.0, float(hypergeom.sf(found - 1, total + other_total, found + other_found, total)))
+    least, law = hypergeometric(total + other_total, found + other_found, total)
+    return min(1.0, float(law[max(0, found - least) :].sum()))
 
 
 def detectable_share(

@@ -13,8 +13,6 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.signal import lfilter
 
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.ranges import BANDS
@@ -48,6 +46,8 @@ def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
         raise ValueError(f"bands is {bands}; it must lie between 1 and the number of steps, {steps}")
     if bands == 1:
         return (1.0,)
+    from scipy.optimize import minimize  # here, as importing it takes longer than most commands' accounting
+
     places = np.arange(1, bands)
     found = minimize(
         _log_error,
@@ -94,7 +94,14 @@ def _shares(steps: int) -> Floats:
 
 def _first_column(coefficients: Floats, steps: int) -> Floats:
     """Of A C^-1, which is Toeplitz: the series of 1 / ((1 - x) c(x))."""
-    return np.asarray(lfilter([1.0], coefficients, np.ones(steps)))
+    return _divided(np.ones(steps), coefficients)
+
+
+def _divided(series: Floats, by: Floats) -> Floats:
+    """The first terms of the quotient of two power series, as many as ``series`` has."""
+    from scipy.signal import lfilter  # here, as importing it takes longer than most commands' accounting
+
+    return np.asarray(lfilter([1.0], by, series))
 
 
 def _falling(ratios: Floats) -> Floats:
@@ -113,7 +120,7 @@ def _log_error(ratios: Floats, steps: int) -> tuple[float, Floats]:
     weighted = _shares(steps) * column
     error, norm = float(weighted @ column), float(values @ values)
     # A change of coefficient i changes the column by -x^i / ((1 - x) c(x)^2).
-    twice = np.asarray(lfilter([1.0], values, column))
+    twice = _divided(column, values)
     slopes = np.array([-float(weighted[i:] @ twice[: steps - i]) for i in range(1, len(values))])
     slopes = 2 * (slopes / error + values[1:] / norm)
     # A change of a ratio changes all coefficients from there on.

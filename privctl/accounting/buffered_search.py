@@ -11,8 +11,6 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.signal import lfilter
 
 from privctl.accounting.buffered import BufferedMatrix, sensitivity
 from privctl.accounting.poisson_binomial import Floats
@@ -52,6 +50,8 @@ def _starts(buffers: int, steps: int) -> list[Floats]:
 
 
 def _searched(start: Floats, steps_per_pass: int, steps: int) -> tuple[float, Floats]:
+    from scipy.optimize import minimize  # here, as importing it takes longer than most commands' accounting
+
     free = np.append(start[0], np.log(np.diff(start)))
     bounds = [(-_FARTHEST, _FARTHEST), *[(math.log(_NEAREST), math.log(_FARTHEST))] * (len(start) - 1)]
 
@@ -84,6 +84,8 @@ def _roots(logits: Floats) -> tuple[Floats, Floats]:
 
 def _log_error(logits: Floats, steps_per_pass: int, steps: int) -> float:
     """Log of the error times the sensitivity, by filters of first order, one after another, which are stable."""
+    from scipy.signal import lfilter  # here, as importing it takes longer than most commands' accounting
+
     decays, counterparts = _roots(logits)
     taking_part = np.zeros(steps)
     taking_part[::steps_per_pass] = 1.0

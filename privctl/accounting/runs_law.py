@@ -13,6 +13,8 @@ from decimal import Decimal, localcontext
 from functools import lru_cache
 from types import MappingProxyType
 
+from privctl.accounting.brackets import threshold_bracket
+
 #: Name of a law -> its shape.
 LAWS = MappingProxyType({"geometric": 1.0, "logarithmic": 0.0, "poisson": None})
 #: More than ``most_runs`` have a probability of at most e to this, which is far below the rounding of any delta.
@@ -51,16 +53,15 @@ def shape_of(name: str) -> float | None:
 
 def gamma_of(mean: float, shape: float) -> float:
     """The parameter gamma in (0, 1) of the truncated negative binomial law with this ``mean`` above 1."""
-    from scipy.optimize import brentq  # here, as importing it takes longer than most commands' accounting
 
-    def excess(log_gamma: float) -> float:
+    def is_above(log_gamma: float) -> bool:
         rest = -math.expm1(log_gamma)
         if shape == 0:
-            return math.log(rest) - log_gamma - math.log(-log_gamma) - math.log(mean)
-        return math.log(shape * rest) - log_gamma - math.log(-math.expm1(shape * log_gamma)) - math.log(mean)
+            return math.log(rest) - log_gamma - math.log(-log_gamma) <= math.log(mean)
+        return math.log(shape * rest) - log_gamma - math.log(-math.expm1(shape * log_gamma)) <= math.log(mean)
 
     # Rounded down, which only adds to the divergence.
-    return math.exp(brentq(excess, -700.0, -1e-12, xtol=1e-14)) * (1 - 1e-12)
+    return math.exp(threshold_bracket(is_above, -700.0, -1e-12, within=1e-14)[0]) * (1 - 1e-12)
 
 
 def draw(mean: float, shape: float | None, bits: int) -> int:

@@ -83,7 +83,7 @@ def score_shares(
 
 def audit_many_models(options: Mapping[str, Any], output: Path | None) -> tuple[PrivacyReport, Path]:
     """The report of an audit of many models' scores, written to ``output`` or beside them. Raises as ``audit``."""
-    from audits.request import OF_A_MODEL, flag_of
+    from audits.audit_options import OF_A_MODEL, flag_of
     from privctl.api.scoring import MANY_MODELS, report_on_scores
 
     given = ["MODEL"] if options["model"] is not None else [flag_of(name) for name in OF_A_MODEL if options[name]]

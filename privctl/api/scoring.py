@@ -24,7 +24,7 @@ def report_on_scores(
 
     A pattern such as ``scores-*.parquet`` means what it matches. Raises as ``audit_scores``.
     """
-    from audits.request import claim_of
+    from audits.claims import claim_of
     from audits.score_parts import whole_name
     from privctl.data.places import data_files, require_inputs
     from privctl.reports.codec import encode
@@ -69,7 +69,7 @@ def report_on_scores(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    from audits.request import flag_of
+    from audits.audit_options import flag_of
 
     if options["models"]:
         for name, default in _COLUMNS.items():

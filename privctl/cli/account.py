@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.groups import WithRareOptions
 from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, POSITIVE, Number, Whole
 from privctl.cli.options import TEXT_COLUMN, common, data_option, force, given, show, to_standard_output, verbose
 from privctl.domain.errors import CommandError
@@ -32,7 +33,14 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.command()
+#: What ``--help`` lists; ``--help-all`` shows the other options too.
+_SHOWN = (
+    "epsilon", "noise_multiplier", "delta", "sample_rate", "steps", "dataset_size", "data", "batch_size", "epochs",
+    "mechanism", "ledger", "methods", "plot", "output", "force", "as_json", "quiet",
+)  # fmt: skip
+
+
+@click.command(cls=WithRareOptions, shown=_SHOWN)
 @click.option("--epsilon", type=POSITIVE, help="Target epsilon, to find the noise. In nats for ferret.")
 @click.option("--noise-multiplier", type=POSITIVE, help="Noise standard deviation / clip norm, to find epsilon.")
 @click.option(
@@ -59,13 +67,13 @@ def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
     metavar="NAME",
     default="gaussian",
     show_default=True,
-    help=f"What touches the data: {', '.join(_MECHANISMS)}.",
+    help=f"What touches the data. One of {', '.join(_MECHANISMS)}.",
 )
 @_options_of_events
 @click.option(
     "--prior", "priors", type=FRACTION, multiple=True, help="Chance of guessing a secret blindly (repeatable)."
 )
-@click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, to be composed; see below.")
+@click.option("--ledger", type=click.Path(), help="JSON list of events of any kind, to be composed; see --help-all.")
 @click.option(
     "--method",
     "methods",
@@ -83,15 +91,18 @@ def account(**options: Any) -> None:
     Give --epsilon to find the noise, or the noise to find epsilon. Beside each method's number is the epsilon that
     really follows from the same noise, and whether the method gives a bound at all.
 
-    A ledger is a list such as [{"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 500},
-    {"type": "laplace", "scale": 3}]; Opacus's accountant.history or state_dict() as JSON; or a dp_accounting tree of
-    DpEvents, as repr() writes it.
-
     \b
     Example:
       privctl account --epsilon 1 --delta 1e-5 --sample-rate 0.01 --steps 1000
       privctl account --noise-multiplier 1 --delta 1e-6 --dataset-size 60000 --batch-size 256 \\
           --epochs 60 --plot plan.svg
+    \f
+    A ledger is a list such as [{"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.01, "steps": 500},
+    {"type": "laplace", "scale": 3}]; Opacus's accountant.history or state_dict() as JSON; or a dp_accounting tree of
+    DpEvents, as repr() writes it.
+
+    \b
+    More examples:
       privctl account --epsilon 8 --delta 1e-6 --data train.jsonl --batch-size 256 --epochs 3
       privctl account --mechanism search --expected-runs 5 --epsilon 8 --delta 1e-6 \\
           --sample-rate 0.01 --steps 1000

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from privctl.cli.configured import own_environment
+from privctl.cli.groups import WithRareOptions
 from privctl.cli.options import MODEL, common, verbose
 from privctl.domain.errors import CommandError, ExitCode, FileSystemError
 from privctl.domain.gate import GateJudgement, GateOutcome
@@ -44,7 +45,14 @@ def _settings(command: Command) -> Command:
     return command
 
 
-@click.command()
+#: What ``--help`` lists; ``--help-all`` shows the other options too.
+_SHOWN = (
+    "model", "policy", "form", "output", "init", "max_epsilon", "at_delta", "require", "max_auc", "max_tpr",
+    "as_json", "quiet",
+)  # fmt: skip
+
+
+@click.command(cls=WithRareOptions, shown=_SHOWN)
 @click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--model", type=MODEL, help="The model to release; its bytes must be those that the reports describe.")
 @click.option(
@@ -77,15 +85,18 @@ def gate(
     holds, 1 that one does not, 3 that one cannot be decided: an audit was too small, or a report or step is missing.
     2 means that the policy or the call is malformed.
 
-    The policy is read from privctl-policy.toml or pyproject.toml. A flag overrides an environment variable such as
-    PRIVCTL_GATE_MAX_EPSILON, which overrides the file. Measurements of an audit are judged by the end of their
-    confidence interval, never by the estimate. The status of a guarantee is recomputed from its assumptions.
-
     \b
     Example:
       privctl gate --init -o privctl-policy.toml
       privctl gate m/ --max-epsilon 8
       privctl gate m.report.json m.audit.report.json --model m/
+    \f
+    The policy is read from privctl-policy.toml or pyproject.toml. A flag overrides an environment variable such as
+    PRIVCTL_GATE_MAX_EPSILON, which overrides the file. Measurements of an audit are judged by the end of their
+    confidence interval, never by the estimate. The status of a guarantee is recomputed from its assumptions.
+
+    \b
+    More examples:
       privctl gate m.report.json --max-epsilon 8 --require proved
       privctl gate *.report.json --format sarif -o gate.sarif
     """

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from inspect import cleandoc
 from typing import Any
 
 import click
@@ -43,48 +44,73 @@ def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+def _in_brief(name: str, text: str) -> tuple[str, str]:
+    """A row of the help with the first sentence of its text, and what that ends with in brackets: its default."""
+    sentence, end, rest = text.partition(". ")
+    return name, sentence + end.strip() + (f"  [{rest.rpartition('[')[2]}" if rest.endswith("]") else "")
+
+
 class WithRareOptions(click.Command):
     """A command whose ``--help`` leaves out its ``rare`` options, by their names; ``--help-all`` shows them too.
 
-    Unlike hidden ones, rare options are completed by shells.
+    Where ``shown`` is given, all options are rare but those, which are listed in that order. Unlike hidden ones, rare
+    options are completed by shells. Of its text ``--help`` shows what stands before a form feed, ``--help-all`` all; of
+    an option's text, where ``shown`` is given, the first sentence.
     """
 
-    rare_heading = "Rare options"
+    rare_heading = "More options"
 
-    def __init__(self, *args: Any, rare: Collection[str] = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, rare: Collection[str] = (), shown: Sequence[str] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.rare = frozenset(rare)
+        options = [str(each.name) for each in self.params if isinstance(each, click.Option)]
+        self.rare = frozenset(rare if shown is None else {*options} - {*shown})
+        self._in_brief = shown is not None
+        self._places = {name: place for place, name in enumerate(shown or options)}
         self._help_all = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
-            allow_from_autoenv=False, hidden=not self.rare, help="Show every option, the rare ones too.",
+            allow_from_autoenv=False, hidden=not self.rare, help="Show all options and details.",
         )  # fmt: skip
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """As click does, and ``--help-all`` behind ``--help``."""
         return [*super().get_params(ctx), self._help_all]
 
+    def listed(self, params: Sequence[click.Parameter]) -> list[click.Option]:
+        """The options among ``params`` in the order of the help: required ones first."""
+        options = [each for each in params if isinstance(each, click.Option)]
+        last = len(self._places)
+        return sorted(options, key=lambda each: (not each.required, self._places.get(str(each.name), last)))
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, and the details too where these are asked for."""
+        super().format_help_text(ctx, formatter)
+        details = cleandoc(self.help or "").partition("\f")[2].strip("\n")
+        if details and ctx.meta.get(_ALL_SHOWN):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(details)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, and under a heading of their own the rare ones, where these are asked for."""
-        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        options = self.listed(self.get_params(ctx))
         for heading, asked in (("Options", False), (self.rare_heading, True)):
             records = [each.get_help_record(ctx) for each in options if (each.name in self.rare) is asked]
-            rows = [record for record in records if record is not None]
+            whole = ctx.meta.get(_ALL_SHOWN) or not self._in_brief
+            rows = [record if whole else _in_brief(*record) for record in records if record is not None]
             if rows and (ctx.meta.get(_ALL_SHOWN) or not asked):
                 with formatter.section(heading):
                     formatter.write_dl(rows)
 
 
 class CommandAlone(WithRareOptions):
-    """What a ``GroupWithCommand`` runs where no subcommand is named; its help lists the subcommands.
-
-    Of its options all are rare but those ``shown``, by their names.
-    """
+    """What a ``GroupWithCommand`` runs where no subcommand is named; its help lists the subcommands."""
 
     rare_heading = "Options of the commands below"
 
-    def __init__(self, *args: Any, shown: Collection[str], params: list[click.Parameter], **kwargs: Any) -> None:
-        rare = [str(each.name) for each in params if isinstance(each, click.Option) and each.name not in shown]
-        super().__init__(*args, params=params, rare=rare, **kwargs)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.subcommands: Mapping[str, click.Command] = {}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def inspect(
     ctx: click.Context, model: str, report: str | None, group_size: int | None, as_json: bool, quiet: bool
 ) -> None:
-    """Show the tensors of MODEL with their digests, and the chain of reports behind it.
+    """Show the chain of reports behind MODEL, and its tensors with their digests.
 
     The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
     that one no longer matches, or that a report beside the model, under its name, describes other weights; 3 that the
@@ -86,13 +86,13 @@ def inspect(
             found = _as_report(checkpoint, hashed, chain, beside)
             show(encode(found if group is None else replace(found, parameters={"group": group})), as_json=True)
         else:
-            from privctl.show.text.inspect import ChainRow, group_text, inspect_text
+            from privctl.show.text.inspect import ChainRow, inspect_text
 
             rows = [
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
             ]
             files = [_file_row(file, hashed[file.path]) for file in checkpoint.files]
-            show(inspect_text(files, rows, beside) + group_text(group))
+            show(inspect_text(files, rows, beside, group))
     if beside or any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
@@ -129,8 +129,14 @@ def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, 
 
 
 def _of_log(path: Path, *, as_json: bool) -> None:
-    from privctl.reports.audit_log import read_log
+    from privctl.domain.errors import InputError
+    from privctl.reports.audit_log import is_log, read_log
 
+    if path.is_file() and not is_log(path):
+        raise InputError(
+            f"{path} is no log of audits; inspect takes one (NAME.audits.jsonl), a model's folder or a .safetensors "
+            "file"
+        )
     log = read_log(path)
     if as_json:
         from privctl.reports.codec import encode

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.groups import WithRareOptions
 from privctl.cli.noise_output import notes_on, print_json, print_plan, print_table
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, FRACTION, POSITIVE, SEED, Whole
 from privctl.cli.options import MODEL, common, data_option, force
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
 _PUBLISHED = "published"
 
 
-@click.command()
+#: What ``--help`` lists; ``--help-all`` shows the other options too.
+_SHOWN = (
+    "epsilon", "delta", "output", "facts", "epochs", "learning_rate", "clip_norm", "dataset_size", "batch_size",
+    "noise_stddev", "evaluate", "dry_run", "force", "as_json", "quiet",
+)  # fmt: skip
+
+
+@click.command(cls=WithRareOptions, shown=_SHOWN)
 @click.argument("model", type=MODEL)
 @click.option("--epsilon", type=POSITIVE, multiple=True, help="Target epsilon; repeatable.  [default: 1]")
 @click.option("--delta", type=FRACTION, help="Target delta.  [default: 1 / dataset-size squared]")

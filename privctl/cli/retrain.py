@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from privctl.cli.groups import SuggestingGroup
+from privctl.cli.groups import SuggestingGroup, WithRareOptions
 from privctl.cli.method_options import own_options
 from privctl.cli.options import common, force, given, show
 from privctl.cli.running import STOPPING, on_epoch, rendered
 from privctl.cli.training_options import data, shared, training, unprotected
 from privctl.domain.errors import CommandError
 from privctl.train.methods import METHODS, method_named
+from privctl.train.settings.own_settings import option_fields
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 
 #: Options that ``--replay`` allows; any other would change what it repeats.
 _REPLAYED = {"model", "base", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
+
+
+#: What ``--help`` lists before a method's usual options, and after them; ``--help-all`` shows the others too.
+_FIRST = ("data", "output", "epsilon", "noise_multiplier", "delta")
+_THEN = (
+    "held_out", "epochs", "batch_size", "learning_rate", "clip_norm", "text_column", "labels", "unit", "secrets",
+    "lora_rank", "device", "resume", "dry_run", "force", "as_json", "quiet",
+)  # fmt: skip
 
 
 class _Methods(SuggestingGroup):
@@ -66,7 +75,7 @@ def _command(method: TrainingMethod) -> click.Command:
     call.__doc__ = method.help
     groups = [option for name in method.takes for option in shared(name, method.helps)]
     private_options = [unprotected] if method.private else []
-    replay = click.option("--replay", type=click.Path(), help="Stream of updates to replay on MODEL, without any data.")
+    replay = click.option("--replay", type=click.Path(), help="Stream of updates to replay on MODEL. No data is read.")
     decorators = [
         training,
         data(required=method.replay is None),
@@ -77,14 +86,16 @@ def _command(method: TrainingMethod) -> click.Command:
         click.option(
             "--dry-run",
             is_flag=True,
-            help="Show noise, steps, time, memory and what budgets buy, from made-up records; train and write nothing.",
+            help="Show noise, steps, time, memory; write nothing. Records are made up.",
         ),
         force,
         common,
     ]
     for decorate in reversed(decorators):
         call = decorate(call)
-    return click.command(method.name)(call)
+    usual = [field.name for field, _, option in option_fields(method.settings) if option.usual]
+    replayed = ["replay"] if method.replay is not None else []
+    return click.command(method.name, cls=WithRareOptions, shown=[*_FIRST, *usual, *replayed, *_THEN])(call)
 
 
 def _unwritten(options: dict[str, Any]) -> str:
@@ -169,6 +180,7 @@ def _finish(method: TrainingMethod, report: PrivacyReport, options: dict[str, An
     from privctl.show.progress import note
 
     caveat = method.warning if method.warning in report.warnings else report.warnings[0]
-    text = encode(report) if options["as_json"] else rendered(report, caveat, quiet=options["quiet"])
+    told = {"quiet": options["quiet"], "resumed": options["resume"]}
+    text = encode(report) if options["as_json"] else rendered(report, caveat, **told)
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])

@@ -24,8 +24,11 @@ def on_epoch(measures: Mapping[str, float], *, quiet: bool) -> None:
         note(", ".join(parts), quiet=quiet)
 
 
-def rendered(report: PrivacyReport, caveat: str, *, quiet: bool = False) -> str:
-    """The report for a terminal; of its notes, when ``quiet``, only the method's ``caveat``."""
+def rendered(report: PrivacyReport, caveat: str, *, quiet: bool = False, resumed: bool = False) -> str:
+    """The report for a terminal; of its notes, when ``quiet``, only the method's ``caveat``.
+
+    Epochs are listed where ``on_epoch`` did not show all of them, and with ``--verbose``.
+    """
     from privctl.show.text.retrain import retrain_text
 
-    return retrain_text(report, verbose=verbose(), only=caveat if quiet else None)
+    return retrain_text(report, verbose=verbose(), only=caveat if quiet else None, epochs=quiet or resumed or verbose())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from privctl.cli.groups import SuggestingGroup
+from privctl.cli.groups import SuggestingGroup, WithRareOptions
 from privctl.cli.secrets_plan import plan
 from privctl.cli.secrets_scan import merge, scan
 
@@ -22,6 +22,14 @@ def secrets() -> None:
     """
 
 
-secrets.command("scan")(scan)
+#: What ``--help`` lists; ``--help-all`` shows the other options too.
+_OF_SCAN = (
+    "output", "kinds", "patterns", "literals", "by", "rare_words", "text_column", "force", "as_json", "quiet",
+)  # fmt: skip
+_OF_PLAN = (
+    "secrets", "steps", "batch_size", "output", "prior", "posterior", "cap", "text_column", "force", "as_json", "quiet",
+)  # fmt: skip
+
+secrets.command("scan", cls=WithRareOptions, shown=_OF_SCAN)(scan)
 secrets.command("merge")(merge)
-secrets.command("plan")(plan)
+secrets.command("plan", cls=WithRareOptions, shown=_OF_PLAN)(plan)

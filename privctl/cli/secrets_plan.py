@@ -100,16 +100,19 @@ def plan(
     noise is the least with which every secret stays within its posterior. Train with the plan by `privctl retrain
     dp-sgd --secrets plan.safetensors`.
 
+    \b
+    Example:
+      privctl secrets scan train.jsonl -o secrets.jsonl
+      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 \\
+          --batch-size 64 --cap sweep
+    \f
     In other words: without the secret's records, a guess of its value is right with probability at most the prior.
     After training on them, no guess by any method is right with probability above the bound, over the randomness of
     the training. The trade-off curve derives the bound from the best test between the two trainings. Fano's inequality
     derives it from the information released, which is looser and so needs more noise.
 
     \b
-    Example:
-      privctl secrets scan train.jsonl -o secrets.jsonl
-      privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 \\
-          --batch-size 64 --cap sweep
+    More examples:
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """

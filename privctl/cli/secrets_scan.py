@@ -65,6 +65,11 @@ def scan(
 ) -> None:
     """Find the secrets in DATA and the records that hold them.
 
+    \b
+    Example:
+      privctl secrets scan train.jsonl
+      privctl secrets scan train.jsonl -o secrets.jsonl
+    \f
     DATA is what a training reads: JSON lines, parquet, a datasets folder, CSV, text and more (see docs/data.md), with
     "text", or "prompt" and "response", or the field that --text-column names; several are read as one. The scan looks
     for payment cards, IBANs and NHS numbers (with valid check digits), US social security numbers (ssn), medical record
@@ -87,9 +92,7 @@ def scan(
     a partial result, as private as the book; `privctl secrets merge` joins those of all N shards (see docs/scale.md).
 
     \b
-    Example:
-      privctl secrets scan train.jsonl
-      privctl secrets scan train.jsonl -o secrets.jsonl
+    More examples:
       privctl secrets scan train.jsonl -o secrets.jsonl --kinds email,phone \\
           --pattern 'ticket=\\bT-\\d{6}\\b' --literals names.txt
       privctl secrets scan 'notes/*.parquet' --text-column body -o secrets.jsonl

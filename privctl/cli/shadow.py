@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from privctl.cli.groups import WithRareOptions
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, data_option, show
 from privctl.domain.errors import CommandError
@@ -28,7 +29,14 @@ _SAME = (
 )  # fmt: skip
 
 
-@click.command()
+#: What ``--help`` lists; ``--help-all`` shows the other options too.
+_SHOWN = (
+    "data", "output", "count", "epochs", "batch_size", "learning_rate", "text_column", "max_length", "lora_rank",
+    "device", "as_json", "quiet",
+)  # fmt: skip
+
+
+@click.command(cls=WithRareOptions, shown=_SHOWN)
 @click.argument("model", type=MODEL)
 @data_option("--data", "Records of the pool (repeatable).", required=True)
 @TEXT_COLUMN

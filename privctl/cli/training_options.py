@@ -32,7 +32,7 @@ _OPTIMIZERS = click.Choice([str(optimizer) for optimizer in Optimizer])
 
 def data(*, required: bool = True) -> Callable[[Command], Command]:
     """``--data``."""
-    help_text = "Private examples: a file, a folder, a pattern or -; repeatable; see docs/data.md."
+    help_text = "Private examples: files, folders, patterns or -. Repeatable; see docs/data.md."
     if not required:
         help_text += " Not with --replay."
     return data_option("--data", help_text, required=required)
@@ -43,7 +43,7 @@ def training(command: Command) -> Command:
     for option in reversed(
         (
             click.argument("model", type=MODEL),
-            data_option("--held-out", "Other examples, to evaluate on after each epoch (repeatable)."),
+            data_option("--held-out", "Other examples, to evaluate on (repeatable)."),
             click.option(
                 "--task",
                 type=click.Choice(_TASKS),
@@ -58,7 +58,7 @@ def training(command: Command) -> Command:
                 type=COUNT,
                 default=64,
                 show_default=True,
-                help="Examples per step; the expected number where batches are Poisson.",
+                help="Examples per step. Where batches are Poisson, the expected number.",
             ),
             click.option(
                 "--learning-rate", type=AMOUNT, default=5e-4, show_default=True, help="Highest learning rate."
@@ -84,11 +84,11 @@ def training(command: Command) -> Command:
                 help="Keep batch normalisation's running statistics as they are.",
             ),
             click.option("--train", multiple=True, help="Train only parameters matching this glob (repeatable)."),
-            click.option("--lora-rank", type=COUNT, help="Train only low-rank adapters of this rank (needs peft)."),
-            click.option("--labels", help="Class names in order: a,b,c or a file with one per line."),
+            click.option("--lora-rank", type=COUNT, help="Train only low-rank adapters of this rank."),
+            click.option("--labels", help="Class names in order: a,b,c, or a file of them."),
             click.option(
                 "--unit",
-                help="Field that names a record's owner; all records of one owner are protected together. With "
+                help="Field that names a record's owner. All records of one owner are protected together. With "
                 "'fold(FIELD)' names may differ in case, spaces and Unicode form.",
             ),
             click.option(
@@ -133,7 +133,7 @@ def training(command: Command) -> Command:
             click.option(
                 "--resume",
                 is_flag=True,
-                help="Continue an interrupted run with the same settings; only --held-out, --show-unprotected, --log, "
+                help="Continue an interrupted run. Only --held-out, --show-unprotected, --log, "
                 "--device and what changes speed or memory may differ.",
             ),
             click.option(
@@ -203,7 +203,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
     "epsilon": ("--epsilon", {"type": POSITIVE, "help": "Privacy budget, from which the noise is computed."}),
     "noise_multiplier": (
         "--noise-multiplier",
-        {"type": AMOUNT, "help": "Noise standard deviation / clip norm, instead of --epsilon."},
+        {"type": AMOUNT, "help": "Noise stddev / clip norm, instead of --epsilon."},
     ),
     "delta": (
         "--delta",
@@ -216,7 +216,7 @@ _SHARED: dict[str, tuple[str, dict[str, Any]]] = {
         "--secrets",
         {
             "type": click.Path(),
-            "help": "Plan of protection from `privctl secrets plan`; it sets batches, steps and the least noise.",
+            "help": "Plan of protection from `privctl secrets plan`. It sets batches, steps and the least noise.",
         },
     ),
     "public": (

@@ -111,11 +111,21 @@ def columns_of(options: Mapping[str, Any]) -> Columns:
     return Columns(text=options.get("text_column"), label=options.get("label_column"))
 
 
+def _require_separated(name: str, where: str) -> None:
+    """Raise InputError where ``name``, the only one, looks like several with another separator between them."""
+    for mark, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if mark in name:
+            advice = "commas, or name it .tsv" if mark == "\t" else "commas"
+            raise InputError(f"{where} separates its columns by {called}: {name!r}; write it with {advice}")
+
+
 def require_columns(
     names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
 ) -> None:
     """Raise InputError where a table of these columns holds no texts, or no labels or units although required."""
     have = listed(names)
+    if len(names) == 1 and columns.text not in names:
+        _require_separated(next(iter(names)), where)
     for name in columns.named_pair or ():
         if name not in names:
             raise InputError(

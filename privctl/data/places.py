@@ -18,7 +18,14 @@ from privctl.data.packed import suffix_of
 from privctl.data.several import DataPath, SeveralPaths, paths_of
 from privctl.domain.errors import FileSystemError, InputError
 from privctl.storage.json_text import parse_json
-from privctl.storage.reader import read_named_text, unreadable
+from privctl.storage.reader import (
+    ADAPTER_NAME,
+    INDEX_NAME,
+    SINGLE_NAME,
+    not_there,
+    read_named_text,
+    unreadable,
+)
 
 #: Suffixes (before ``.gz`` and ``.zst``) of files that hold records.
 LINES, TABLES, TEXT, PARQUET, ARROW = (".jsonl", ".ndjson", ".json"), (".csv", ".tsv"), ".txt", ".parquet", ".arrow"
@@ -33,6 +40,7 @@ _SHARD = re.compile(r"(?P<split>.+?)[-_](?P<index>\d{5})-of-(?P<count>\d{5})")
 #: What the splits of a data set are called.
 _SPLITS = {"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"}
 #: Files of JSON that describe a data set and hold no records.
+_CONFIG = "config.json"
 _STATE, _INFO, _SPLITTED = "state.json", "dataset_info.json", "dataset_dict.json"
 _MOST_FILES = 100_000
 
@@ -73,7 +81,7 @@ def require_inputs(*paths: DataPath | None) -> None:
     """
     for path in (each for given in paths if given is not None for each in paths_of(given)):
         if path != STDIN and not path.exists() and not found(path):
-            raise InputError(f"{path} is not a file; check the path")
+            raise not_there(path)
 
 
 def found(path: DataPath) -> bool:
@@ -115,6 +123,8 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
         return _of_folder(path / splits[0])
     if (path / _STATE).is_file():
         return _saved(path)
+    if _is_model(path):
+        raise InputError(f"{path} is a model, not data; give a file of records, or a folder of them")
     files = _records_in(path)
     if not files:
         raise InputError(
@@ -125,6 +135,14 @@ def _of_folder(path: Path) -> tuple[Path, ...]:
     if len(splits) > 1:
         raise _several(path, splits)
     return _of_one_format(path, files)
+
+
+def _is_model(path: Path) -> bool:
+    """Whether it is a model's folder: it holds weights, or the configuration of an architecture."""
+    if any((path / name).is_file() for name in (SINGLE_NAME, INDEX_NAME, ADAPTER_NAME)):
+        return True
+    config = _json(path / _CONFIG) if (path / _CONFIG).is_file() else None
+    return isinstance(config, dict) and not {"model_type", "architectures"}.isdisjoint(config)
 
 
 def _saved(path: Path) -> tuple[Path, ...]:

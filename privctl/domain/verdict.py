@@ -33,3 +33,15 @@ class Verdict:
     def decisive(self) -> bool:
         """Whether anybody may rely on its subject: what a report itself only calls claimed promises nothing."""
         return self.status in (None, Status.PROVED, Status.CONDITIONAL)
+
+    @property
+    def on_claim(self) -> bool:
+        """Whether this verdict of an audit judges a claim of privacy; else a hypothesis that every audit tests."""
+        return self.subject.startswith("(")
+
+    @property
+    def audit_word(self) -> str:
+        """What the outcome is called where an audit reached it: claims are refuted, hypotheses rejected."""
+        verb = "refuted" if self.on_claim else "rejected"
+        words = {Outcome.REFUTED: verb, Outcome.CONSISTENT: f"not {verb}"}
+        return words.get(self.outcome, str(self.outcome).lower())

@@ -34,6 +34,8 @@ LOG_SUFFIX = ".audits.jsonl"
 PREFIX = "blake3:"
 _CHAIN = Chain(root=blake3(b"privctl log of audits 1").hexdigest(), prefix=b',"digest":"', suffix=b'"}')
 #: A model has some dozen audits, each with two lines of some hundred bytes.
+#: How the first line begins.
+_FIRST = b'{"entry":1,'
 _LARGEST = 8 << 20
 _LONGEST_REASON = 300
 #: JSON holds whole numbers that no float does.
@@ -150,6 +152,15 @@ def begin(path: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]) -
     return _enter(path, AuditEvent.BEGUN, says)
 
 
+def is_log(path: Path) -> bool:
+    """Whether the file at ``path`` begins as a log of audits does, or cannot be read, which ``read_log`` then says."""
+    try:
+        with path.open("rb") as file:
+            return _FIRST.startswith(file.read(len(_FIRST)))
+    except OSError:
+        return True
+
+
 def finish(path: Path, begun: LogPosition, *, report: str, refuted: int, worst: Mapping[str, float]) -> Entry:
     """Enter the digest of the ``report`` of the audit that stands at ``begun``.
 
@@ -213,7 +224,7 @@ def _parse(path: Path, content: bytes) -> AuditLog:
     try:
         links, rest = _CHAIN.read(content)
     except BrokenChainError as broken:
-        if broken.number == 1 and not content.startswith(b'{"entry":1,'):
+        if broken.number == 1 and not content.startswith(_FIRST):
             raise InputError(f"{path} is no log of audits; give the file that privctl audit --log wrote") from None
         raise _tampered_error(path, broken.number, "does not follow from the lines before it") from None
     entries: list[Entry] = []

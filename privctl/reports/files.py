@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from privctl import __version__
@@ -205,6 +204,8 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 @cache  # what is imported stays what it was, and the search takes milliseconds a package
 def _version(package: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version  # here, as whoever only reads reports needs none
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -17,7 +17,6 @@ from privctl.show.leaks import (
     TRAINED_ON,
     WITHOUT_MODEL,
     found_leaks,
-    is_claim,
     judged_as_one,
     percent,
     trained_on,
@@ -58,7 +57,7 @@ def conclusion(report: PrivacyReport) -> Conclusion:
     """What the findings of the audit ``report`` amount to. The worst of them decides."""
     refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
     certain = [
-        f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if is_claim(each)
+        f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if each.on_claim
     ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain:
@@ -109,7 +108,7 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
         records = trained_on(report, many=True)
         missed = "" if share is None else f": it could miss up to {percent(share)} of the {records} coming out"
         return f"{first}, but the audit is small{missed}"
-    if is_claim(verdict):
+    if verdict.on_claim:
         small = any(words in verdict.reason for words in _SMALL)
         return f"the audit is too small to test {_the_claim(verdict)}" if small else f"{verdict.subject}: {first}"
     return first

@@ -15,7 +15,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
-from privctl.domain.verdict import Outcome, Verdict
+from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
 from privctl.show.text.style import number
 
@@ -74,7 +74,7 @@ def leaks(report: PrivacyReport) -> tuple[str, ...]:
 
 def exit_sentence(report: PrivacyReport) -> str:
     """What the exit code does and does not mean; empty where nothing but claims was refuted and no leak found."""
-    refuted = [is_claim(verdict) for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
+    refuted = [verdict.on_claim for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
     if not found_leaks(report) and all(refuted):
         return ""  # nothing but claims, whose verdicts say it
     if any(refuted):
@@ -85,14 +85,9 @@ def exit_sentence(report: PrivacyReport) -> str:
     return f"{EXITS_WITH_0}.{rejected}"
 
 
-def is_claim(verdict: Verdict) -> bool:
-    """Whether it judges a claim of privacy; else a hypothesis that every audit tests."""
-    return verdict.subject.startswith("(")
-
-
 def refutes(report: PrivacyReport) -> bool:
     """Whether the audit refuted a claim of privacy, which alone makes its exit code 1."""
-    return any(v.outcome is Outcome.REFUTED and is_claim(v) for v in report.verdicts)
+    return any(v.outcome is Outcome.REFUTED and v.on_claim for v in report.verdicts)
 
 
 def _membership(report: PrivacyReport, outcome: Outcome) -> Leak | None:
@@ -236,7 +231,7 @@ _JUDGES: dict[str, Callable[[PrivacyReport, Outcome], Leak | None]] = {
 
 def _lower_bounds(report: PrivacyReport) -> Iterator[Leak]:
     """Lower bounds on epsilon for one record or group, where no claim was given that they could refute."""
-    if any(map(is_claim, report.verdicts)):
+    if any(each.on_claim for each in report.verdicts):
         return
     bounds = [
         item

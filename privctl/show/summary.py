@@ -29,7 +29,7 @@ from privctl.domain.strength import (
 )
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
-from privctl.show.leaks import is_claim, leaks
+from privctl.show.leaks import leaks
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.text.style import bound, with_exponent
 
@@ -41,13 +41,7 @@ MEANING = {
     Status.REFUTED: "certainly false",
     Status.VOID: "an assumption is violated, so nothing is guaranteed",
 }
-#: What an outcome of an audit is called, worst first.
-WORDS = {
-    Outcome.REFUTED: "violated",
-    Outcome.INCONCLUSIVE: "inconclusive",
-    Outcome.CONSISTENT: "not violated",
-    Outcome.PROVED: "proved",
-}
+_WORST_FIRST = (Outcome.REFUTED, Outcome.INCONCLUSIVE, Outcome.CONSISTENT, Outcome.PROVED)
 _STRENGTH = (Status.PROVED, Status.CONDITIONAL, Status.CLAIMED, Status.VOID, Status.REFUTED)
 DO_NOT_RELEASE = "Do not release"
 #: Claims that a sentence names.
@@ -87,7 +81,7 @@ def summarize(subject: JudgedSubject) -> Summary:
     worst = worst_of([*audited, *decisive(checked), *broken])
     leaked = _leak_sentence(subject)
     worth = severity(lead, subject.source.report.mechanism)
-    false = worst_of([*(v for v in audited if is_claim(v)), *decisive(checked), *broken]) is Outcome.REFUTED
+    false = worst_of([*(v for v in audited if v.on_claim), *decisive(checked), *broken]) is Outcome.REFUTED
     return Summary(
         subject=subject,
         lead=lead,
@@ -116,15 +110,14 @@ def decisive(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def word_of(verdict: Verdict, step: str) -> str:
-    """What the outcome is called: an audit finds violations, everything else refutes, and says whose claim it was."""
-    word = (WORDS if step == AUDIT_STEP else _CHECKED)[verdict.outcome]
+    """What the outcome is called, and what its report calls the guarantee that nobody may rely on."""
+    word = verdict.audit_word if step == AUDIT_STEP else str(verdict.outcome).lower()
     return word if verdict.decisive else f"{word}, only {verdict.status}"
 
 
 def worst_first(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Violations on top."""
-    order = list(WORDS)
-    return sorted(verdicts, key=lambda verdict: order.index(verdict.outcome))
+    """What is refuted or rejected on top."""
+    return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.outcome))
 
 
 def worst_of(verdicts: Sequence[Verdict]) -> Outcome | None:
@@ -233,20 +226,12 @@ def _check_sentence(subject: JudgedSubject, verdicts: Sequence[Verdict], broken:
     if not subject.checks:
         return "No verification is among the reports: the numbers are the report's own; privctl verify recomputes them."
     judged = decisive(verdicts)
-    counts = [(word, sum(v.outcome is outcome for v in judged)) for outcome, word in _CHECKED.items()]
+    counts = [(str(word).lower(), sum(v.outcome is word for v in judged)) for word in _WORST_FIRST]
     text = "Verified: " + (", ".join(f"{count} {word}" for word, count in counts if count) or "nothing decided") + "."
     false = sum(v.outcome is Outcome.REFUTED for v in verdicts) - sum(v.outcome is Outcome.REFUTED for v in judged)
     return text + (
         f" Also refuted: {counted(false, 'bound')} that a report itself calls no more than claimed." if false else ""
     )
-
-
-_CHECKED = {
-    Outcome.REFUTED: "refuted",
-    Outcome.INCONCLUSIVE: "inconclusive",
-    Outcome.CONSISTENT: "consistent",
-    Outcome.PROVED: "proved",
-}
 
 
 def _digest_faults(subject: JudgedSubject) -> list[Verdict]:
@@ -278,8 +263,7 @@ def _missing_checks(subject: JudgedSubject) -> Iterator[str]:
 def verdicts_of(sources: Sequence[ReportSource]) -> Iterator[tuple[ReportSource, Verdict]]:
     """Every verdict with the report that it stands in, worst first."""
     pairs = [(source, verdict) for source in sources for verdict in source.report.verdicts]
-    order = list(WORDS)
-    yield from sorted(pairs, key=lambda pair: (not pair[1].decisive, order.index(pair[1].outcome)))
+    yield from sorted(pairs, key=lambda pair: (not pair[1].decisive, _WORST_FIRST.index(pair[1].outcome)))
 
 
 def _percent(share: float) -> str:

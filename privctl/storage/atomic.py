@@ -47,6 +47,11 @@ def writing(path: Path) -> Iterator[None]:
             raise FileSystemError(
                 f"{path} cannot be written: {error.strerror}; name fewer files at once, or raise ulimit -n"
             ) from None
+        if error.errno == errno.ENOTEMPTY:
+            raise FileSystemError(
+                f"{path} cannot be written: the folder in its place is not empty, and another command may be using it; "
+                "let that end, or choose another folder"
+            ) from None
         raise FileSystemError(f"{path} cannot be written: {error.strerror}; choose another folder") from None
 
 

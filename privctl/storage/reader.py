@@ -201,7 +201,14 @@ def _no_weights(path: Path) -> InputError:
     gguf = sorted(p.name for p in path.glob("*.gguf"))
     if gguf:
         return InputError(f"{path} holds GGUF weights ({gguf[0]}) and no safetensors; {GGUF_ADVICE}")
-    return InputError(f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a safetensors model")
+    if (path / "config.json").is_file():
+        return InputError(
+            f"{path} holds a config.json and no weights: an architecture, which privctl retrain trains; give a model "
+            "that has weights"
+        )
+    return InputError(
+        f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a .safetensors file, or a folder that holds one"
+    )
 
 
 #: What a model on the Hugging Face hub may be called: NAME or OWNER/NAME.
@@ -211,7 +218,7 @@ _FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".json")
 
 def missing_model(path: Path) -> InputError:
     """The error for a model's path where nothing is: it may be the name of a model on a hub, which is never fetched."""
-    message = f"{path} does not exist; give a model's folder, or a .safetensors file"
+    message = f"{path} does not exist; give a model's folder, or a .safetensors file{_unexpanded(path)}"
     if _HUB_NAME.fullmatch(str(path)) and path.suffix.lower() not in _FILE_SUFFIXES:
         message += (
             ". privctl fetches nothing: if this is a model on the Hugging Face hub, download it first "
@@ -330,8 +337,20 @@ def is_made_up(path: Path) -> bool:
     return os.path.realpath(path).startswith(_MADE_UP)
 
 
+def not_there(path: Path) -> InputError:
+    """The error for a path where no file is."""
+    return InputError(f"{path} is not a file; check the path{_unexpanded(path)}")
+
+
+def _unexpanded(path: Path) -> str:
+    """What to do about a ``~`` that no shell replaced; empty where ``path`` begins with none."""
+    if not str(path).startswith("~"):
+        return ""
+    return ". A shell leaves ~ as it is inside quotes: write $HOME, or leave the quotes out"
+
+
 def unreadable(path: Path, error: OSError) -> InputError | FileSystemError:
     """The error for a file that could not be opened or read."""
     if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
-        return InputError(f"{path} is not a file; check the path")
+        return not_there(path)
     return FileSystemError(f"{path} cannot be read: {error.strerror}")

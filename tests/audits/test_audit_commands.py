@@ -166,11 +166,11 @@ def test_rare_options_have_a_heading_and_the_help_ends_with_the_way_to_them(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     brief = helped(name, "--help", capsys=capsys)
-    assert re.fullmatch(r"  --help-all +Show every option, the rare ones too\.", brief.splitlines()[-1])
+    assert re.fullmatch(r"  --help-all +Show all options and details\.", brief.splitlines()[-1])
     whole = helped(name, "--help-all", capsys=capsys)
     assert whole.startswith(brief.rstrip("\n"))
     rest = whole.removeprefix(brief.rstrip("\n"))
-    assert rest.startswith("\n\nRare options:\n")
+    assert rest.startswith("\n\nMore options:\n")
     assert options_in(rest) >= {"--base-bits"}
 
 

@@ -325,7 +325,7 @@ def test_scores_from_many_models(tmp_path: Path, capfd: pytest.CaptureFixture[st
     path.write_text(json.dumps({"with": [3.0] * 500, "without": [0.0] * 500}))
     assert run(["audit", "--from-scores", str(path), "--claim", "2,1e-5"]) == 1
     out = capfd.readouterr().out
-    assert "VIOLATED" in out
+    assert "REFUTED" in out
     report = report_of(tmp_path / "scores.audit.report.json")
     assert report.verdicts[0].outcome is Outcome.REFUTED
     assert [item.role for item in report.inputs] == ["scores"]

@@ -25,6 +25,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from audits.canaries.manifest import read_manifest
 from privctl.cli import root, run
 from privctl.cli.groups import GroupWithCommand
+from tests.docs.commands import split_help
 from tests.models.tasks.small import architecture
 
 NAMES = ["anna", "ben", "carla", "dmitri", "eva", "farid", "gita", "hugo", "ines", "jan"]
@@ -70,7 +71,7 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
 
 def examples(command: click.Command) -> list[list[str]]:
     """The words of each call in the command's help."""
-    text = (command.help or "").partition("Example:")[2].partition("\n\n")[0]
+    _, text = split_help(command.help or "")
     joined = re.sub(r"\\\n\s*", "", text)
     return [shlex.split(re.sub(r"\s*>>?\s*\S+$", "", line)) for line in joined.splitlines() if line.strip()]
 

@@ -114,3 +114,22 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m.safetensors").write_bytes(b"\xff" * 7)
     assert run(["inspect", str(tmp_path / "m.safetensors")]) == 3
     assert "truncated" in capsys.readouterr().err
+
+
+def test_the_chain_stands_before_the_tensors(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect", str(two / "n.private.safetensors"), "-q"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("n.private.report.json") < shown.index("tensor ")
+    assert not [line for line in shown.splitlines() if line != line.rstrip()]
+
+
+def test_what_may_be_given_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "start").mkdir()
+    assert run(["inspect", str(tmp_path / "start")]) == 3
+    assert "give a .safetensors file, or a folder that holds one" in capsys.readouterr().err
+    (tmp_path / "start" / "config.json").write_text("{}")
+    assert run(["inspect", str(tmp_path / "start")]) == 3
+    assert "holds a config.json and no weights: an architecture" in capsys.readouterr().err
+    (tmp_path / "members.jsonl").write_text('{"text": "a"}\n')
+    assert run(["inspect", str(tmp_path / "members.jsonl")]) == 3
+    assert "is no log of audits; inspect takes one (NAME.audits.jsonl), a model's folder" in capsys.readouterr().err

@@ -59,6 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines(folder / "empty-chat.jsonl", [{"messages": []}] * 8)
     pq.write_table(pa.table({"sentence": ["a cat"] * 8}), folder / "a.parquet")
     (folder / "b.csv").write_text("text\na cat\n")
+    (folder / "semicolons.csv").write_text("text;label\na cat;1\n")
     (folder / "scores.csv").write_text("id,score,member\n" + "".join(f"r{i},{i / 9},{i % 2}\n" for i in range(40)))
     (folder / "words.csv").write_text("id,score,member\nr1,high,1\nr2,low,0\n")
     (folder / "twice.csv").write_text("id,score,member\nr1,1,1\nr1,2,0\n")
@@ -102,6 +103,10 @@ MISTAKES = [
     ([*PLAIN, "--data", "chat.jsonl", "--text-column", "messages"], 3, "without --text-column"),
     ([*PLAIN, "--data", "nothing*.parquet"], 3, "nothing*.parquet"),
     ([*PLAIN, "--data", "[ab].*"], 3, "format"),
+    ([*PLAIN, "--data", "base"], 3, "base is a model, not data"),
+    ([*PLAIN, "--data", "semicolons.csv"], 3, "separates its columns by semicolons: 'text;label'"),
+    ([*PLAIN, "--data", "~/nothing.jsonl"], 3, "write $HOME"),
+    (["retrain", "plain", "~/nothing", "--data", "train.jsonl", "-o", "out"], 3, "write $HOME"),
     ([*PLAIN, "--data", "train.jsonl", "--log", "tensorbord"], 2, "tensorboard"),
     ([*PLAIN, "--data", "train.jsonl", "--text-column", "body"], 3, "body"),
     ([*PLAIN, "--data", "train.jsonl", "--save-adapter"], 2, "--lora-rank"),

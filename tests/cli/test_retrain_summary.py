@@ -11,8 +11,9 @@ import pytest
 from privctl.cli import run
 from privctl.domain.evidence import MOST_FREQUENT, Evidence
 from privctl.reports.files import read_report
-from privctl.show.text.retrain import _at_chance
+from privctl.show.text.retrain import _at_chance, retrain_text
 from tests.models.tasks.small import architecture, same_records, words
+from tests.show.made import trained
 
 
 @pytest.fixture
@@ -64,6 +65,17 @@ def test_before_and_after_and_every_epoch(
     assert re.search(rf"held-out loss, nats +{loss.details['before']:.5g} +{loss.estimate:.5g}", text)
     assert len(re.findall(r"^ *[1-6](?= .*\d)", text, re.MULTILINE)) == 6
     assert "at chance" not in text
+
+
+def test_guarantees_come_first_and_epochs_that_were_noted_are_not_repeated() -> None:
+    loss = Evidence(
+        method="m", quantity="held-out loss, nats", estimate=1.0, details={"before": 3.0, "epoch 1": 2, "epoch 2": 1}
+    )
+    report = trained(evidence=(loss,))
+    text = retrain_text(report, epochs=False)
+    assert text.index("epsilon") < text.index("measured")
+    assert not re.search(r"^ *epoch ", text, re.MULTILINE)
+    assert re.search(r"^ *epoch ", retrain_text(report), re.MULTILINE)
 
 
 def test_a_private_run_s_epochs_are_held_out_ones_alone(

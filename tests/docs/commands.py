@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from inspect import cleandoc
 from typing import TypeGuard
 
 import click
@@ -13,7 +14,7 @@ from privctl.cli import COMMANDS, root
 from privctl.cli.groups import GroupWithCommand, WithRareOptions
 from tests.docs.pages import as_table
 
-_EXAMPLE = "Example:"
+_EXAMPLES = re.compile(r"^(?:Example|More examples):$", re.MULTILINE)
 _INTRODUCTION = """\
 # Command line
 
@@ -55,13 +56,14 @@ def reference() -> str:
 
 def _described(command: click.Command, name: str, level: int) -> Iterator[str]:
     yield f"{'#' * level} {name}\n"
-    text, example = _split(command.help or "")
+    text, example = split_help(command.help or "")
     called = command.alone if isinstance(command, GroupWithCommand) else command
     yield f"```text\n{_usage(called, name)}\n```\n"
     yield _plain(text)
     if example:
         yield f"```sh\n{example}\n```\n"
-    options = [parameter for parameter in called.params if _is_shown(parameter)]
+    options = called.listed(called.params) if isinstance(called, WithRareOptions) else called.params
+    options = [parameter for parameter in options if _is_shown(parameter)]
     rare = called.rare if isinstance(called, WithRareOptions) else frozenset()
     for heading, asked in (("option", False), ("option, with `--help-all`", True)):
         rows = [_option(each) for each in options if (each.name in rare) is asked]
@@ -86,11 +88,15 @@ def _usage(command: click.Command, name: str) -> str:
     return " ".join(words)
 
 
-def _split(text: str) -> tuple[str, str]:
-    """A help's prose, and its examples without their indentation."""
-    before, _, after = text.partition(_EXAMPLE)
-    lines, _, rest = after.partition("\n\n")
-    return f"{before.strip()}\n\n{rest.strip()}".strip(), textwrap.dedent(lines.strip("\n")).rstrip()
+def split_help(text: str) -> tuple[str, str]:
+    """A help's prose, and its examples without their indentation: those of ``--help``, then those of ``--help-all``."""
+    prose, examples = [], []
+    for part in cleandoc(text).split("\f"):
+        before, _, after = _EXAMPLES.sub("\0", part).partition("\0")
+        lines, _, rest = after.partition("\n\n")
+        prose += [before.strip(" \n\b"), rest.strip()]
+        examples.append(textwrap.dedent(lines.strip("\n")).rstrip())
+    return "\n\n".join(filter(None, prose)), "\n".join(filter(None, examples))
 
 
 def _plain(text: str) -> str:

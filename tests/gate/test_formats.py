@@ -248,3 +248,18 @@ def test_json_holds_everything() -> None:
 def test_a_gate_that_looked_at_nothing_has_not_passed() -> None:
     assert GateJudgement(findings=()).outcome is INCONCLUSIVE
     assert "nothing was looked at" in gate_text.render(GateJudgement(findings=()))
+
+
+def test_text_gives_a_remedy_once_for_attacks_with_one_conclusion() -> None:
+    above = "even the lower bound is above 0.7"
+    found = [
+        finding("r.json", subject=f"{attack} AUC", message=f"0.8 (0.7{i} to 0.9): {above}", fix="make it safer")
+        for i, attack in enumerate(("loss", "zlib", "min-k"), start=1)
+    ]
+    other = finding("r.json", subject="lira AUC", message="0.6 (0.5 to 0.8): the upper bound is above 0.7", fix="more")
+    shown = " ".join(without_colour(gate_text.render(GateJudgement(findings=(*found, other)))).split())
+    assert f"loss AUC 0.8 (0.71 to 0.9), zlib AUC 0.8 (0.72 to 0.9), min-k AUC 0.8 (0.73 to 0.9): {above}" in shown
+    assert shown.count("to fix: make it safer") == 1
+    assert "at r.json:7, 7, 7" in shown
+    assert "max_auc: lira AUC: 0.6 (0.5 to 0.8): the upper bound is above 0.7 to fix: more" in shown
+    assert "4 failed" in shown

@@ -62,7 +62,7 @@ def finding(folder: Path, *evidence: Evidence, guarantee: Guarantee = PROVED, **
 def test_a_leak_within_limits_and_guarantee_passes_and_is_shown(tmp_path: Path, guarantee: Guarantee) -> None:
     found = finding(tmp_path, guarantee=guarantee, **LIMITS)
     assert (found.outcome, found.subject) == (PASS, MEMBERSHIP)
-    assert "REFUTED by audit, as the policy allows: loss AUC 0.53" in found.message
+    assert "REJECTED by audit, as the policy allows: loss AUC 0.53" in found.message
     assert "dp-sgd allows an AUC of up to 0.881" in found.message
 
 

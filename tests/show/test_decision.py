@@ -200,6 +200,8 @@ def test_a_leak_is_answered_by_private_training(tmp_path: Path, monkeypatch: pyt
     leaky = replace(extraction(55, 0), inputs=inputs("members", "nonmembers"), parameters={"task": "causal-lm"})
     step = next_step(leaky, place)
     assert "START is the model as it was before" in step.advice
+    assert step.advice.startswith("train again")
+    assert next_step(leaky, place, repeated=True).advice.startswith("remove repetitions from the data, train again")
     assert parsed(step.command) == [
         "privctl", "retrain", "dp-sgd", "START", "--data", "members.jsonl", "--epsilon", "8", "-o", "model.dp-sgd",
     ]  # fmt: skip

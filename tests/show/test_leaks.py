@@ -252,11 +252,11 @@ def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:
     found = report(measured(3.3), subject=judged.MEMBERSHIP)
     said = " ".join(audit_text(found).split())
     assert f'REJECTED\x1b[0m: "{judged.MEMBERSHIP}"' in said
-    assert "VIOLATED\x1b" not in said
+    assert "REFUTED\x1b" not in said
     assert "REJECTED is said of a hypothesis that every audit tests, and is for a gate to judge" in said
     claim = replace(found, verdicts=tuple(replace(v, subject="(1, 1e-05)-DP, as claimed") for v in found.verdicts))
     said = " ".join(audit_text(claim).split())
-    assert 'VIOLATED\x1b[0m: "(1, 1e-05)-DP' in said
+    assert 'REFUTED\x1b[0m: "(1, 1e-05)-DP' in said
     assert "REJECTED" not in said
 
 

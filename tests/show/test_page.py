@@ -24,7 +24,9 @@ from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.html.page import page
 from privctl.show.html.render import TEMPLATES, source, templates
+from privctl.show.html.training import training_figures
 from privctl.show.html.values import colour
+from privctl.show.html.words import setting_table
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.plain import clean
 from privctl.show.svg.shapes import el
@@ -304,3 +306,29 @@ def test_a_report_of_absurd_size_makes_a_page_of_a_usual_one() -> None:
         )
     assert len(text) < 2_000_000
     assert "49800 more rows are in the report" in text
+
+
+def test_an_assumption_that_several_bounds_share_is_stated_once() -> None:
+    report = trained()
+    first = report.guarantees[0]
+    twice = replace(report, guarantees=(first, replace(first, name="another"), *report.guarantees[1:]))
+    model = ReportSource(key="r1", name="private", digest=DIGEST, report=twice)
+    data = replace(page_data(), sources=(model,), subjects=())
+    assert page(data).count("batches are Poisson") == 1
+    alone = replace(data, sources=(replace(model, report=report),))
+    assert page(alone).count("batches are Poisson") == 1
+
+
+def test_settings_that_were_not_set_or_fit_no_cell_are_left_out() -> None:
+    kept = {"optimizer": "sgd", "nothing": None, "empty": [], "blank": "", "many": list(range(9)), "few": [1, 2]}
+    found = setting_table(ReportSource(key="r1", name="m", digest=DIGEST, report=trained(parameters=kept)))
+    assert found is not None
+    assert [tuple(row) for row in found.rows] == [("optimizer", "sgd"), ("few", "1, 2")]
+    assert found.hidden == 0
+
+
+def test_the_table_of_epochs_stands_below_one_figure() -> None:
+    history = [{"training_loss": 3.0, "clipped_fraction": 0.5}, {"training_loss": 2.0, "clipped_fraction": 0.4}]
+    report = trained(parameters={"history": history})
+    figures = list(training_figures(ReportSource(key="r1", name="m", digest=DIGEST, report=report)))
+    assert [len(each.tables) for each in figures] == [1, 0]

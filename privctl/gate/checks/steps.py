@@ -135,7 +135,8 @@ def stopping_verdicts(
                 rule=VERDICTS,
                 outcome=GateOutcome.PASS,
                 subject=verdict.subject,
-                message=f"{verdict.outcome} by {report.report.step}, as the policy allows: {verdict.reason}; {allowed}",
+                message=f"{_word(verdict, report)} by {report.report.step}, as the policy allows: {verdict.reason}; "
+                + allowed,
                 place=report.place("verdicts", i, "outcome"),
             )
             continue
@@ -143,12 +144,16 @@ def stopping_verdicts(
             rule=VERDICTS,
             outcome=GateOutcome.FAIL if refuted else GateOutcome.INCONCLUSIVE,
             subject=verdict.subject,
-            message=f"{verdict.outcome} by {report.report.step}: {verdict.reason}",
+            message=f"{_word(verdict, report)} by {report.report.step}: {verdict.reason}",
             fix="make the model safer and audit again, or accept it for a time with a [[waiver]]"
             if refuted
             else "remove the reason named, and audit again",
             place=report.place("verdicts", i, "outcome"),
         )
+
+
+def _word(verdict: Verdict, report: LoadedReport) -> str:
+    return verdict.audit_word.upper() if report.report.step == "audit" else str(verdict.outcome)
 
 
 def _counts(verdict: Verdict, policy: Policy) -> bool:

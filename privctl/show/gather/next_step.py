@@ -35,12 +35,15 @@ class NextStep:
     command: str = ""
 
 
-def next_step(report: PrivacyReport, place: Path) -> NextStep:
-    """What to do after the audit ``report`` at ``place``. Paths are named from the current folder."""
+def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> NextStep:
+    """What to do after the audit ``report`` at ``place``. Paths are named from the current folder.
+
+    ``repeated``: the audit counted training records that repeat others.
+    """
     files = {item.role: path_of(place, item) for item in reversed(report.inputs)}
     decision = conclusion(report).decision
     if decision in (Decision.WITHHOLD, Decision.SLIGHT):
-        return _train_again(report, place, files)
+        return _train_again(report, place, files, repeated=repeated)
     if decision is Decision.INCONCLUSIVE:
         return _audit_again(report, place, files)
     if decision is Decision.UNTESTED:
@@ -55,10 +58,10 @@ def next_step(report: PrivacyReport, place: Path) -> NextStep:
     return NextStep(advice="hold the reports beside the model against your policy", command=_call("gate", model))
 
 
-def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) -> NextStep:
-    advice = (
-        "remove repetitions from the data, train again with differential privacy at an epsilon that suits, and audit "
-        "the result; until then treat the model as you treat its data"
+def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], *, repeated: bool) -> NextStep:
+    advice = ("remove repetitions from the data, " if repeated else "") + (
+        "train again with differential privacy at an epsilon that suits, and audit the result; until then treat the "
+        "model as you treat its data"
     )
     data = next((files[role] for role in _DATA if role in files), None)
     model = _model(report.inputs, place)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import betaincinv
 
 from privctl.domain.report import PrivacyReport
 from privctl.show.page_data import ExposureGroup, RocCurve
@@ -103,6 +102,8 @@ def _is_scored(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.int64]:
 
 def _band(hits: NDArray[Any], rates: NDArray[Any], trials: int, alpha: float) -> Iterator[tuple[float, float, float]]:
     """Clopper and Pearson's interval of the true positive rate, at some of the thresholds within the picture."""
+    from scipy.special import betaincinv  # here, as importing it takes longer than a page without scores
+
     within = np.flatnonzero(rates >= _LEAST)
     some = within[np.unique(np.linspace(0, len(within) - 1, _BAND_POINTS).astype(np.int64))] if len(within) else within
     count = hits[some].astype(np.float64)

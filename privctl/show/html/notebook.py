@@ -14,7 +14,7 @@ from privctl.domain.verdict import Verdict
 from privctl.show.html.render import render_template
 from privctl.show.html.values import MOST_ROWS, Pill, Table, state_word, table
 from privctl.show.html.words import assumption_counts
-from privctl.show.summary import amount, protects
+from privctl.show.summary import amount, protects, word_of
 from privctl.show.text.style import number
 
 
@@ -39,11 +39,11 @@ def _parts(value: object) -> Iterable[dict[str, Any]]:
     if verdicts is None:
         raise TypeError(f"a notebook cannot show {type(value).__name__}")
     omitted = [f"left out: {each.what}: {each.reason}" for each in getattr(value, "omissions", ())]
-    return [_part("verify", _verdicts(verdicts), lines=omitted)]
+    return [_part("verify", _verdicts(verdicts, "verify"), lines=omitted)]
 
 
 def _of_report(report: PrivacyReport) -> dict[str, Any]:
-    tables = (_guarantees(report.guarantees), _verdicts(report.verdicts), _evidence(report.evidence))
+    tables = (_guarantees(report.guarantees), _verdicts(report.verdicts, report.step), _evidence(report.evidence))
     wrote = [artifact.path for artifact in report.outputs]
     omitted = [f"left out: {each.what}: {each.reason}" for each in report.omissions]
     return _part(report.step, *tables, lines=[*report.warnings, *omitted], wrote=wrote)
@@ -68,9 +68,9 @@ def _guarantees(guarantees: Iterable[Guarantee]) -> Table | None:
     return table("Guarantees", heads, rows, len(every)) if rows else None
 
 
-def _verdicts(verdicts: Iterable[Verdict]) -> Table | None:
+def _verdicts(verdicts: Iterable[Verdict], step: str) -> Table | None:
     every = list(verdicts)
-    rows = [(v.subject, Pill(state=v.outcome, word=state_word(v.outcome)), v.reason) for v in every[:MOST_ROWS]]
+    rows = [(v.subject, Pill(state=v.outcome, word=word_of(v, step)), v.reason) for v in every[:MOST_ROWS]]
     return table("Verdicts", ("subject", "outcome", "why"), rows, len(every)) if rows else None
 
 

@@ -25,7 +25,14 @@ from privctl.show.html.exposure import exposure_figure
 from privctl.show.html.render import render_template
 from privctl.show.html.training import plan_figures, training_figures
 from privctl.show.html.values import Figure, Table
-from privctl.show.html.words import digest_table, file_table, limits, setting_table, verdict_table
+from privctl.show.html.words import (
+    digest_table,
+    file_table,
+    limits,
+    setting_table,
+    shared_assumptions,
+    verdict_table,
+)
 from privctl.show.page_data import ACCOUNT_STEP, PLAN_STEP, PLANS, PageData, ReportSource
 from privctl.show.summary import MEANING, summarize
 from privctl.show.svg.axes import WIDTH
@@ -86,6 +93,7 @@ def _guarantees(data: PageData) -> Part:
     drawn = (subject for subject in data.subjects if subject.source.report.step != ACCOUNT_STEP)
     return {
         "figures": _present(epsilon_figure(subject) for subject in drawn),
+        "shared": [(source, shared) for source in sources if (shared := shared_assumptions(source.report))],
         "of_one": [pair for source in sources for pair in _scoped(source, Scope.THIS_MODEL)],
         "of_all": [pair for source in sources for pair in _scoped(source, Scope.ALL_CANDIDATES)],
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from privctl.domain.strength import severity
 from privctl.show.html.values import Pill, colour, state_word
-from privctl.show.html.words import assumption_counts, risk
+from privctl.show.html.words import assumption_counts, risk, shared_assumptions
 from privctl.show.plain import clean
 from privctl.show.summary import amount, protects, weak
 from privctl.show.text.style import number, short, size
@@ -48,6 +48,7 @@ _FILTERS = {
     "sha256_of": sha256_of,
     "short": short,
     "size": size,
+    "shared_assumptions": shared_assumptions,
     "state_word": state_word,
     "weak": weak,
 }

@@ -45,23 +45,25 @@ _MOST_CAPS = 200
 
 
 def training_figures(source: ReportSource) -> Iterator[Figure]:
-    """A picture for each kind of measure that an epoch's history holds."""
+    """A picture for each kind of measure that an epoch's history holds; all measures stand below the first."""
     said = _readable(TrainingParameters, source)
     history = () if said is None else said.history[:_MOST]
+    keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
+    body = [(str(i), *(_cell(entry.get(key)) for key in keys)) for i, entry in enumerate(history, start=1)]
+    behind = [table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)]
     for index, (title, axis, measures) in enumerate(_PANELS):
         series = [(name, _series(history, key)) for key, name in measures.items()]
         series = [(name, points) for name, points in series if points]
         if series:
-            keys = sorted({key for entry in history for key in entry})[:_MOST_COLUMNS]
-            body = [(str(i), *(_cell(entry.get(key)) for key in keys)) for i, entry in enumerate(history, start=1)]
             yield figure(
                 f"{source.key}-training-{index}",
                 f"{title} while training: {source.name}",
                 f"{', '.join(name for name, _ in series).capitalize()} after each epoch.",
                 _HEIGHT,
                 _curves(series, axis),
-                behind=[table(f"Every epoch, {source.name}", ("epoch", *(k.replace("_", " ") for k in keys)), body)],
+                behind=behind,
             )
+            behind = []
 
 
 def _cell(value: float | None) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.verdict import Outcome
-from privctl.show.summary import WORDS
 from privctl.show.svg.shapes import Node
 from privctl.show.text.style import number
 
@@ -41,7 +40,7 @@ def colour(state: State | None) -> str:
 
 def state_word(state: State) -> str:
     """What a state is called on the page."""
-    return WORDS[state] if isinstance(state, Outcome) else str(state)
+    return str(state).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from typing import Any
 
-from privctl.domain.guarantee import AssumptionState, Guarantee, Risk, RiskMeasure
+from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, Risk, RiskMeasure
+from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Verdict
 from privctl.show.html.values import MOST_ROWS, Pill, Table, state_word, table
 from privctl.show.page_data import PageData, ReportSource
@@ -25,6 +26,14 @@ _RISKS = {
 }
 
 
+def shared_assumptions(report: PrivacyReport) -> list[Assumption]:
+    """Those that several guarantees of ``report`` rest on, each once."""
+    counts = Counter(
+        assumption for guarantee in report.guarantees for assumption in dict.fromkeys(guarantee.assumptions)
+    )
+    return [assumption for assumption, count in counts.items() if count > 1]
+
+
 def assumption_counts(guarantee: Guarantee) -> str:
     """How many of a guarantee's assumptions are in which state."""
     states = Counter(assumption.state for assumption in guarantee.assumptions)
@@ -38,7 +47,7 @@ def risk(stated: Risk) -> str:
 
 
 def verdict_table(data: PageData) -> Table | None:
-    """Every verdict of every report, violations on top."""
+    """Every verdict of every report, what is refuted or rejected on top."""
     verdicts = list(verdicts_of(data.sources))
     rows = [
         (verdict.subject, _outcome(verdict, source), verdict.reason, source.name, source.report.step)
@@ -84,19 +93,20 @@ def file_table(source: ReportSource) -> Table | None:
 
 
 def setting_table(source: ReportSource) -> Table | None:
-    """The settings of one report."""
+    """The settings of one report, but for those that were not set and those that no cell can hold."""
     settings = source.report.parameters
-    rows = [(name, _setting(value)) for name, value in islice(settings.items(), MOST_ROWS)]
-    return table(f"Settings of {source.name}", ("setting", "value"), rows, len(settings)) if rows else None
+    rows = [(name, text) for name, value in islice(settings.items(), MOST_ROWS) if (text := _setting(value))]
+    total = len(rows) + max(0, len(settings) - MOST_ROWS)
+    return table(f"Settings of {source.name}", ("setting", "value"), rows, total) if rows else None
 
 
 def _setting(value: Any) -> str:
-    """A value in a few words, without walking through all of one that is large."""
+    """A value in a few words; empty where there is none, and for one that is large, which is not walked through."""
     if isinstance(value, Mapping):
-        return f"{len(value)} entries" if len(value) > 6 or _deep(value.values()) else _entries(value)
+        return "" if len(value) > 6 or _deep(value.values()) else _entries(value)
     if isinstance(value, (list, tuple)):
-        return f"{len(value)} entries" if len(value) > 8 or _deep(value) else ", ".join(map(str, value))
-    return clean(str(value), _SETTING)
+        return "" if len(value) > 8 or _deep(value) else ", ".join(map(str, value))
+    return "" if value is None else clean(str(value), _SETTING)
 
 
 def _deep(values: Any) -> bool:

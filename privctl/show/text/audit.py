@@ -12,14 +12,11 @@ from privctl.domain.shown import counted, downward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
-from privctl.show.leaks import WITHOUT_MODEL, exit_sentence, is_claim
+from privctl.show.leaks import WITHOUT_MODEL, exit_sentence
 from privctl.show.plain import escape_hidden
 from privctl.show.text.leaking import if_leaking_went, leaking_table
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
 
-#: What a claim of privacy is, and what a hypothesis that every audit tests; only the former decide the exit code.
-_OF_CLAIMS = {Outcome.REFUTED: "VIOLATED", Outcome.CONSISTENT: "NOT VIOLATED, and this audit could have seen it"}
-_OF_HYPOTHESES = {Outcome.REFUTED: "REJECTED", Outcome.CONSISTENT: "NOT REJECTED, and this audit could have seen it"}
 _COLOURS = {
     Outcome.REFUTED: Colour.BAD,
     Outcome.CONSISTENT: Colour.GOOD,
@@ -88,7 +85,8 @@ def audit_text(
     if last := exit_sentence(report):
         parts.append("\n" + paragraph(last))
     if place is not None:
-        step = next_step(report, place)
+        repeated = any(reason.why.repeats for record in records for reason in record.reasons)
+        step = next_step(report, place, repeated=repeated)
         parts.append("\n" + paragraph(f"Next: {step.advice}{':' if step.command else '.'}"))
         parts += [f"  {escape_hidden(step.command)}\n"] if step.command else []
     return "".join(parts)
@@ -129,8 +127,8 @@ def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:
 
 
 def _word(verdict: Verdict) -> str:
-    words = _OF_CLAIMS if is_claim(verdict) else _OF_HYPOTHESES
-    return coloured(words.get(verdict.outcome, str(verdict.outcome)), _COLOURS[verdict.outcome])
+    seen = ", and this audit could have seen it" if verdict.outcome is Outcome.CONSISTENT else ""
+    return coloured(verdict.audit_word.upper() + seen, _COLOURS[verdict.outcome])
 
 
 def _item(text: str) -> str:

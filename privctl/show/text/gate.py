@@ -56,11 +56,31 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
     if not findings:
         return
     yield f"\n{title}\n"
-    for each in findings:
-        yield paragraph(f"{each.rule}: {plain(judgement.subject(each))}: {plain(each.message)}", indent=2)
-        if each.waiver:
-            yield paragraph(f"waived by {plain(each.waiver)}: {plain(each.waived_because)}", indent=4)
-        elif each.fix:
-            yield paragraph(f"to fix: {plain(each.fix)}", indent=4)
+    for alike in _alike(findings):
+        yield paragraph(f"{alike[0].rule}: {_said(judgement, alike)}", indent=2)
+        first = alike[0]
+        if first.waiver:
+            yield paragraph(f"waived by {plain(first.waiver)}: {plain(first.waived_because)}", indent=4)
+        elif first.fix:
+            yield paragraph(f"to fix: {plain(first.fix)}", indent=4)
         if place:
-            yield f"    at {plain(each.place.path)}:{each.place.line}\n"
+            yield f"    at {plain(first.place.path)}:{', '.join(str(each.place.line) for each in alike)}\n"
+
+
+def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """The findings in groups of one rule, remedy and conclusion, such as one attack each."""
+    groups: dict[object, list[Finding]] = {}
+    for each in findings:
+        _, _, conclusion = each.message.rpartition(": ")
+        key = (each.rule, each.model, each.place.path, conclusion, each.fix, each.waiver, each.waived_because)
+        groups.setdefault(key if each.fix or each.waiver else id(each), []).append(each)
+    return list(groups.values())
+
+
+def _said(judgement: GateJudgement, alike: Sequence[Finding]) -> str:
+    """What was found, of several findings once, with the subject and the value of each."""
+    if len(alike) == 1:
+        return f"{plain(judgement.subject(alike[0]))}: {plain(alike[0].message)}"
+    values = [each.message.rpartition(": ")[0] for each in alike]
+    named = [f"{judgement.subject(each)} {value}".rstrip() for each, value in zip(alike, values, strict=True)]
+    return plain(f"{', '.join(named)}: {alike[0].message.rpartition(': ')[2]}")

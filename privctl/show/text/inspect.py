@@ -1,4 +1,4 @@
-"""The terminal view of a checkpoint: its tensors, then the chain of reports from the newest back."""
+"""The terminal view of a checkpoint: the chain of reports from the newest back, then its tensors."""
 
 from __future__ import annotations
 
@@ -37,20 +37,27 @@ class FileRow:
     tensors: Sequence[tuple[TensorDigest, int]]
 
 
-def inspect_text(files: Sequence[FileRow], chain: Sequence[ChainRow], beside: Sequence[Verdict] = ()) -> str:
-    """Everything known of a checkpoint's files and of where they come from; ``beside`` judges reports out of place."""
-    text = "".join(
-        f"{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}\n" for file in files
-    )
+def inspect_text(
+    files: Sequence[FileRow],
+    chain: Sequence[ChainRow],
+    beside: Sequence[Verdict] = (),
+    group: Mapping[str, float | None] | None = None,
+) -> str:
+    """Where a checkpoint's files come from, and their tensors; ``beside`` judges reports out of place.
+
+    ``group`` is what holds for examples that are added or removed together.
+    """
     if chain:
-        text += "".join(part for row in chain for part in _chain_parts(row))
+        text = "".join(part for row in chain for part in _chain_parts(row))
     else:
-        text += "no report: the header names none (give --report if you have it)\n"
-    return text + "".join(f"\n{_doubt(verdict)}" for verdict in beside)
+        text = "no report: the header names none (give --report if you have it)\n"
+    text += "".join(f"\n{_doubt(verdict)}" for verdict in beside) + _group_text(group)
+    return text + "".join(
+        f"\n{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}" for file in files
+    )
 
 
-def group_text(group: Mapping[str, float | None] | None) -> str:
-    """What holds for examples that are added or removed together; empty where nobody asked."""
+def _group_text(group: Mapping[str, float | None] | None) -> str:
     if group is None:
         return ""
     return "\n" + paragraph(

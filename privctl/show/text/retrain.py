@@ -16,14 +16,14 @@ _EPOCHS = 20
 _EPOCH = re.compile(r"epoch ([0-9]+)")
 
 
-def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | None = None) -> str:
-    """Measures before and after, every epoch, then each guarantee with what it rests on, or that there is none.
+def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | None = None, epochs: bool = True) -> str:
+    """Each guarantee with what it rests on, then measures before and after and, with ``epochs``, of every epoch.
 
     Of the notes, with ``only``, that one alone.
     """
-    parts = list(_measures(report.evidence, verbose=verbose))
     several = len(report.guarantees) > 1
-    parts += [guarantee_text(guarantee, named=several, verbose=verbose) for guarantee in report.guarantees]
+    parts = [guarantee_text(guarantee, named=several, verbose=verbose) for guarantee in report.guarantees]
+    parts += _measures(report.evidence, verbose=verbose, by_epoch=epochs)
     parts += [paragraph(f"withheld: {item.what}: {item.reason}") for item in report.omissions]
     warnings = [warning for warning in report.warnings if only in (None, warning)]
     if warnings:
@@ -31,7 +31,7 @@ def retrain_text(report: PrivacyReport, *, verbose: bool = False, only: str | No
     return "\n".join(parts)
 
 
-def _measures(evidence: Sequence[Evidence], *, verbose: bool) -> Iterator[str]:
+def _measures(evidence: Sequence[Evidence], *, verbose: bool, by_epoch: bool) -> Iterator[str]:
     if not evidence:
         return
     before = any("before" in item.details for item in evidence)
@@ -48,7 +48,7 @@ def _measures(evidence: Sequence[Evidence], *, verbose: bool) -> Iterator[str]:
     measured = {item.quantity: _by_epoch(item) for item in evidence}
     measured = {quantity: values for quantity, values in measured.items() if values}
     epochs = sorted(set().union(*measured.values()))
-    if len(epochs) > 1:
+    if by_epoch and len(epochs) > 1:
         every = 1 if verbose else math.ceil(len(epochs) / _EPOCHS)
         shown = [epoch for epoch in epochs if epoch % every == 0 or epoch == epochs[-1]]
         yield table(

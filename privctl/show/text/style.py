@@ -117,7 +117,7 @@ def paragraph(text: str, *, indent: int = 0, hanging: int | None = None) -> str:
     """
     further = indent + 2 if hanging is None else hanging
     lines = _fold(_harmless(text), min(WIDTH, columns() or WIDTH), " " * indent, " " * further)
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(str.rstrip, lines)) + "\n"
 
 
 def notes(warnings: Iterable[str]) -> str:

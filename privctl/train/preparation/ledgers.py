@@ -109,10 +109,10 @@ def price_of_largest_batch(recipe: TrainingSettings, delta: float | None) -> str
     """How often a batch is cut, and what that costs beside batches of any size; "" where none is cut."""
     if recipe.largest_batch is None or delta is None:
         return ""
-    from scipy.stats import binom
+    from scipy.special import bdtrc
 
     epsilon, alone = _beside_plain(recipe, delta)
-    cut = float(binom.sf(recipe.largest_batch, recipe.examples, recipe.sample_rate))
+    cut = float(bdtrc(min(recipe.largest_batch, recipe.examples), recipe.examples, recipe.sample_rate))
     return (
         f"with batches of at most {recipe.largest_batch} examples, which {100 * cut:.2g} % of the draws exceed, "
         f"epsilon {epsilon:.3g} takes a noise multiplier of {recipe.noise_multiplier:.4g}; without --largest-batch it "

@@ -30,7 +30,8 @@ GROUPS = {
 class Option:
     """How the command line presents a field: ``flag`` defaults to the field's name, ``choices`` to all enum members.
 
-    ``within`` is where a number must lie. ``may_change``: a run may be resumed with another value.
+    ``within`` is where a number must lie. ``usual``: ``--help`` shows it, not only ``--help-all``. ``may_change``: a
+    run may be resumed with another value.
     """
 
     help: str
@@ -39,6 +40,7 @@ class Option:
     required: bool = False
     may_change: bool = False
     within: Range | None = None
+    usual: bool = False
 
 
 def flag_of(setting: Field[Any]) -> str:
@@ -55,9 +57,10 @@ def option(
     choices: tuple[str, ...] | None = None,
     may_change: bool = False,
     within: Range | None = None,
+    usual: bool = False,
 ) -> Any:
     """A field of a method's settings that is an option of its command."""
-    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within)
+    asked = Option(help=help_text, flag=flag, choices=choices, may_change=may_change, within=within, usual=usual)
     return field(default=default, metadata={OPTION: asked})
 
 

@@ -14,9 +14,10 @@ from audits.membership.attack import Candidates
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
 from audits.membership.records import candidates_of, prepare
-from audits.scores.rows import CAUSAL_LM, Rows
+from audits.scores.rows import Rows
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.table import FIELDS
+from audits.scores.tasks import CAUSAL_LM
 from privctl.data.records import Record
 from privctl.domain.progress import Advance, silent
 

@@ -13,7 +13,8 @@ from audits import load_attack
 from audits.membership.attack import Candidates, ScoreAttack, Settings
 from audits.membership.queries import ask
 from audits.membership.records import prepare
-from audits.scores.rows import MASKED_LM, SEQ2SEQ_LM, Rows
+from audits.scores.rows import Rows
+from audits.scores.tasks import MASKED_LM, SEQ2SEQ_LM
 from audits.statistics.metrics import auc
 from privctl.cli import run
 from privctl.data.columns import HeadKind

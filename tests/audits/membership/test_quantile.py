@@ -12,7 +12,7 @@ import pytest
 from audits.membership import attack, baseline, quantile
 from audits.membership.attack import Candidates, Settings
 from audits.membership.features import LABELS, image_features, label_features
-from audits.scores.rows import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
+from audits.scores.tasks import IMAGE_CLASSIFICATION, TEXT_CLASSIFICATION
 from audits.statistics.metrics import auc
 from privctl.data.columns import HeadKind
 from privctl.data.records import Record

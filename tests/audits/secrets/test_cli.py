@@ -68,7 +68,7 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: 
     heading = next(line for line in out.splitlines() if line.startswith("secrets"))
     assert {"tried", "skipped", "chance", "greedy", "bound"} <= set(heading.split())
     out = " ".join(out.split())
-    assert 'VIOLATED: "(prior, posterior)-secret protection, as planned in plan.safetensors"' in out
+    assert 'REFUTED: "(prior, posterior)-secret protection, as planned in plan.safetensors"' in out
     text = (place / "model.audit.report.json").read_text()
     report = decode(text, "report")
     figures = [f"{item.method}: {item.quantity}" for item in report.evidence if item.method.startswith("secret ")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits.canaries.scores import Completion
+from audits.canaries.completion import Completion
 from audits.secrets.audit import SecretRequest
 from audits.secrets.evidence import INDEPENDENT
 from audits.secrets.targets import choose

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from audits.canaries.scores import Completion
+from audits.canaries.completion import Completion
 from audits.scores.forward import score_rows
 from audits.scores.scorer import RowScores, compute_scores, plan_scoring
 from audits.scores.subject import load_subject

@@ -48,12 +48,19 @@ METHOD = TrainingMethod(
     name="dp-sgd",
     help="""Train MODEL with an (epsilon, delta) guarantee: clipped gradients, random batches, noise.
 
+    MODEL is a Hugging Face directory, a .safetensors file in one, or an adapter's directory. Ctrl-C saves the state,
+    and --resume continues from it.
+
+    \b
+    Example:
+      privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
+          --epochs 3 --batch-size 512 -o private/
+    \f
     The noisy gradients go to any --optimizer: sgd makes it DP-SGD proper, adam DP-Adam, and adamw, the default, DP-Adam
     with decoupled weight decay.
 
-    MODEL is a Hugging Face directory or a .safetensors file in one; a directory with a config.json and no weights is
-    trained from scratch. Ctrl-C saves the state after the current step, and --resume continues from there; the state is
-    kept in OUTPUT.run until the run is complete.
+    A directory with a config.json and no weights is trained from scratch. Ctrl-C ends a run after the current step; its
+    state is kept in OUTPUT.run until the run is complete.
 
     Before the output gets its final name, it is loaded by transformers alone and compared with the trained network.
     Name the classes of a classifier with --labels: names collected from the private data void the guarantee. Batch
@@ -62,8 +69,8 @@ METHOD = TrainingMethod(
     leaves the statistics of a new layer, 0 and 1. The architecture stays, so that transformers loads the model with the
     accuracy that the report states: no config.json can name group normalisation in its place.
 
-    MODEL may be a LoRA adapter's directory as peft writes it; its base is frozen, and the output is an adapter. With
-    --lora-rank new adapters are trained and merged into the weights, or written alone with --save-adapter.
+    Of a LoRA adapter's directory, as peft writes it, the base is frozen, and the output is an adapter. With --lora-rank
+    new adapters are trained and merged into the weights, or written alone with --save-adapter.
 
     With --bands, noise is correlated from step to step (matrix factorization), which leaves less of it in the weights
     where batches are large or epochs few. The state of an unfinished run then holds the noise of so many steps, twice
@@ -109,9 +116,7 @@ METHOD = TrainingMethod(
     size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
 
     \b
-    Example:
-      privctl retrain dp-sgd model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
-          --epochs 3 --batch-size 512 -o private/
+    More examples:
       privctl retrain dp-sgd model/ --data train.jsonl --task text-classification \\
           --labels 0,1 --epsilon 8 -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 2 \\

@@ -62,6 +62,11 @@ METHOD = TrainingMethod(
     name="dp-zo",
     help="""Train MODEL with an (epsilon, delta) guarantee and no backward pass, in the memory of inference.
 
+    \b
+    Example:
+      privctl retrain dp-zo model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
+          --epochs 20 --batch-size 128 --learning-rate 1e-4 -o private/
+    \f
     Each step draws a public random direction and compares each example's loss a little ahead of the weights and a
     little behind. The differences are clipped and summed over a random batch, one Gaussian number is added, and the
     weights move along the direction by the sum. With --directions K, a step has K of them, clipped together.
@@ -71,9 +76,7 @@ METHOD = TrainingMethod(
     far lower than other methods'. Where dp-sgd fits into memory, prefer it: it reaches lower losses in less time.
 
     \b
-    Example:
-      privctl retrain dp-zo model/ --data train.jsonl --held-out test.jsonl --epsilon 8 \\
-          --epochs 20 --batch-size 128 --learning-rate 1e-4 -o private/
+    More examples:
       privctl retrain dp-zo model/ --data train.jsonl --epsilon 8 --directions 4 \\
           --learning-rate 1e-4 --lora-rank 8 -o private/
     """,

@@ -25,6 +25,7 @@ class DpZoSettings(MethodSettings):
         1,
         "Random directions of a step; each takes two passes over the batch, and all share the clip norm.",
         within=Range(low=1, high=10_000),
+        usual=True,
     )
     perturbation: float = option(
         1e-3,

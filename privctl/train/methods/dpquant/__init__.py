@@ -44,6 +44,11 @@ METHOD = TrainingMethod(
     name="dpquant",
     help="""Train MODEL as dp-sgd does, with most layers in few bits (simulated, but for FP8 where a GPU has it).
 
+    \b
+    Example:
+      privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format luq-fp4 \\
+          --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
+    \f
     Every epoch some layers are drawn to be quantized; with --layers dpquant, those that hurt less (by their scores) are
     more likely. How much a layer hurts is measured every few epochs on a few private examples: each example's loss
     differences are clipped, and their sum is noised. These releases are in the same ledger as the steps, and --epsilon
@@ -53,9 +58,7 @@ METHOD = TrainingMethod(
     multiply-adds are theirs.
 
     \b
-    Example:
-      privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format luq-fp4 \\
-          --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
+    More examples:
       privctl retrain dpquant resnet/ --data images/ --task image-classification \\
           --labels dark,light --norm frozen --epsilon 8 --format fp8 --layers random \\
           --compute-target 0.9 -o private/

@@ -46,7 +46,11 @@ class DpquantSettings(MethodSettings):
         LayerMode.DPQUANT, "How layers are chosen: by private measurements; at random each epoch; once; all; none."
     )
     fraction: float | None = option(
-        None, "Fraction of the layers to quantize.  [default: 0.75]", flag="--quantized-fraction", within=CHANCE
+        None,
+        "Fraction of the layers to quantize.  [default: 0.75]",
+        flag="--quantized-fraction",
+        within=CHANCE,
+        usual=True,
     )
     compute_target: float | None = option(
         None, "Fraction of multiply-adds to quantize, instead of --quantized-fraction.", within=CHANCE

@@ -54,6 +54,10 @@ METHOD = TrainingMethod(
     name="ferret",
     help="""Train MODEL by published signs: derivatives of groups of tensors along public random directions.
 
+    \b
+    Example:
+      privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 2 -o private/
+    \f
     In each step each group publishes with the fire probability, by coins that are independent of the data. Steps in
     which no group does cost nothing. With --release published, the method is that of the paper: --epsilon is then in
     nats of mutual information, an average that bounds no worst case, and sets the fire probability. With --release
@@ -64,8 +68,7 @@ METHOD = TrainingMethod(
     the weights bit for bit. Of an adapter, groups and directions are those of its own tensors alone.
 
     \b
-    Example:
-      privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 2 -o private/
+    More examples:
       privctl retrain ferret model/ --data train.jsonl --epsilon 0.5 --groups eighth -o signs/
       privctl retrain ferret model/ --replay private.updates.safetensors -o again/
     """,
@@ -75,7 +78,7 @@ METHOD = TrainingMethod(
         "epsilon": "Privacy budget: in nats for published signs, epsilon at --delta for the other releases.",
         "noise_multiplier": "gaussian: noise stddev / clip norm, instead of --epsilon.",
         "delta": "Delta of the guarantee.  [default: the smaller of 1e-5 and 1 / examples^1.1]",
-        "clip_norm": "Clip norm of derivatives, for releases with noise.",
+        "clip_norm": "Clip norm of derivatives. For releases with noise.",
     },
     private=True,
     guaranteed=True,

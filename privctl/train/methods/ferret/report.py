@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import binomtest
-
 from privctl.accounting import renyi
 from privctl.accounting.gridded import NOTE, arithmetic_of, epsilon_with_charge
 from privctl.accounting.guarantees import finite, guarantee_of
@@ -203,6 +201,8 @@ def _parameters(job: TrainingJob, done: FerretRun) -> dict[str, Any]:
 
 def _fired(plan: FerretPlan) -> Iterator[Evidence]:
     """Whether the coins fell as coins do, and what these masks let out."""
+    from scipy.stats import binomtest  # here, as importing it takes longer than planning most trainings
+
     chances, fired = len(plan.groups) * plan.masks.steps, plan.masks.total
     test = binomtest(fired, chances, plan.masks.fire_probability)
     interval = test.proportion_ci(0.95, "exact")

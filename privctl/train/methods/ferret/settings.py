@@ -64,8 +64,9 @@ class FerretSettings(MethodSettings):
     )
     release: ReleaseKind = option(
         ReleaseKind.PUBLISHED,
-        "How derivatives are released; published signs have no (epsilon, delta) guarantee.",
+        "How derivatives are released. Published signs have no (epsilon, delta) guarantee.",
         choices=("published", "gaussian", "randomized-response"),
+        usual=True,
     )
     fire_probability: float | None = option(
         None, "Chance that a group publishes in a step.  [default: see above]", within=CHANCE

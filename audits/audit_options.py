@@ -1,0 +1,57 @@
+"""The options of ``privctl audit`` by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Options about a model, which do not apply to an audit of scores.
+OF_A_MODEL = (
+    *(
+        "members",
+        "nonmembers",
+        "split",
+        "extraction_split",
+        "attacks",
+        "thorough",
+        "group_by",
+        "max_length",
+        "reference",
+        "canaries",
+        "commitment",
+        "canary_data",
+    ),
+    *("references", "exact", "shadow", "task", "resize", "train", "heldout", "least_prefix", "top_k", "top_p"),
+    *(
+        "greedy_only",
+        "exact_only",
+        "adversarial",
+        "adversarial_budget",
+        "adversarial_tokens",
+        "prompts",
+        "divergence",
+        "continuations",
+        "continuation_tokens",
+        "sampling_seed",
+        "records",
+        "secrets",
+        "data",
+        "plan",
+        "base",
+        "base_bits",
+        "candidates",
+        "most_secrets",
+        "beam",
+    ),
+    *("keep_scores", "cache", "no_cache", "device", "log", "leaks"),
+)
+
+
+def every_option(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` of one subcommand with those of the others, which were not given."""
+    return {**dict.fromkeys((*OF_A_MODEL, "claim", "delta", "text_column", "label_column")), **options}
+
+
+def flag_of(name: str) -> str:
+    """The option of this name, as it is given."""
+    return "--attack" if name == "attacks" else f"--{name.replace('_', '-')}"
