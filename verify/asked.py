@@ -70,11 +70,10 @@ _NO_BEAM = "beam search for secrets"
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """What was asked and is not answered, in a sentence each; older reports do not say what was asked."""
+    """What was asked and is not answered, in a sentence each."""
     asked = parameters.asked
     if asked is None:
-        if parameters.split_commitment is not None:
-            yield "it does not say what it was asked, as every audit of a drawn split does"
+        yield "it does not say what it was asked, as every audit does"
         return
     read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
     if "model" in read and "scores" not in kept:
@@ -290,7 +289,7 @@ def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
 
 
 def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
-    """Where the ranks at hand that an audit kept say that it was asked something else; older ones say nothing."""
+    """Where the ranks at hand that an audit kept say that it was asked something else, or do not say what."""
     for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
         place = Path(os.path.normpath(path.parent.absolute() / named.path))
         try:

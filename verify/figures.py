@@ -279,7 +279,7 @@ def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[s
     """Audits of scores of many models state both bounds, and what was asked of them."""
     asked = parameters.asked
     if asked is None:
-        return  # as in older reports
+        return  # another check says so
     methods = {item.method for item in report.evidence} & {RANK, threshold_bound.METHOD}
     if asked.columns and sorted(f"column {name}" for name in asked.columns) != sorted(parameters.attack):
         yield "it was asked about other columns of scores than its parameters name"

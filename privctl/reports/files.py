@@ -19,6 +19,7 @@ from privctl.reports.codec import decode, encode
 from privctl.storage.atomic import PendingFile, PendingFolder, require_no_folder, takes_a_stream, write_bytes
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import DigestedFile, file_digest
+from privctl.storage.journal import recover
 from privctl.storage.reader import Checkpoint, read_named_text
 
 #: Key of a safetensors header's metadata: path of the report, relative to the file that holds it.
@@ -120,6 +121,7 @@ def require_replaceable(folder: Path, place: Path, force: bool, *, inputs: Itera
     With ``force`` a folder may be, if the report at ``place`` lists every file in it, so that nothing else is lost, and
     none of the ``inputs`` is in it.
     """
+    recover(folder.absolute().parent)  # a commit that was interrupted may still create the folder
     if not os.path.isdir(folder) or os.path.islink(folder):
         require_no_folder(folder)
         return

@@ -356,7 +356,7 @@ class AskedAudit:
 class AuditParameters:
     """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own.
 
-    ``asked`` is what it was asked, None in older reports.
+    ``asked`` is what it was asked; a report without it does not pass.
     ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
     """
 

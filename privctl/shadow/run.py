@@ -32,11 +32,13 @@ from privctl.shadow.pool import ShadowPool, ShadowRequest, read_pool
 from privctl.shadow.stacked import train_together
 from privctl.storage.atomic import require_absent, require_folder, writing
 from privctl.storage.journal import recover
+from privctl.storage.turns import Claim
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from audits.scores.subject import AuditedModel
 
 #: Most models trained at once, and the limits on bytes and parameters up to which that is faster.
 _MOST = 16
@@ -53,20 +55,39 @@ def run_shadows(request: ShadowRequest, progress: Progress, workers: Workers = A
 
     Several processes share the models, and write in turn; the report is returned in the main one only.
 
-    Raises CommandError where the folder cannot be made or holds models of other settings, or weights without scores
-    that ``keep_models`` would replace; InputError for data or models that do not fit.
+    Raises CommandError where the folder cannot be made, where another command adds to it, or where it holds models of
+    other settings, or weights without scores that ``keep_models`` would replace; InputError for data or models that do
+    not fit.
     """
     folder = request.training.output
     require_folder(folder)
     device = own_device(choose_device(request.training.device))
     pool = read_pool(request)
     subject = audited_model(pool, pool.start(0), device)
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+    claim = workers.in_main(lambda: _claimed(folder))
+    try:
+        return _run(pool, subject, device, progress, workers)
+    finally:
+        if claim is not None:
+            claim.remove()
+
+
+def _claimed(folder: Path) -> Claim:
+    """Another command would store the same models, and write a report that leaves this one's out."""
+    with writing(folder):
+        return Claim(folder, "shadow models")
+
+
+def _run(
+    pool: ShadowPool, subject: AuditedModel, device: torch.device, progress: Progress, workers: Workers
+) -> PrivacyReport | None:
+    request, folder = pool.request, pool.request.training.output
     settings = settings_of(pool, subject)
     workers.in_main(lambda: recover(folder))
     done = _finished_models(folder, settings)
     missing = [index for index in range(request.count) if index not in done]
-    with writing(folder):
-        folder.mkdir(exist_ok=True)
     if request.keep_models:
         for index in missing:
             require_absent(weights_path(folder, index), force=False)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from privctl.domain.errors import CommandError
 from privctl.storage.atomic import PendingFile, PendingFolder, takes_a_stream, write_bytes, writing
-from privctl.storage.journal import Journal, Rename
+from privctl.storage.journal import Journal, Rename, drop_drafts, recover, unfinished
+from privctl.storage.turns import turn
+
+#: How often what killed processes left is looked for, as others may leave more meanwhile.
+_ATTEMPTS = 3
 
 
 def commit_together(
@@ -18,33 +22,60 @@ def commit_together(
 ) -> None:
     """Rename all ``outputs`` to their places and ``remove`` other files; after an error none of that has happened.
 
-    After a kill the next command that reads or writes in one of the folders carries out the rest
-    (``journal.recover``). Without ``replace``, and for a folder that does not replace one, what stands in an output's
-    place is kept and CommandError raised.
+    Processes that commit in the same folder do so one after the other. After a kill the next command that reads or
+    writes in one of the folders carries out the rest (``journal.recover``). Without ``replace``, and for a folder that
+    does not replace one, what stands in an output's place is kept and CommandError raised.
     """
     for pending in outputs:
         pending.flush()
+    if not outputs and not remove:
+        return
+    folders = {place.parent for place in (*(pending.place for pending in outputs), *remove)}
+    with writing(outputs[0].path if outputs else remove[0]), _turn(folders):
+        for folder in folders:
+            drop_drafts(folder)
+        _commit(outputs, replace=replace, remove=remove)
+
+
+@contextmanager
+def _turn(folders: Set[Path]) -> Iterator[None]:
+    """Wait for other processes that commit in ``folders``, and first finish what killed ones left there.
+
+    Carried out later, their renames would replace a part of this set.
+    """
+    for _ in range(_ATTEMPTS):
+        for folder in folders:
+            recover(folder)
+        with turn(folders):
+            if not any(map(unfinished, folders)):
+                yield
+                return
+    with turn(folders):  # what is left is nobody's journal, and is never carried out
+        yield
+
+
+def _commit(outputs: Sequence[PendingFile | PendingFolder], *, replace: bool, remove: Sequence[Path]) -> None:
+    for pending in outputs:
         lasting = isinstance(pending, PendingFolder) and not (pending.replaces and pending.place.is_dir())
         if os.path.lexists(pending.place) and (not replace or lasting):
             raise CommandError(f"{pending.path} was created meanwhile and was kept; move it away and try again")
     mark = secrets.token_hex(6)
     renames = [Rename.to_place(pending.temporary, pending.place, mark) for pending in outputs]
     removals = [Rename.removal(path, mark) for path in remove if os.path.lexists(path)]
-    if not outputs and not removals:
+    if not renames and not removals:
         return
-    with writing(outputs[0].path if outputs else remove[0]):
-        journal = Journal(mark, [*renames, *removals])
-        try:
-            for pending, rename in zip(outputs, renames, strict=True):
-                rename.keep()
-                pending.rename(replace=replace)
-            for removal in removals:
-                removal.apply()
-        except BaseException:
-            journal.undo()
-            journal.close()
-            raise
+    journal = Journal(mark, [*renames, *removals])
+    try:
+        for pending, rename in zip(outputs, renames, strict=True):
+            rename.keep()
+            pending.rename(replace=replace)
+        for removal in removals:
+            removal.apply()
+    except BaseException:
+        journal.undo()
         journal.close()
+        raise
+    journal.close()
 
 
 def write_together(contents: Mapping[Path, bytes], *, replace: bool = True, public: bool = False) -> None:

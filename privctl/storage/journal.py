@@ -16,12 +16,15 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from privctl.storage.turns import turn
+
 _NAME = re.compile(r"\.privctl\.[0-9a-f]{12}\.(commit|undo)")
+_DRAFT = re.compile(r"\.privctl\.[0-9a-f]{12}\.draft")
 _MOST_BYTES = 1 << 20
 #: The key of a note, which says where its journal lies.
 _HOME = "home"
@@ -169,12 +172,30 @@ def recover(folder: Path) -> None:
 
     A folder that may not be written is left as it is.
     """
-    names: list[str] = []
-    with suppress(OSError):
-        names = [entry.name for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
-    for name in names:
+    for path in _journals(folder):
         with suppress(OSError, ValueError):
-            _finish(folder / name)
+            if not _is_held(path):
+                with turn(_reach(path)):
+                    _finish(path)
+
+
+def unfinished(folder: Path) -> bool:
+    """Whether a journal or a note lies in ``folder``; in a turn of this process's own, it is a dead writer's."""
+    return bool(_journals(folder))
+
+
+def drop_drafts(folder: Path) -> None:
+    """Remove journals in ``folder`` that never got their names; in a turn of this process's own, no one writes them."""
+    for entry in os.scandir(folder):
+        if _DRAFT.fullmatch(entry.name):
+            with suppress(OSError):
+                os.unlink(entry.path)
+
+
+def _journals(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return [folder / entry.name for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
+    return []
 
 
 def sync_folder(folder: Path) -> None:
@@ -203,38 +224,72 @@ def _write_locked(path: Path, content: Any) -> int:
     return fd
 
 
-def _finish(path: Path) -> None:
-    """Carry out or take back a dead writer's renames; a journal that somebody else wrote is not believed."""
+@contextmanager
+def _opened(path: Path) -> Iterator[int | None]:
+    """A descriptor of a journal or a note with its lock; None where a living process holds that, or it is no own file.
+
+    Raises OSError where there is none.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not _is_own_file(os.fstat(fd)):
-            return
+        found: int | None = fd
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return
-        if not path.exists():
-            return
-        try:
-            content: Any = json.loads(os.read(fd, _MOST_BYTES))
-        except (ValueError, RecursionError):
-            content = []
-        if isinstance(content, dict):
-            _follow(path, content)
-        else:
-            _apply(path, list(_read_renames(path, content)))
+            found = None
+        yield found if path.exists() and _is_own_file(os.fstat(fd)) else None
     finally:
         os.close(fd)
 
 
+def _is_held(path: Path) -> bool:
+    with _opened(path) as fd:
+        return fd is None
+
+
+def _content(fd: int) -> Any:
+    try:
+        return json.loads(os.pread(fd, _MOST_BYTES, 0))
+    except (ValueError, RecursionError):
+        return []
+
+
+def _reach(path: Path) -> set[Path]:
+    """The folders that a dead writer's journal, or the one that a note leads to, renames files in."""
+    with _opened(path) as fd:  # held meanwhile, as notes that lead to each other would have no end
+        content = [] if fd is None else _content(fd)
+        if not isinstance(content, dict):
+            return {path.parent, *(rename.place.parent for rename in _read_renames(path, content))}
+        found = _home_of(path, content)
+        return {path.parent} if found is None else {path.parent, *_reach(found)}
+
+
+def _finish(path: Path) -> None:
+    """Carry out or take back a dead writer's renames; a journal that somebody else wrote is not believed."""
+    with _opened(path) as fd:
+        if fd is None:
+            return
+        content = _content(fd)
+        if isinstance(content, dict):
+            _follow(path, content)
+        else:
+            _apply(path, list(_read_renames(path, content)))
+
+
+def _home_of(note: Path, content: dict[str, Any]) -> Path | None:
+    """The journal that a note leads to; None without one."""
+    home = note.parent / str(content.get(_HOME))
+    journals = (home / note.with_suffix(suffix).name for suffix in (".commit", ".undo"))
+    return next((each for each in journals if os.path.lexists(each) and not os.path.samefile(each, note)), None)
+
+
 def _follow(note: Path, content: dict[str, Any]) -> None:
     """Finish the journal that a note leads to; without one nothing was begun, or all is done."""
-    home = note.parent / str(content.get(_HOME))
-    for journal in (home / note.with_suffix(suffix).name for suffix in (".commit", ".undo")):
-        if os.path.lexists(journal):
-            _finish(journal)
-            return
-    note.unlink(missing_ok=True)
+    journal = _home_of(note, content)
+    if journal is None:
+        note.unlink(missing_ok=True)
+    else:
+        _finish(journal)
 
 
 def _apply(path: Path, renames: Sequence[Rename]) -> None:

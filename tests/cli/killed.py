@@ -19,6 +19,8 @@ from tests.train.state.release_logs import begun as logged
 FACTS = ["--epochs", "2", "--learning-rate", "0.1", "--clip-norm", "1", "--dataset-size", "100", "--batch-size", "5"]
 PLAN = ["account", "--noise-multiplier", "1", "--delta", "1e-5", "--no-peers", "--method", "naive"]
 CALLS = ("rename", "replace", "link", "unlink", "rmdir")
+#: Those by which content comes into files, too.
+WRITES = (*CALLS, "mkdir", "write", "pwrite", "ftruncate")
 
 
 def prepare(folder: Path, write_model: Callable[..., Path]) -> Path:
@@ -74,22 +76,36 @@ def killed(arguments: Sequence[str], fatal: int) -> int:
     return int(said[1]) if said else 0
 
 
-def left_by_kills(arguments: Sequence[str], folder: Path, into: Path) -> list[Path]:
-    """Run a command that takes seconds once; returns copies of ``folder`` as each kill would have left it.
+def left_by_kills(arguments: Sequence[str], folder: Path, into: Path, calls: Sequence[str] = CALLS) -> list[Path]:
+    """Run a command that takes seconds once; returns copies of ``folder`` as each kill would have left it."""
+
+    def called() -> None:
+        assert run(list(arguments)) == 0
+
+    return copied_at(called, folder, into, calls)
+
+
+def copied_at(act: Callable[[], object], folder: Path, into: Path, calls: Sequence[str] = CALLS) -> list[Path]:
+    """Copies of ``folder`` as a kill at each of the system ``calls`` that ``act`` makes would have left it.
 
     A killed process leaves the files as they are before the call it does not get to make; its locks are gone.
     """
     copies: list[Path] = []
+    copying = False
 
     def watched(call: Callable[..., object]) -> Callable[..., object]:
         def wrapped(*args: object, **kwargs: object) -> object:
-            copies.append(copied(folder, into / str(len(copies))))
+            nonlocal copying
+            if not copying:  # to copy is to call them too
+                copying = True
+                copies.append(copied(folder, into / str(len(copies))))
+                copying = False
             return call(*args, **kwargs)
 
         return wrapped
 
-    with mock.patch.multiple(os, **{name: watched(getattr(os, name)) for name in CALLS}):
-        assert run(list(arguments)) == 0
+    with mock.patch.multiple(os, **{name: watched(getattr(os, name)) for name in calls}):
+        act()
     return copies
 
 

@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from audits.split.drawn import read_split
 from privctl.cli import run
+from privctl.domain.errors import CommandError
+from privctl.reports.audit_log import read_log
+from privctl.reports.files import read_report
 from privctl.storage.atomic import PendingFile
 from privctl.storage.journal import recover
+from privctl.storage.turns import Claim
 from tests.audits import tiny
 from tests.cli.killed import (
     FACTS,
     PLAN,
+    WRITES,
     contents,
     copied,
     killed,
@@ -166,6 +172,24 @@ def shadow(folder: Path, start: Path) -> list[str]:
     return [*shadow_call(folder, folder / "shadows"), "--count", "5", "--steps", "1", "--keep-models"]
 
 
+def extraction(folder: Path) -> list[str]:
+    """Prompts from outside and a split that was drawn before."""
+    model, data = tiny.save_model(folder / "model", "gpt2"), tiny.write_jsonl(folder / "e.jsonl", tiny.sentences(30, 1))
+    assert run(["audit", "split", str(data), "-q", "-f", "-o", str(folder / "drawn")]) == 0
+    (folder / "prompts.txt").write_text("w1 w2 w3\nw4 w5\n")
+    call = [
+        "audit",
+        "extraction",
+        str(model),
+        "--split",
+        str(folder / "drawn"),
+        "--prompts",
+        str(folder / "prompts.txt"),
+    ]
+    call += ["--prefix-tokens", "3", "--suffix-tokens", "3", "--greedy-only", "--exact-only", "--device", "cpu"]
+    return [*call, "-q", "-f", "-o", str(folder / "x.report.json")]
+
+
 #: Commands, what they replace, and what they make or change besides.
 SETS: dict[str, tuple[Callable[[Path, Path], list[str]], set[str], set[str]]] = {
     "plan": (lambda folder, _: plan(folder), {"plan.report.json", "plan.safetensors"}, set()),
@@ -173,6 +197,7 @@ SETS: dict[str, tuple[Callable[[Path, Path], list[str]], set[str], set[str]]] = 
     "verify": (lambda folder, _: verify(folder), {"v.json", "v.svg"}, set()),
     "claims": (lambda folder, _: claims(folder), {"c.json"}, {"proofs"}),
     "audit": (lambda folder, _: audit(folder), {"a.report.json", "a.scores.safetensors"}, set()),
+    "extraction": (lambda folder, _: extraction(folder), {"x.report.json", "x.scores.safetensors"}, set()),
     "dp_sgd": (dp_sgd, {"out.report.json", "out.private-history.json"}, {"out"}),
     "dp_zo": (dp_zo, {"out.report.json", "out.private-history.json"}, {"out"}),
     "ferret": (ferret, {"out.report.json", "out.private-history.json", "out.updates.safetensors"}, {"out"}),
@@ -209,3 +234,65 @@ def test_a_kill_of_a_longer_command_leaves_the_old_set_or_the_new_one(
         assert found in (before, new), touched(before, found)
         seen.add(found == before)
     assert seen == {True, False}
+
+
+def split(folder: Path) -> list[str]:
+    return ["audit", "split", str(folder / "d.jsonl"), "-q", "-o", str(folder / "split")]
+
+
+def test_a_killed_draw_of_a_split_is_none_or_whole(
+    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And where it is none, it is drawn again; where it is whole, it is replaced with --force."""
+    folder = prepare(tmp_path / "f", write_model)
+    copies = left_by_kills(split(folder), folder, tmp_path / "copies", WRITES)
+    names, codes = {"manifest.json", "members.jsonl", "nonmembers.jsonl"}, set()
+    for copy in copies:
+        if (code := run(split(copy))) != 0:
+            assert "members.jsonl exists; give --force to replace it" in capsys.readouterr().err
+            assert read_split(copy / "split" / "manifest.json").manifest.records == 40
+            assert run([*split(copy), "-f"]) == 0
+        codes.add(code)
+        assert {path.name for path in (copy / "split").iterdir()} == names
+        assert read_split(copy / "split" / "manifest.json").manifest.records == 40
+    assert codes == {0, 2}
+
+
+@pytest.mark.slow
+def test_a_log_of_audits_is_whole_after_every_kill(
+    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was begun is in it, and the next audit adds to it."""
+    folder = prepare(tmp_path / "f", write_model)
+    call = extraction(folder)
+    copies = left_by_kills(call, folder, tmp_path / "copies", WRITES)
+    ended = set()
+    for copy in copies:
+        log = next(iter(copy.glob("*.audits.jsonl")), None)
+        audits = () if log is None or not log.stat().st_size else read_log(log).audits
+        assert len(audits) <= 1
+        ended.add(None if not audits else audits[0].end is not None)
+    assert ended >= {None, False}
+    copy = copies[-1]
+    assert run([word.replace(str(folder), str(copy)) for word in call]) == 0
+    (log,) = copy.glob("*.audits.jsonl")
+    assert [each.end is not None for each in read_log(log).audits][-1]
+    assert len(read_log(log).audits) == 2
+
+
+@pytest.mark.slow
+def test_shadow_models_are_added_after_every_kill(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    call = [*shadow_call(tmp_path / "f", tmp_path / "f" / "shadows"), "--count", "4", "--steps", "1"]
+    copies = left_by_kills(call, tmp_path / "f", tmp_path / "copies", WRITES)
+    with pytest.raises(CommandError, match="another process goes on with the shadow models in"):
+        claim = Claim(tmp_path / "f" / "shadows", "shadow models")
+        assert run(call) == 2
+        Claim(tmp_path / "f" / "shadows", "shadow models")
+    claim.close()
+    for copy in copies[:: max(1, len(copies) // 12)]:
+        assert run([word.replace(str(tmp_path / "f"), str(copy)) for word in call]) == 0
+        stored = {path.name for path in (copy / "shadows").iterdir()}
+        scores = {f"shadow-000{index}.scores.safetensors" for index in range(4)}
+        assert stored == {"shadow.report.json", *scores}
+        assert len(read_report(copy / "shadows" / "shadow.report.json").outputs) == 4

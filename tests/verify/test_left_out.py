@@ -59,6 +59,12 @@ def without_ranks(report: Report) -> None:
     report["parameters"]["least_auc"] = report["parameters"]["asked"]["least_auc"] = 0.9
 
 
+def without_asked(report: Report) -> None:
+    """What was asked, with the ranks, which repeat it."""
+    report["outputs"] = []
+    del report["parameters"]["asked"]
+
+
 LEFT_OUT: dict[str, tuple[str, Callable[[Report], object]]] = {
     "rates of one attack": ("audit", lambda report: without(report, "zlib", "TPR")),
     "all rates": ("audit", lambda report: [without(report, name, "TPR") for name in ("loss", "zlib")]),
@@ -69,6 +75,8 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Report], object]]] = {
     "frequent text": ("audit", lambda report: without(report, "extraction", "rate on text in 2")),
     "extraction": ("audit", without_extraction),
     "ranks": ("audit", without_ranks),
+    "what was asked": ("audit", without_asked),
+    "what was asked of canaries": ("audit of canaries", without_asked),
     "traces": ("audit of canaries", without_trace),
     "medians": ("audit of canaries", lambda report: without(report, "canary exposure", "median bits, included")),
     "a bound": ("audit of canaries", lambda report: without(report, "one run, Mahloujifar 2024")),

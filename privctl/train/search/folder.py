@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 from privctl.accounting import runs_law
@@ -26,6 +27,7 @@ from privctl.storage.digest import file_digest
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
+from privctl.storage.turns import LOCK, Claim
 from privctl.train.preparation.places import report_path
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
@@ -47,8 +49,10 @@ class SearchFolder:
         order: list[int],
         scores: list[float | None],
         released: list[str] | None = None,
+        claim: Claim | None = None,
     ) -> None:
         self.path = path
+        self._claim = claim
         self.order = order
         self.released = released
         self._facts = dict(facts)
@@ -67,7 +71,7 @@ class SearchFolder:
             folder = cls(pending.temporary, facts, [secrets.randbelow(candidates) for _ in range(count)], [])
             folder._write()
             pending.commit()
-        folder.path = path
+        folder.path, folder._claim = path, _claimed(path)
         return folder
 
     @classmethod
@@ -80,6 +84,17 @@ class SearchFolder:
         """
         if not (path / _STATE).is_file():
             raise CommandError(f"{path} does not exist, so there is no search to resume; remove --resume")
+        claim = _claimed(path)
+        try:
+            return cls._read(path, facts, candidates, own, claim)
+        except BaseException:
+            claim.close()
+            raise
+
+    @classmethod
+    def _read(
+        cls, path: Path, facts: Mapping[str, Any], candidates: int, own: type[MethodSettings], claim: Claim
+    ) -> Self:
         data = parse_json(read_text(path / _STATE), str(path / _STATE))
         damaged = InputError(f"{path / _STATE} is not the state of a search; put it back as it was")
         try:
@@ -95,9 +110,21 @@ class SearchFolder:
             raise CommandError(f"{path} was begun {changed}; resume with the same settings")
         if not all(0 <= each < candidates for each in order):
             raise damaged
-        folder = cls(path, facts, order, scores, released)
+        folder = cls(path, facts, order, scores, released, claim)
         folder._delete_losers()
         return folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._claim is not None:
+            self._claim.close()
+
+    @property
+    def data(self) -> str:
+        """The digest of the training data."""
+        return str(self._facts["data"]["train"])
 
     @property
     def done(self) -> int:
@@ -133,6 +160,7 @@ class SearchFolder:
         """Delete the folder, its state last; return a warning where some of it is left."""
         for number in range(len(self.order)):
             shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
+        (self.path / _STATE).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
         if not self.path.exists():
             return None
@@ -148,6 +176,21 @@ class SearchFolder:
         if self.released is not None:
             state["released"] = self.released
         write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
+
+
+def discard_remains(path: Path) -> None:
+    """Finish the removal of a search's folder that a kill interrupted: its state goes last, so without it nothing is.
+
+    Any other folder is left as it is.
+    """
+    if path.is_dir() and not path.is_symlink() and {entry.name for entry in os.scandir(path)} <= {LOCK}:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _claimed(path: Path) -> Claim:
+    """The search goes on in this process alone: another would make its runs a second time."""
+    with writing(path):
+        return Claim(path, "search")
 
 
 def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:

@@ -8,6 +8,8 @@ was removed together with the log: nothing in it is secret, so whoever can write
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from blake3 import blake3
@@ -27,30 +29,37 @@ def log_of(output: Path) -> Path:
     return output.with_name(output.name + SUFFIX)
 
 
-def enter_new(output: Path, folder: Path, data: str, notify: Notify) -> None:
-    """As ``enter``, and tell how many there were; not where ``folder`` holds an unfinished search, which goes on."""
+@contextmanager
+def entered(output: Path, folder: Path, data: str, notify: Notify) -> Iterator[None]:
+    """Note that a search of the data with this digest begins, and tell how many there were; not where ``folder`` is.
+
+    That holds an unfinished search, which goes on. No other process enters a search while the block makes the folder.
+    Raises InputError for a log that was edited.
+    """
     if os.path.lexists(folder):
+        yield
         return
-    if earlier := begun(output, data):
-        notify(told_of_earlier(earlier))
-    enter(output, data)
-
-
-def enter(output: Path, data: str) -> None:
-    """Note that a search of the data with this digest begins. Raises InputError for a log that was edited."""
     with log_file(log_of(output)) as file:
-        links = _links(file)
-        line, _ = _CHAIN.line(links[-1].digest if links else _CHAIN.root, f"{now()} {data}".encode())
-        file.add(line)
-        file.sync()
+        if not os.path.lexists(folder):  # another process may have made it while this one waited
+            links = _links(file)
+            if earlier := _counted(links, data):
+                notify(told_of_earlier(earlier))
+            line, _ = _CHAIN.line(links[-1].digest if links else _CHAIN.root, f"{now()} {data}".encode())
+            file.add(line)
+            file.sync()
+        yield
 
 
 def begun(output: Path, data: str) -> int:
-    """How many searches of the data with this digest were begun. Raises as ``enter``."""
+    """How many searches of the data with this digest were begun. Raises as ``entered``."""
     if not log_of(output).exists():
         return 0
     with log_file(log_of(output)) as file:
-        return sum(link.body.endswith(b" " + data.encode()) for link in _links(file))
+        return _counted(_links(file), data)
+
+
+def _counted(links: Sequence[Link], data: str) -> int:
+    return sum(link.body.endswith(b" " + data.encode()) for link in links)
 
 
 def _links(file: LogFile) -> tuple[Link, ...]:

@@ -24,8 +24,8 @@ from privctl.storage.journal import recover
 from privctl.train.preparation.places import report_path, require_places, run_folder
 from privctl.train.preparation.reading import digests_at, require_apart
 from privctl.train.release.searched import parameters_of, with_earlier
-from privctl.train.search.folder import SearchFolder, moved, standing
-from privctl.train.search.made_before import begun, enter_new
+from privctl.train.search.folder import SearchFolder, discard_remains, moved, standing
+from privctl.train.search.made_before import begun, entered
 from privctl.train.settings.candidates import SearchedSettings, candidates_of, searched_by
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.state.fingerprint import search_fingerprint
@@ -46,17 +46,32 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     if not request.resume:
         require_places(request.output, force=request.force)
     place = request.output.with_name(f"{request.output.name}.search")
+    discard_remains(place)
     facts = search_fingerprint(request)
     _require_held_out(request)
     require_apart(request, ALONE)  # each run looks again, when a search is begun that counts
     if request.resume:
         folder = SearchFolder.resume(place, facts, len(candidates), request.method.settings)
-        if (report := standing(request.output, folder.released)) is not None:
-            return _ended(report, folder, notify)
-        require_places(request.output, force=request.force)
     else:
-        enter_new(request.output, place, facts["data"]["train"], notify)
-        folder = SearchFolder.begin(place, facts, runs, len(candidates))
+        with entered(request.output, place, facts["data"]["train"], notify):
+            folder = SearchFolder.begin(place, facts, runs, len(candidates))
+    with folder:
+        if request.resume:
+            if (report := standing(request.output, folder.released)) is not None:
+                return _ended(report, folder, notify)
+            require_places(request.output, force=request.force)
+        return _searched(request, runs, folder, candidates, train, notify)
+
+
+def _searched(
+    request: RetrainRequest,
+    runs: NumberOfRuns,
+    folder: SearchFolder,
+    candidates: SearchedSettings,
+    train: TrainOne,
+    notify: Notify,
+) -> PrivacyReport:
+    """The report of the best run, which is released once all that are left to make are made."""
     for number in range(folder.done, len(folder.order)):
         notify(f"run {number + 1} of {len(folder.order)}")
         try:
@@ -85,7 +100,7 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
             "search of these data counts beside it; give settings that do not diverge, such as lower learning rates"
         )
     folder.releases(read_report(report_path(best)))
-    earlier = max(0, begun(request.output, facts["data"]["train"]) - 1)
+    earlier = max(0, begun(request.output, folder.data) - 1)
     amend = partial(with_earlier, search=parameters_of(request, runs), earlier=earlier)
     return _ended(moved(best, request.output, force=request.force, amend=amend), folder, notify)
 

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from privctl.data.recorded import data_digest
 from privctl.domain.errors import InputError
 from privctl.parallel import Workers
-from privctl.storage.atomic import write_bytes
+from privctl.storage.atomic import write_bytes, writing
+from privctl.storage.turns import Claim
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.places import run_folder
 from privctl.train.state.fingerprint import fingerprint_of
@@ -25,19 +26,34 @@ def open_folder(
     Only the main process writes; the others get no folder, but raise what it raises.
     """
     path = run_folder(job.request.output)
-    resumed = RunFolder.resume(path, fingerprint_of(job), job.request.method.settings) if job.request.resume else None
-    workers.barrier()  # no process may change the state before all have read it
 
-    def opened() -> RunFolder:
-        begun = fingerprint_of(job) if resumed is None else {}
-        for weights in job.model.files:  # those that were read are those of the fingerprint
-            weights.require_unchanged()
-        folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
-        for name, content in files.items():
-            write_bytes(folder.path / name, content)
-        return folder
+    def claimed() -> Claim | None:
+        with writing(path):
+            return Claim(path, "run") if path.is_dir() else None
 
-    return workers.in_main(opened), None if resumed is None else resumed[1]
+    # Before the state is read, which a process that goes on would change.
+    claim = workers.in_main(claimed) if job.request.resume else None
+    try:
+        own = job.request.method.settings
+        resumed = RunFolder.resume(path, fingerprint_of(job), own) if job.request.resume else None
+        workers.barrier()  # no process may change the state before all have read it
+
+        def opened() -> RunFolder:
+            begun = fingerprint_of(job) if resumed is None else {}
+            for weights in job.model.files:  # those that were read are those of the fingerprint
+                weights.require_unchanged()
+            folder = RunFolder.begin(path, begun) if resumed is None else resumed[0]
+            if (held := claimed() if claim is None else claim) is not None:
+                folder.keep(held)
+            for name, content in files.items():
+                write_bytes(folder.path / name, content)
+            return folder
+
+        return workers.in_main(opened), None if resumed is None else resumed[1]
+    except BaseException:
+        if claim is not None:
+            claim.close()
+        raise
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from privctl.randomness import NoiseSource
 from privctl.storage.atomic import PendingFolder, write_bytes
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
+from privctl.storage.turns import Claim
 from privctl.train.network.tensors import mapped_tensors, write_tensors
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
@@ -38,6 +39,7 @@ class RunFolder:
     def __init__(self, path: Path, fingerprint: Mapping[str, Any]) -> None:
         self.path = path
         self._fingerprint = dict(fingerprint)
+        self._claim: Claim | None = None
         settings = json.dumps(self._fingerprint, sort_keys=True).encode()
         self._steps_begun, self._side_releases_begun = (
             ReleaseLog(path / _STEPS_BEGUN, settings),
@@ -98,6 +100,10 @@ class RunFolder:
         if changed is not None:
             raise CommandError(f"{self.path} was begun {changed}; resume with the same settings")
 
+    def keep(self, claim: Claim) -> None:
+        """Hold ``claim`` on the folder until this is closed."""
+        self._claim = claim
+
     def require_data(self, digest: str, public: str | None = None) -> None:
         """Raise InputError unless the digests are those of the private and ``public`` data that the run began with."""
         begun = (self._fingerprint.get("data") or {}).get("train", digest)
@@ -155,8 +161,8 @@ class RunFolder:
 
     def remove(self) -> str | None:
         """Delete the folder: the run is finished and its result safe. Return a warning where some of it is left."""
-        self._close()
         shutil.rmtree(self.path, ignore_errors=True)
+        self._close()
         if not self.path.exists():
             return None
         return f"{self.path} could not be removed, and may hold the run's secret noise and batches; delete it yourself"
@@ -164,6 +170,8 @@ class RunFolder:
     def _close(self) -> None:
         self._steps_begun.close()
         self._side_releases_begun.close()
+        if self._claim is not None:
+            self._claim.close()
 
     def __enter__(self) -> Self:
         return self

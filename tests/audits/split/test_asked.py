@@ -62,13 +62,16 @@ def test_what_was_asked_cannot_be_left_out(audited: Path) -> None:
 def test_an_audit_made_to_look_like_another_is_not_that_of_its_ranks(audited: Path) -> None:
     """As if no split had been given and no claim: nothing in the report disagrees."""
     report = read_report(audited)
-    of_split = ("asked", "split_commitment", "split_records")
+    of_split = ("split_commitment", "split_records")
+    asked = {name: value for name, value in report.parameters["asked"].items() if name not in ("claims", "delta")}
+    asked["files"] = {role: digests for role, digests in asked["files"].items() if role != "split"}
     plain = replace(
         report,
         inputs=tuple(item for item in report.inputs if item.role != "split"),
         evidence=tuple(item for item in report.evidence if item.method not in METHODS),
         verdicts=report.verdicts[:1],
-        parameters={name: value for name, value in report.parameters.items() if name not in of_split},
+        parameters={name: value for name, value in report.parameters.items() if name not in of_split}
+        | {"asked": asked},
     )
     assert not list(faults(plain))
     assert of_ranks(audited, plain) == ["what it says that it was asked is not what the ranks that it kept say"]

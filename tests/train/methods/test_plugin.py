@@ -218,13 +218,16 @@ def test_resuming_with_another_setting_is_refused(loud: None, folder: Path, caps
     made, _ = open_folder(prepare(request), Workers())
     assert made is not None
     assert json.loads((made.path / "settings.json").read_text())["settings"]["volume"] == 4
+    again = replace(request, settings=LoudSettings(volume=4, pace=9), resume=True)
+    with made, pytest.raises(CommandError, match="another process goes on with the run in out.run"):
+        open_folder(prepare(again), Workers())
     changed = replace(request, settings=LoudSettings(volume=5), resume=True)
     with pytest.raises(CommandError, match="settings"):
         open_folder(prepare(changed), Workers())
     other = replace(request, settings=LoudSettings(volume=4, device="horn"), resume=True)
     with pytest.raises(CommandError, match="settings"):
         open_folder(prepare(other), Workers())
-    open_folder(prepare(replace(request, settings=LoudSettings(volume=4, pace=9), resume=True)), Workers())
+    open_folder(prepare(again), Workers())
 
 
 def test_settings_of_another_method_are_refused(loud: None) -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from privctl.domain.errors import InputError
-from privctl.train.search.made_before import begun, enter, log_of
+from privctl.train.search.made_before import begun, entered, log_of
 
 DATA, OTHER = "blake3:" + "a" * 64, "blake3:" + "b" * 64
+
+
+def enter(output: Path, data: str, said: list[str] | None = None) -> None:
+    with entered(output, output.with_name("absent"), data, [].append if said is None else said.append):
+        pass
 
 
 def test_searches_are_counted_by_their_data(tmp_path: Path) -> None:

@@ -42,32 +42,39 @@ def test_it_is_drawn_once_and_read_when_resumed(tmp_path: Path, coins: list[str]
     assert coins == ["bits", "below", "below", "below"]
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "s" / "search.json").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(CommandError, match=r"another process goes on with the search in .*s; wait for it, or stop it"):
+        SearchFolder.resume(tmp_path / "s", FACTS, 2)
+    with folder:
+        pass
     again = SearchFolder.resume(tmp_path / "s", FACTS, 2)
     assert (again.order, again.done, again.best) == ([0, 1, 0], 0, None)
     with pytest.raises(CommandError, match="holds an unfinished search"):
         SearchFolder.begin(tmp_path / "s", FACTS, RUNS, 2)
+    with again:
+        pass
     with pytest.raises(CommandError, match="was begun with --seed 0, not 1"):
         SearchFolder.resume(tmp_path / "s", {**FACTS, "seed": 1}, 2)
     assert len(coins) == 4
 
 
 def test_what_lost_is_deleted_and_what_is_no_number_loses(tmp_path: Path, coins: list[str]) -> None:
-    folder = SearchFolder.begin(tmp_path / "s", FACTS, RUNS, 2)
-    left = []
-    for number, score in enumerate((math.inf, 2.0, 2.0)):
-        (folder.run(number) / "model").write_text("weights")
-        folder.record(number, score)
-        left.append(sorted(path.name for path in (tmp_path / "s").glob("run-*")))
-    assert left == [["run-1"], ["run-2"], ["run-2"]]
-    assert SearchFolder.resume(tmp_path / "s", FACTS, 2).best == 1
-    assert folder.remove() is None
+    with SearchFolder.begin(tmp_path / "s", FACTS, RUNS, 2) as folder:
+        left = []
+        for number, score in enumerate((math.inf, 2.0, 2.0)):
+            (folder.run(number) / "model").write_text("weights")
+            folder.record(number, score)
+            left.append(sorted(path.name for path in (tmp_path / "s").glob("run-*")))
+        assert left == [["run-1"], ["run-2"], ["run-2"]]
+    with SearchFolder.resume(tmp_path / "s", FACTS, 2) as folder:
+        assert folder.best == 1
+        assert folder.remove() is None
     assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("change", [{"order": None}, {"order": []}, {"order": [0, 2]}, {"scores": ["best"]}])
 def test_a_damaged_state_is_refused(tmp_path: Path, coins: list[str], change: dict[str, object]) -> None:
-    folder = SearchFolder.begin(tmp_path / "s", FACTS, RUNS, 2)
-    folder.record(0, 1.0)
+    with SearchFolder.begin(tmp_path / "s", FACTS, RUNS, 2) as folder:
+        folder.record(0, 1.0)
     place = tmp_path / "s" / "search.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | change))
     with pytest.raises(InputError, match="not the state of a search"):
