@@ -128,6 +128,7 @@ def test_resnet(scratch: bool, resnet: Path, images: Path, tmp_path: Path) -> No
     assert scratch or not torch.equal(network.state_dict()[scales[0]], before.state_dict()[scales[0]])
 
 
+@pytest.mark.slow
 def test_vit(images: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert retrain(DP, architecture(tmp_path / "vit", "vit"), images, output, *IMAGES) == 0
@@ -137,6 +138,7 @@ def test_vit(images: Path, tmp_path: Path) -> None:
         agrees(output, network(pixels).logits, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
