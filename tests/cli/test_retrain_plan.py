@@ -104,7 +104,7 @@ def test_signs_as_published_are_planned_in_nats(
     assert "delta" not in shown
 
 
-@pytest.mark.parametrize("call", ["plan", pytest.param("run", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("call", ["plan", "run"])
 def test_a_budget_that_buys_nothing_is_said_before_the_training(
     call: str, start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

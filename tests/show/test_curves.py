@@ -85,7 +85,6 @@ def test_the_same_curves_give_the_same_bytes(format_: str) -> None:
     assert draw(CURVES, format_) == draw(CURVES, format_)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_another_process_with_other_settings_gives_the_same_bytes(tmp_path: Path, root: Path) -> None:
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\ntext.usetex: True\n")
     code = (

@@ -285,7 +285,6 @@ def test_transformers_scales_images_likewise(tmp_path: Path) -> None:
     assert torch.allclose(found, model.images.scale(pixels), atol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_funnel_without_a_padding_token_stays_so(tmp_path: Path) -> None:
     """Stated, it would have transformers zero that row of the trained embedding; what reads both ways needs none."""
     build("text-classification", "funnel", tmp_path / "m")
