@@ -19,6 +19,7 @@ BENCHES = {
     "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),
     "clipping-passes": ("tests.bench.clipping_passes", "micro-batches clipped in one backward pass, against two"),
     "contribution": ("tests.bench.contribution", "architectures of transformers under the self-test of contributions"),
+    "coverage": ("tests.bench.coverage", "architectures of transformers: whose clipped gradients are right"),
     "device": ("tests.bench.device", "what a private step asks of a GPU, counted on a processor"),
     "dp-sgd": ("tests.bench.dp_sgd", "private training steps, against non-private ones, Opacus and FastDP"),
     "dp-sgd-processes": ("tests.bench.dp_sgd_processes", "training steps with freed memory kept and not, by process"),

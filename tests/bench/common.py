@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -102,12 +103,16 @@ def peak(mib: float) -> str:
     return f"{mib:.0f}" if mib > 1.05 * floor else f"<={mib:.0f}"
 
 
-def forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What ``work`` gives in a process of its own, or why it gave nothing."""
+def forked(work: Callable[[], dict[str, Any]], *, seconds: int | None = None, mib: int | None = None) -> dict[str, Any]:
+    """What ``work`` gives in a process of its own, or why it gave nothing.
+
+    It may take ``seconds`` of the processor, twenty times as long by the clock, and ``mib`` more than this process has.
+    """
     ends = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            _limit(seconds, mib)
             found = work()
         except BaseException as fault:
             found = {"fails": f"{type(fault).__name__}: {fault}".split("\n")[0][:200]}
@@ -120,6 +125,15 @@ def forked(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     result: dict[str, Any] = json.loads(said) if said else {"fails": f"ended with {status}"}
     return result
+
+
+def _limit(seconds: int | None, mib: int | None) -> None:
+    if seconds is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        signal.alarm(20 * seconds)
+    if mib is not None:
+        most = int((status_mib("VmSize") + mib) * (1 << 20))
+        resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def count_what_is_held() -> None:

@@ -127,7 +127,7 @@ def test_without_weight_the_model_is_the_same_to_the_last_bit(place: Path, tmp_p
         pytest.param(("--buffers", "2"), marks=pytest.mark.slow),
         pytest.param(("--largest-batch", "8"), marks=pytest.mark.slow),
         pytest.param(("--checkpointing", "--clipping-passes", "2"), marks=pytest.mark.slow),
-        pytest.param(("--unit", "text", "--records-per-draw", "2"), marks=pytest.mark.slow),
+        pytest.param(("--unit", "text", "--records-per-draw", "2", "--batch-size", "1"), marks=pytest.mark.slow),
     ],
 )
 def test_it_goes_with_other_noise_batches_and_clip_norms(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.bench import finetune, public_mixing
+from tests.bench import coverage, finetune, public_mixing
 from tests.docs.pages import ROOT, as_table
 
 _FAILS = "fails"
@@ -50,6 +50,7 @@ def parts() -> dict[str, str]:
 def peers() -> str:
     """What the README quotes of ours beside Opacus's: least to most over the cases of a benchmark."""
     shapes, cases = results("dp-sgd")["shapes"], results("account")["calibration"]
+    pairs, right, theirs, less = coverage.counts(results("coverage")["rows"])
     rows = [
         ["time of a private training step, non-private = 1", *_both(shapes, _time), "`python -m tests.bench dp-sgd`"],
         ["peak memory of it, non-private = 1", *_both(shapes, _memory), "the same"],
@@ -57,6 +58,12 @@ def peers() -> str:
             "seconds to find the noise multiplier for an epsilon",
             *(_span([case["parties"][party]["median_s"] for case in cases]) for party in ("privctl", "opacus")),
             "`python -m tests.bench account`",
+        ],
+        [
+            f"right gradients of [{pairs} tiny models](docs/architectures.md), a task and architecture each",
+            str(right),
+            f"{theirs}, and {less} with batch normalisation frozen",
+            "`python -m tests.bench coverage`",
         ],
     ]
     return as_table(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.docs import audit_tables, commands, fields, figures, judged, peer_tables, picture, scale_tables
+from tests.docs import (
+    audit_tables,
+    commands,
+    coverage_tables,
+    fields,
+    figures,
+    judged,
+    peer_tables,
+    picture,
+    scale_tables,
+)
 from tests.docs.pages import DOCS, ROOT
 
 
@@ -14,6 +24,7 @@ def generated() -> dict[Path, str]:
     made = {
         "reports.md": fields.parts(), "performance.md": figures.parts() | peer_tables.parts(),
         "theory.md": judged.parts(), "scale.md": scale_tables.parts(), "audits.md": audit_tables.parts(),
+        "architectures.md": coverage_tables.parts(),
     }  # fmt: skip
     for name, parts in made.items():
         text = (DOCS / name).read_text(encoding="utf-8")

@@ -68,6 +68,7 @@ def test_what_is_made_is_current() -> None:
     found = generated()
     assert {path.name for path in found} == {
         "README.md",
+        "architectures.md",
         "audits.md",
         "cli.md",
         "demo.svg",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,10 @@ from tests.zoo.outcome import remedies_in
 from tests.zoo.shrink import build, write_data
 
 CPU = torch.device("cpu")
-_RECORDS = 6
+#: In the batch.
+RECORDS = 6
+#: One record's gradient by parameter; those that it does not use are left out.
+Gradient = dict[str, torch.Tensor]
 
 
 def difference(task: str, model_type: str, folder: Path) -> float:
@@ -34,27 +39,76 @@ def difference(task: str, model_type: str, folder: Path) -> float:
     Raises Unbuildable, and PrivctlError for a model that is refused.
     """
     build(task, model_type, folder / "model")
+    job = prepared(task, folder)
+    return of_clipped_sum(job, alone(job))
+
+
+def prepared(task: str, folder: Path, *, tested: bool = True) -> TrainingJob:
+    """The job of a model built in ``folder``, which passes the contribution test if it is to be ``tested``.
+
+    The advice of a refusal is followed. Raises PrivctlError for a model that is refused.
+    """
     given: dict[str, Any] = {}
     while True:
         try:
-            job = _tested(_job(task, folder, **given))
-            break
+            job = _job(task, folder, **given)
+            return _tested(job) if tested else job
         except PrivctlError as error:
             more = {name: value for name, value in remedies_in(error) if name not in given}
             if not more:
                 raise
             given |= more
+
+
+def alone(job: TrainingJob) -> list[Gradient]:
+    """The gradients of each of the six records, by autograd on that record alone."""
     network: nn.Module = job.model.network
     with without_dropout(network), fixed_seed(CPU), quiet_transformers():
-        alone = [_gradient(job.task, network, row) for row in range(_RECORDS)]
-        norms = torch.stack([each.norm() for each in alone])
-        clip = float(norms.median())
-        expected = sum(each * min(1.0, clip / float(norm)) for each, norm in zip(alone, norms, strict=True))
+        return [_gradient(job.task, network, row) for row in range(RECORDS)]
+
+
+def of_clipped_sum(job: TrainingJob, gradients: Sequence[Gradient]) -> float:
+    """How far privctl's clipped sum is from that of ``gradients``, relative to its length."""
+    network: nn.Module = job.model.network
+    names = [name for name, _ in network.named_parameters()]
+    norms = norms_of(gradients, names)
+    clip = float(norms.median())
+    with without_dropout(network), fixed_seed(CPU), quiet_transformers():
+        network.zero_grad()
         with PerExample(network, Clipping(norm=clip)) as engine:
-            engine.accumulate(lambda: _losses(job.task, network, tuple(range(_RECORDS))))
-        found = _flat({name: p.grad for name, p in network.named_parameters()}, network)
-    assert isinstance(expected, torch.Tensor)
-    return float((found - expected).norm() / expected.norm())
+            engine.accumulate(lambda: losses(job.task, network))
+    factors = (clip / norms).clamp(max=1.0)
+    return relative_error(network, gradients, factors, names)
+
+
+def norms_of(gradients: Sequence[Gradient], names: Sequence[str]) -> torch.Tensor:
+    """The length (n,) of each record's gradient, float64, over the parameters ``names``."""
+    lengths = [[float(each[name].double().norm()) for name in names if name in each] for each in gradients]
+    return torch.tensor([math.hypot(*each) for each in lengths], dtype=torch.float64)
+
+
+def relative_error(
+    network: nn.Module, gradients: Sequence[Gradient], factors: torch.Tensor, names: Sequence[str]
+) -> float:
+    """How far the ``grad`` of the parameters ``names`` is from the sum of ``factors`` (n,) times ``gradients``."""
+    parameters = dict(network.named_parameters())
+    off = whole = 0.0
+    for name in names:
+        parameter = parameters[name]
+        found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
+        expected = torch.zeros_like(parameter, dtype=torch.float64)
+        for each, factor in zip(gradients, factors.tolist(), strict=True):
+            if name in each:
+                expected += factor * each[name].double()
+        off += float((found.detach().double() - expected).square().sum())
+        whole += float(expected.square().sum())
+    return math.sqrt(off / whole)
+
+
+def losses(task: Task, network: nn.Module, rows: Sequence[int] = range(RECORDS)) -> torch.Tensor:
+    """Each record's loss (n,) in one batch, whose tensors are contiguous."""
+    batch = task.batch(tuple(rows), CPU, PLACE)
+    return task.losses(network, {name: tensor.contiguous() for name, tensor in batch.items()})
 
 
 def _job(task: str, folder: Path, *, norm: str | None = None, max_length: int | None = None) -> TrainingJob:
@@ -66,7 +120,7 @@ def _job(task: str, folder: Path, *, norm: str | None = None, max_length: int | 
         task=TaskName(task),
         budget=BudgetRequest(noise_multiplier=1.0),
         output=folder / "out",
-        batch_size=_RECORDS,
+        batch_size=RECORDS,
         device="cpu",
     )
     with quiet_transformers():
@@ -79,22 +133,10 @@ def _tested(job: TrainingJob) -> TrainingJob:
         return run_contribution_test(job, network, CPU, gradient_stages(job, network, CPU), lambda _: None)
 
 
-def _losses(task: Task, network: nn.Module, rows: tuple[int, ...]) -> torch.Tensor:
-    return task.losses(network, task.batch(rows, CPU, PLACE))
-
-
-def _gradient(task: Task, network: nn.Module, row: int) -> torch.Tensor:
+def _gradient(task: Task, network: nn.Module, row: int) -> Gradient:
     network.zero_grad()
     with torch.enable_grad():
-        _losses(task, network, (row,)).sum().backward()  # type: ignore[no-untyped-call]
-    gradient = _flat({name: p.grad for name, p in network.named_parameters()}, network)
+        losses(task, network, (row,)).sum().backward()  # type: ignore[no-untyped-call]
+    gradient = {name: p.grad.to_dense().clone() for name, p in network.named_parameters() if p.grad is not None}
     network.zero_grad()
     return gradient
-
-
-def _flat(gradients: dict[str, torch.Tensor | None], network: nn.Module) -> torch.Tensor:
-    parts = []
-    for name, parameter in network.named_parameters():
-        gradient = gradients[name]
-        parts.append(torch.zeros_like(parameter) if gradient is None else gradient.to_dense())
-    return torch.cat([part.detach().double().flatten() for part in parts])
