@@ -193,7 +193,6 @@ def test_clipping_styles_and_frozen_parameters(style: str, trained: Path, data: 
     assert all("ln_" in name or "c_attn" in name for name in changed)
 
 
-@pytest.mark.slow
 def test_adapters_are_merged_into_the_weights(trained: Path, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     assert retrain("dp-sgd", trained, data, tmp_path / "a", "--epsilon", "3", "--lora-rank", "2") == 0
