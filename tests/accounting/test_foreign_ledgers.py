@@ -25,6 +25,7 @@ from privctl.domain.events import (
     ZeroConcentratedDp,
 )
 from privctl.plan.foreign import foreign_events
+from tests.few import few
 from verify.recompute.ledger import epsilon_of as verified_epsilon_of
 
 WithoutReplacement = dp_accounting.SampledWithoutReplacementDpEvent
@@ -70,7 +71,7 @@ def as_json(event: object) -> object:
     return [as_json(each) for each in event] if isinstance(event, list | tuple) else event
 
 
-@pytest.mark.parametrize("form", ["repr", "json"])
+@pytest.mark.parametrize("form", few(["repr", "json"], 1))
 def test_dp_accounting(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ledger"
     path.write_text(repr(tree()) if form == "repr" else json.dumps(as_json(tree().to_named_tuple())))
@@ -142,7 +143,7 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("name", few(READ, *range(1, len(READ))))
 def test_each_kind_of_event_means_what_dp_accounting_means(name: str) -> None:
     """Ten of each: within its bound by the accountant that supports it (PLD; by Renyi only trees and one batch)."""
     whole = dp_accounting.SelfComposedDpEvent(READ[name], 10)

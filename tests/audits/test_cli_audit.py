@@ -23,6 +23,7 @@ from privctl.reports.codec import decode
 from privctl.storage.digest import file_digest
 from tests.audits.tiny import save_model, save_tokenizer, sentences, write_jsonl
 from tests.conftest import ROOT
+from tests.few import few
 from tests.forked import Forked
 
 
@@ -361,7 +362,7 @@ def test_two_processes_share_the_scoring(place: Path, forked: Forked) -> None:
     check_shared(place, first.out)
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", few([2, 4]))
 def test_processes_need_no_cache(processes: int, place: Path, forked: Forked) -> None:
     extraction = ["--train", str(place / "members.jsonl"), "--greedy-only"]
     extraction += ["--prefix-tokens", "4", "--suffix-tokens", "3", "--no-cache"]

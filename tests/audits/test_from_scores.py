@@ -18,6 +18,7 @@ from privctl.domain.evidence import Bound
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.codec import decode, encode
+from tests.few import few
 
 
 def response(epsilon: float, models: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -202,7 +203,7 @@ def test_doubts_about_the_scores(tmp_path: Path) -> None:
     assert len(audit_scores(written(tmp_path, *response(1.0, 100))).warnings) == 3
 
 
-@pytest.mark.parametrize("models", [150, 200, 250, 300, 350])
+@pytest.mark.parametrize("models", few([150, 200, 250, 300, 350], 0, 4))
 def test_a_refuted_claim_is_told_no_more_than_was_certified(tmp_path: Path, models: int) -> None:
     audit = audit_scores(written(tmp_path, *response(4.0, models)), claim=EpsilonClaim(epsilon=0.5, delta=1e-5))
     (verdict,) = audit.verdicts

@@ -231,7 +231,7 @@ def gate(output: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     ("given", "method"),
     [
         (True, DP),
-        (True, FERRET),
+        pytest.param(True, FERRET, marks=pytest.mark.slow),
         (False, DP),  # what a new adapter adds to a given one is the same for every method
         *(
             pytest.param(given, method, marks=pytest.mark.slow)

@@ -44,7 +44,7 @@ DPQUANT = ("dpquant", *DP[1:], "--optimizer", "sgd", "--format", "luq-fp4", "--l
         pytest.param("resnet", CLIPPED, marks=pytest.mark.slow),
         pytest.param("mobilenet_v2", (*DP, "--optimizer", "sgd"), marks=pytest.mark.slow),
         pytest.param("mobilenet_v2", CLIPPED, marks=pytest.mark.slow),
-        ("resnet", FERRET),
+        pytest.param("resnet", FERRET, marks=pytest.mark.slow),
         pytest.param("resnet", DPQUANT, marks=pytest.mark.slow),
     ],
 )

@@ -131,6 +131,7 @@ def test_a_stopped_run_goes_on_and_a_lost_step_counts(
     assert any("are to the last bit what the first ones become" in each.reason for each in found.verdicts)
 
 
+@pytest.mark.slow
 def test_a_search_releases_its_best_run(
     call: Callable[..., int], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

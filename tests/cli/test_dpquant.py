@@ -247,6 +247,7 @@ def test_checkpointing_and_units(start: Path, data: Path, tmp_path: Path) -> Non
     assert report_of(tmp_path / "b").parameters["examples"] == 20
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(
     start: Path, data: Path, tmp_path: Path, forked: Forked
 ) -> None:

@@ -49,6 +49,12 @@ SMALLER = {
 FURTHER = {
     **{f"retrain {method}": slice(1, None) for method in ("dp-sgd", "dp-zo", "dpquant")},
     "account": slice(1, None),
+    "audit": slice(1, None),
+    "audit extraction": slice(1, None),
+    "audit split": slice(1, None),
+    "retrain ferret": slice(1, 2),
+    "secrets plan": slice(1, 2),
+    "shadow": slice(1, None),
     "claims papers": slice(0, 1),  # all of them: ``tests/verify/papers/test_book.py`` checks each
 }
 #: The most tokens that go through a network at once; what a self-test computes grows with them.

@@ -108,7 +108,9 @@ def test_as_published_it_says_what_nats_are_and_are_not(
     ("more", "kind"),
     [
         pytest.param(("--release", "gaussian", "--groups", "4"), SampledGaussian, marks=pytest.mark.slow),
-        (("--release", "gaussian", "--publish", "value", "--silent", "hold"), SampledGaussian),
+        pytest.param(
+            ("--release", "gaussian", "--publish", "value", "--silent", "hold"), SampledGaussian, marks=pytest.mark.slow
+        ),
         (("--release", "randomized-response", "--groups", "eighth", "--optimizer", "sgd"), RandomizedResponse),
     ],
 )

@@ -194,6 +194,7 @@ def test_what_does_not_go_with_it_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_clip_norm_may_follow_the_gradients_of_such_batches(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -141,7 +141,10 @@ def test_steps_cost_next_to_nothing(job: TrainingJob) -> None:
             *(("epsilon", "are withheld"), ("; loss", "tokens/s")),
             marks=pytest.mark.slow,
         ),
-        ("plain", (), ("; loss", "tokens/s", "peak memory", "to the last step"), ("epsilon", "withheld")),
+        pytest.param(
+            *("plain", (), ("; loss", "tokens/s", "peak memory", "to the last step"), ("epsilon", "withheld")),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_line(

@@ -121,7 +121,7 @@ def test_without_weight_the_model_is_the_same_to_the_last_bit(place: Path, tmp_p
     "more",
     [
         ("--bands", "2"),
-        ("--target-unclipped-quantile", "0.5"),
+        pytest.param(("--target-unclipped-quantile", "0.5"), marks=pytest.mark.slow),
         pytest.param(("--batches", "balls-and-bins"), marks=pytest.mark.slow),
         pytest.param(("--lora-rank", "2"), marks=pytest.mark.slow),
         pytest.param(("--buffers", "2"), marks=pytest.mark.slow),
@@ -243,6 +243,7 @@ def test_other_public_files_are_refuted(
         assert "is not what was mixed in: its digest differs" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [

@@ -23,6 +23,7 @@ def stories(tmp_path: Path, shared_data: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_noise_inspect_generate_audit(
     stories: Path, tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,7 +58,9 @@ def call(method: str, model: Path, data: Path, *more: str) -> list[str]:
         (("dp-sgd",), ("n,y", "n, y", "names.txt")),
         # Its names are collected as dp-sgd's are.
         pytest.param(("dpquant", "--format", "fp8"), ("n,y",), marks=pytest.mark.slow),
-        (("ferret", "--release", "gaussian", "--fire-probability", "0.5"), ("n,y",)),
+        pytest.param(
+            ("ferret", "--release", "gaussian", "--fire-probability", "0.5"), ("n,y",), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_class_names_from_the_data_void_the_guarantee(

@@ -28,7 +28,7 @@ PRIVATE = {"training_loss", "epoch_training_loss", "records_per_second", "tokens
 #: What is withheld, and when epsilon is logged, is decided where dp-sgd's steps are counted, for dpquant too.
 PRIVATE_METHODS = [
     ("dp-sgd", ()),
-    ("dp-zo", ()),
+    pytest.param("dp-zo", (), marks=pytest.mark.slow),
     ("ferret", ("--release", "gaussian")),
     pytest.param("dpquant", ("--format", "luq-fp4"), marks=pytest.mark.slow),
 ]

@@ -20,6 +20,7 @@ from privctl.accounting.risk import trade_off
 from privctl.accounting.runs_law import gamma_of
 from privctl.cli import run
 from privctl.domain.events import BestOfRuns, Ledger, SampledGaussian
+from tests.few import few
 from verify.events.best_of_runs import runs_exceed
 from verify.recompute.ledger import epsilon_of
 
@@ -45,7 +46,7 @@ def theirs(event: BestOfRuns, orders: list[float]) -> RdpAccountant:
 
 @pytest.mark.parametrize(
     "event",
-    [WHOLE, replace(WHOLE, shape=0.5), replace(WHOLE, shape=None), pytest.param(ON_BATCHES, marks=pytest.mark.slow)],
+    few([WHOLE, replace(WHOLE, shape=0.5), replace(WHOLE, shape=None), ON_BATCHES], 1, 2),
     ids=repr,
 )
 def test_against_dp_accounting(event: BestOfRuns) -> None:

@@ -135,6 +135,7 @@ def test_table_keeps_epsilon_and_nats_apart(example: SimpleNamespace) -> None:
     assert "Not possible: FERRET-2 at 2 nats" in example.showing.table(results())
 
 
+@pytest.mark.slow
 def test_plot_is_svg_and_the_same_each_time(example: SimpleNamespace) -> None:
     drawn = example.showing.plot(results())
     assert drawn == example.showing.plot(results())

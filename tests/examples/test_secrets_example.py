@@ -120,6 +120,7 @@ def test_tables(example: SimpleNamespace) -> None:
     assert "at which Fano's bound is 0.1 is 18." in example.showing.table(results())
 
 
+@pytest.mark.slow
 def test_plot_is_svg_and_the_same_each_time(example: SimpleNamespace) -> None:
     drawn = example.showing.plot(results())
     assert drawn == example.showing.plot(results())

@@ -14,6 +14,7 @@ import pytest
 from privctl.data import arrow
 from privctl.data.texts import read_texts
 from privctl.domain.errors import InputError
+from tests.few import few
 
 MIB = 1 << 20
 #: Pools that arrays may still be in.
@@ -104,7 +105,7 @@ def test_a_small_file_that_claims_much(
 
 
 @pytest.mark.parametrize("dictionary", [True, False])
-@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("large", few([True, False], 0))
 def test_conversations_as_people_have_them(
     dictionary: bool, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

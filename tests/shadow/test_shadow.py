@@ -93,9 +93,7 @@ def call(folder: Path, output: Path, *more: str, kind: str = "gpt2") -> list[str
 
 
 # Those left quick have attention, images, and every task between them.
-@pytest.mark.parametrize(
-    "kind", [k if k in ("gpt2", "resnet") else pytest.param(k, marks=pytest.mark.slow) for k in KINDS]
-)
+@pytest.mark.parametrize("kind", [k if k == "gpt2" else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 def test_stacked_and_single_models_agree(kind: str, tmp_path: Path) -> None:
     assert run(call(tmp_path, tmp_path / "stacked", "--vectorize", "4", "--weight-decay", "0.1", kind=kind)) == 0
     assert run(call(tmp_path, tmp_path / "single", "--vectorize", "1", "--weight-decay", "0.1", kind=kind)) == 0

@@ -14,6 +14,7 @@ from scipy import stats
 
 from privctl.cli import run
 from privctl.storage.reader import SafetensorsFile
+from tests.few import few
 from verify.checkpoint_noise.measure import complaints, measure
 from verify.checkpoint_noise.values import VIEWS, count_off_grid, deviates
 
@@ -70,7 +71,7 @@ def test_a_wrong_deviation_shows_on_the_grid_too(spread: float, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("scale", [0.0, 0.3, 30.0])
+@pytest.mark.parametrize("scale", few([0.0, 0.3, 30.0], 0, 2))
 def test_deviates_are_normal_whatever_the_grid_and_the_format_hide(dtype: str, scale: float) -> None:
     """Half formats round several points to one number, ties to the even one."""
     generator = np.random.default_rng(3)

@@ -17,6 +17,7 @@ from privctl.domain.events import (
     SampledGaussian,
     SecretMixture,
 )
+from tests.few import few
 from verify.recompute import gaussian, ledger, risk
 from verify.recompute.ledger import NoBoundError, bounds, epsilon_of
 
@@ -51,7 +52,7 @@ def test_known_epsilons_of_dp_sgd(
 
 
 @pytest.mark.parametrize("rate", [0.002, 0.3])
-@pytest.mark.parametrize("noise", [0.7, 1.5, 6.0])
+@pytest.mark.parametrize("noise", few([0.7, 1.5, 6.0], 0, 2))
 @pytest.mark.parametrize("steps", [1, 30])
 def test_a_grid_of_cases_agrees_with_dp_accounting(noise: float, rate: float, steps: int) -> None:
     delta = 1e-6

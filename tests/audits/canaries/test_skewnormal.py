@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from audits.canaries.skewnormal import SkewNormal, extrapolate, fit
+from tests.few import few
 
 
 def sample(law: SkewNormal, count: int, seed: int) -> np.ndarray:
@@ -22,7 +23,7 @@ def test_the_far_tail() -> None:
     assert law.bits(np.array([9.5, 9, 8, 6, 4, 2])) == pytest.approx(known, abs=1e-5)
 
 
-@pytest.mark.parametrize("shape", [-40, -2, 0, 0.5, 30])
+@pytest.mark.parametrize("shape", few([-40, -2, 0, 0.5, 30], 0, 2, 3))
 def test_against_quadrature(shape: float) -> None:
     law = SkewNormal(shape=shape, location=0, scale=1)
     for x in (-9, -1.2, 0.01, 2):

@@ -5,6 +5,7 @@ import pytest
 
 from audits.extraction import copies
 from audits.extraction.copies import CopyCounter, window_hashes
+from tests.few import few
 
 
 def brute(texts: list[np.ndarray], documents: list[np.ndarray]) -> list[int]:
@@ -27,7 +28,7 @@ def corpus(seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return texts, documents
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few(range(3), 0))
 def test_counts_equal_brute_force(seed: int) -> None:
     texts, documents = corpus(seed)
     counter = CopyCounter(texts)

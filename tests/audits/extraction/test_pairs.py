@@ -30,6 +30,7 @@ from privctl.models.vocabulary import frequent_words, private_vocabulary
 from privctl.reports.files import read_report
 from tests.audits.extraction.test_near import table
 from tests.audits.tiny import WORDS
+from tests.few import few
 from tests.models.tasks.small import architecture, save_pairs_model
 
 SUFFIX = 6
@@ -151,7 +152,9 @@ def architecture_of(folder: Path) -> str:
     return (folder / "config.json").read_text()
 
 
-@pytest.mark.parametrize(("name", "more"), [("model", []), ("model", ["--prefix-tokens", "2"]), ("other", [])])
+@pytest.mark.parametrize(
+    ("name", "more"), few([("model", []), ("model", ["--prefix-tokens", "2"]), ("other", [])], 0, 2)
+)
 def test_targets_that_were_learned_come_out(learned: Path, name: str, more: list[str]) -> None:
     files = ["--train", str(learned / "train.jsonl"), "--heldout", str(learned / "held.jsonl")]
     output = learned / f"{name}.audit.report.json"

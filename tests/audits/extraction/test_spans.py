@@ -7,6 +7,7 @@ import pytest
 
 from audits.extraction import spans
 from audits.extraction.spans import SpanIndex
+from tests.few import few
 
 
 def least_edits(window: list[int], text: list[int]) -> int:
@@ -29,7 +30,7 @@ def edited(random: np.random.Generator, tokens: np.ndarray, edits: int, symbols:
     return np.array(found, dtype=np.int64)
 
 
-@pytest.mark.parametrize(("length", "edits"), [(8, 0), (10, 1), (12, 2), (15, 4)])
+@pytest.mark.parametrize(("length", "edits"), few([(8, 0), (10, 1), (12, 2), (15, 4)], 0, 2))
 def test_every_window_and_every_stretch_are_compared(length: int, edits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few symbols, so that pieces agree by chance and repeat; the search in small steps."""
     monkeypatch.setattr(spans, "_AT_ONCE", 61)

@@ -29,6 +29,7 @@ from privctl.models.language import (
 from privctl.models.loading import load_for_training
 from privctl.storage.reader import open_checkpoint
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer
+from tests.few import few
 from tests.forked import Forked
 
 #: Address space that a process which must refuse a bomb has beyond PyTorch and transformers, and its processor seconds.
@@ -163,7 +164,7 @@ def test_an_adapter_beside_is_not_seen_by_the_loader(folder: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", few([torch.float32, torch.bfloat16], 1))
 def test_every_architecture_comes_back_as_it_was_digested(tmp_path: Path, kind: str, dtype: torch.dtype) -> None:
     folder = save_model(tmp_path / "model", kind)
     network = load_model(folder, device="cpu").network.to(dtype)

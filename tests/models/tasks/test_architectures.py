@@ -31,7 +31,7 @@ def loaded(folder: Path, task: TaskName, kind: str) -> TrainingModel:
         pytest.param(IMAGES, "clip", id="the size of images in a part of the configuration"),
         pytest.param(IMAGES, "pp_lcnet", id="logits under another name"),
         pytest.param(IMAGES, "levit", id="a configuration that the network adds to"),
-        pytest.param(CAUSAL_LM, "recurrent_gemma", id="a constant in half precision"),
+        pytest.param(CAUSAL_LM, "recurrent_gemma", id="a constant in half precision", marks=pytest.mark.slow),
     ],
 )
 def test_what_is_saved_is_the_network(task: TaskName, kind: str, tmp_path: Path) -> None:

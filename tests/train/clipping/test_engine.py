@@ -141,7 +141,7 @@ def test_autocast(tied: bool) -> None:
     assert distance(found, clipped_sum(expected, clip)) < 0.05
 
 
-@pytest.mark.parametrize("losses", [causal, bf16])
+@pytest.mark.parametrize("losses", [causal, pytest.param(bf16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("style", ClippingStyle)
 def test_no_clipped_gradient_is_longer_than_the_clip_norm(losses: Any, style: ClippingStyle) -> None:
     model = gpt2().eval()

@@ -27,6 +27,7 @@ from privctl.train.directional import Derivatives, FiredGroup, direction
 from privctl.train.quantized import FORMATS, QuantizedLayers
 from privctl.train.quantized import layers as layers_module
 from privctl.train.settings.choices import ClippingStyle, DerivativeMethod, FormatName
+from tests.few import few
 from tests.train.contribution.planted import FAULTS, SOUND, Network, task
 from tests.train.quantized.test_soundness import coupled
 
@@ -70,7 +71,7 @@ def test_a_planted_fault_is_refused_by_what_it_does(fault: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOUND)
-@pytest.mark.parametrize("style", [ClippingStyle.FLAT, ClippingStyle.PER_LAYER])
+@pytest.mark.parametrize("style", few([ClippingStyle.FLAT, ClippingStyle.PER_LAYER], 0))
 def test_sound_networks_pass_and_are_left_as_they_were(name: str, style: ClippingStyle) -> None:
     network = Network(SOUND[name]()).train()
     before = {key: value.clone() for key, value in network.state_dict().items()}

@@ -108,7 +108,10 @@ def test_records_that_reach_each_other_are_refused(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("method", slow(name for name in METHODS if name not in ("ferret backward", "ferret partial")))
+@pytest.mark.parametrize(
+    "method",
+    slow((name for name in METHODS if name not in ("ferret backward", "ferret partial")), {*SLOW, "per-layer"}),
+)
 def test_sound_models_pass_and_the_report_says_what_was_tested(
     method: str, gpt2: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -36,7 +36,7 @@ def held(each: Architecture, folder: Path) -> str:
 
 
 #: What cures them is tested for FNet below.
-_LONG = ("fnet", "phi3, longrope", "big-bird")
+_LONG = ("fnet", "phi3, longrope", "big-bird", "rwkv")
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,7 @@ def test_some_architectures(each: Architecture, tmp_path: Path, one_thread: None
     assert held(each, tmp_path) == _FEW[each.name, each.task]
 
 
+@pytest.mark.slow
 def test_fnet_moves_the_clipped_sum_by_several_clip_norms_without_the_padding(tmp_path: Path, one_thread: None) -> None:
     """What the self-test is for: one long record changes what all the others add."""
     (fnet,) = [each for each in ALL if (each.name, each.task) == ("fnet", "masked-lm")]

@@ -177,7 +177,7 @@ def measured(
 
 @pytest.mark.parametrize(
     ("batch_size", "steps", "others"),
-    [(30, 2, 0.0), pytest.param(6, 1, 0.0, marks=pytest.mark.slow), (30, 1, -50.0)],
+    [(30, 2, 0.0), pytest.param(6, 1, 0.0, marks=pytest.mark.slow), pytest.param(30, 1, -50.0, marks=pytest.mark.slow)],
     ids=["half", "tenth", "opposed"],
 )
 def test_nobody_can_show_more_than_is_claimed(batch_size: int, steps: int, others: float) -> None:

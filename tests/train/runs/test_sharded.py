@@ -32,7 +32,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "own_shares",
                 "own_rows",
                 "same_weights",
-                "same_with_public_records",
                 "all_end_together",
                 "all_refuse_together",
                 "one_record_is_too_much_for_one",
@@ -41,6 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(
             2,
             [
+                "same_with_public_records",
                 "same_weights_in_two_passes",
                 "same_clip_norms",
                 "another_number_of_processes",
