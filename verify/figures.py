@@ -173,7 +173,7 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
         yield "no audit measures anything of that name"
     if item.quantity == "AUC" and item.bound is not Bound.TWO_SIDED:
         yield f"its bound is {item.bound}, and it has two sides"
-    if item.quantity == extraction_tests.GRID and item.estimate is None and "held_out" not in item.samples:
+    if item.quantity in (*extraction_tests.BEYOND, extraction_tests.GRID) and _of_one_side(item):
         return  # nothing to compare with
     forms = [form for form in _FORMS if item.quantity.startswith(form.begins)]
     if not forms:
@@ -188,6 +188,15 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
         yield "no audit measures anything of that name"
     else:
         yield from _other_than(form, item)
+
+
+def _of_one_side(item: Evidence) -> bool:
+    """Whether a comparison gives a reason and no number, and one side has no texts but those that are left out."""
+    numbers = (item.estimate, item.lower, item.upper, item.details.get("p_value"))
+    looked = [item.samples.get(name, 0) for name in _SAMPLES.values()]
+    compared = [item.details.get(f"{name}_texts", 0) for name in _SAMPLES.values()]
+    left_out = item.details.get("in_both", 0) + item.details.get("cued", 0) > 0 and not all(compared)
+    return bool(item.reason) and set(numbers) == {None} and (left_out or not all(looked))
 
 
 def _other_than(form: _Form, item: Evidence) -> Iterator[str]:

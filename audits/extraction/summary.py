@@ -174,7 +174,7 @@ def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
         name = near_quantity("held-out", most)
         found.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
         of_training, of_heldout = _judged_within(train, most), _judged_within(heldout, most)
-        found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, int(train.shared.sum())))
+        found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout)))
     return found
 
 
@@ -215,7 +215,7 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
 
     Suffixes whose tokens mostly occur in the prefix are left out too: a model may copy these without having seen them.
     """
-    found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), int(train.shared.sum()))
+    found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), _left_out(train, heldout))
     repeated = ~train.compared & ~train.shared
     if not repeated.any():
         return found
@@ -223,10 +223,16 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     return replace(found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out})
 
 
+def _left_out(train: Texts, heldout: Texts) -> dict[str, float]:
+    """How many texts are not compared: training texts of both files, and texts of either that may be copied."""
+    cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
+    return {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
+
+
 def _difference(
-    rates: _Rates, quantity: str, of_training: UncertainCount, of_heldout: UncertainCount, in_both: int
+    rates: _Rates, quantity: str, of_training: UncertainCount, of_heldout: UncertainCount, left_out: dict[str, float]
 ) -> Evidence:
-    """The rate on training text less that on held-out text; ``in_both`` texts were left out of it."""
+    """The rate on training text less that on held-out text; the counts of ``left_out`` are not in it."""
     alpha = 1 - rates.confidence
     details: dict[str, float] = {
         "chance": 0.0,
@@ -234,7 +240,7 @@ def _difference(
         "training_extracted": of_training.extracted,
         "held_out_texts": of_heldout.total,
         "held_out_extracted": of_heldout.extracted,
-        "in_both": in_both,
+        **left_out,
     }
     if not (of_training.total and of_heldout.total):
         return Evidence(

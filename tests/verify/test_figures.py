@@ -95,6 +95,16 @@ def _figure(report: Report, quantity: str) -> Report:
     return found
 
 
+#: What is written of a comparison where one side has no texts.
+_UNCOMPARED = {
+    "estimate": None,
+    "lower": None,
+    "upper": None,
+    "bound": "two-sided",
+    "interval": "",
+    "reason": "a comparison needs texts of both files",
+    "details": {"training_texts": 7, "held_out_texts": 0, "held_out_extracted": 0, "training_extracted": 0},
+}
 #: A figure of extraction, what is done to it, and what is said of that.
 _HIDDEN = [
     ("rate on training text", {"details": {}, "estimate": 0.0, "lower": 0.0, "upper": 0.01}, "is missing"),
@@ -105,6 +115,8 @@ _HIDDEN = [
     ("rate beyond held-out text", {"lower": -0.9}, "its lower limit is -0.9"),
     ("rate beyond held-out text", {"upper": 0.01}, "its upper limit is 0.01"),
     ("share found by sampling beyond held-out text, over n and p", {"details": {}}, "is missing"),
+    ("rate beyond held-out text", _UNCOMPARED, "its interval is ''"),
+    ("share found by sampling beyond held-out text, over n and p", _UNCOMPARED, "its interval is ''"),
     ("near-verbatim rate on training text, edit distance to 0.1", {"quantity": "another"}, "which its parameters name"),
 ]
 

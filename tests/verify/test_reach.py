@@ -37,7 +37,8 @@ def beyond(train: tuple[int, int], heldout: tuple[int, int], undecided: int = 0)
     (found, texts), (spoken, others) = train, heldout
     counts = UncertainCount(extracted=found, least=found, most=found, total=texts)
     of_others = UncertainCount(extracted=spoken, least=spoken, most=spoken + undecided, total=others)
-    return _difference(_Rates(samples={}, confidence=0.99), "rate beyond held-out text", counts, of_others, 0)
+    rates = _Rates(samples={}, confidence=0.99)
+    return _difference(rates, "rate beyond held-out text", counts, of_others, {"in_both": 0})
 
 
 @pytest.mark.parametrize(
