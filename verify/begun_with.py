@@ -26,12 +26,21 @@ def faults(
     if states.get(_NAME) is AssumptionState.VIOLATED:
         return
     trainings = [each for each in (report, *_behind(report, parents)) if each.step in _TRAININGS]
-    own, *earlier = [{file.digest for file in each.inputs if file.role == _DATA} for each in trainings] or [set()]
-    if any(not own.isdisjoint(data) for data in earlier):
-        yield (
-            "the weights that its training began with were trained on the same data before, so it does not cover what "
-            "they hold already"
-        )
+    if not trainings:
+        return
+    own, *earlier = trainings
+    for each in earlier:
+        if again := sorted(_data(own) & _data(each)):
+            name = next(file.path for file in own.inputs if file.digest == again[0])
+            yield (
+                f"the weights that its training began with were trained on the same data before, {name}, so it does "
+                "not cover what they hold already"
+            )
+            return
+
+
+def _data(report: PrivacyReport) -> set[str]:
+    return {file.digest for file in report.inputs if file.role == _DATA}
 
 
 def _behind(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[PrivacyReport]:

@@ -21,11 +21,10 @@ from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
 from verify import audit_consistency
 from verify.account_plan import of_file
-from verify.adapter_base import changed_base
 from verify.answers import Answer
 from verify.asked import unanswered
 from verify.audited_groups import check_groups
-from verify.companions import check_configurations
+from verify.beside import changed_base, check_configurations
 from verify.completeness import STEPS, gaps
 from verify.drawn_split import check_split
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
