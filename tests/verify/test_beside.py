@@ -71,6 +71,7 @@ def test_drawn_weights_that_cannot_be_drawn_again_do_not_pass(
     assert any(word in each.reason for each in found.verdicts if each.outcome is Outcome.INCONCLUSIVE)
 
 
+@pytest.mark.forged("the report of the training before the noise was edited")
 def test_noise_on_weights_whose_training_moved_them_farther_than_it_says(kinds: Kinds, tmp_path: Path) -> None:
     """A smaller learning rate in the report of the training asks for less noise, and the chain fits together again."""
     source, noised = kinds["clipped"].path.parent, tmp_path / "noised.report.json"
