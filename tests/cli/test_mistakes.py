@@ -124,7 +124,6 @@ MISTAKES = [
         "its folder, lost",
     ),
     (["verify", "weights.pt"], 3, "is a pickle file"),
-    (["gate", "weights.pt", "--max-epsilon", "8"], 3, "is a pickle file"),
     (["audit", "base", "--members", "train.jsonl", "--nonmembers", "train.jsonl"], 2, "same file"),
     (["audit", "scores", "words.csv"], 3, "high"),
     (["audit", "scores", "twice.csv"], 3, "r1"),
