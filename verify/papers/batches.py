@@ -70,7 +70,7 @@ PAPER = Paper(
     claims=(
         PublishedClaim(
             key="batch-shuffled",
-            statement="Shuffled batches cost what Poisson ones do: 10,000 of one pass at noise 0.5 are (1.96, 1e-6)-DP.",
+            statement="Shuffled batches cost what Poisson ones do: 10,000 of a pass at noise 0.5 are (1.96, 1e-6)-DP.",
             expected=Outcome.REFUTED,
             judge=_shuffled,
         ),

@@ -94,7 +94,7 @@ def directions_clipped(*, together: bool = True) -> Theorem:
     clipped = (whole,) if together else tuple(f"(<= (* (* f {each}) (* f {each})) 1.0)" for each in "abc")
     return Theorem(
         name="directions-together" if together else "directions-one-by-one",
-        statement=f"Three derivatives, clipped {'as a vector' if together else 'one by one'}, have a norm of at most 1.",
+        statement=f"Three derivatives, clipped {'as a vector' if together else 'one by one'}, have a norm up to 1.",
         assumptions=("(>= f 0.0)", *clipped, "(= x (* f a))", "(= y (* f b))", "(= z (* f c))"),
         claim="(<= (+ (* x x) (* y y) (* z z)) 1.0)",
     )
