@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from privctl.accounting.methods import METHODS, TIGHT
 from privctl.cli import run
 from privctl.domain.events import Ledger, SampledGaussian, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports.codec import decode
-from tests.few import few
-from verify.wording import ACCOUNTANTS
 
 POISSON = ["--delta", "1e-5", "--sample-rate", "0.01", "--steps", "1000", "--no-peers"]
 
@@ -122,19 +118,6 @@ def test_what_is_proved_for_poisson_only_says_so(
     assert poisson.epsilon is not None
     assert found[proved].epsilon > poisson.epsilon
     assert poisson.follows == pytest.approx(found[proved].epsilon, rel=2e-3)
-
-
-@pytest.mark.parametrize("batches", few([each.value for each in TIGHT], 2))
-def test_a_plan_of_any_batches_is_verified(batches: str, tmp_path: Path) -> None:
-    plan = ["--noise-multiplier", "2", "--sample-rate", "0.25", "--steps", "8", "--delta", "1e-5", "--batches", batches]
-    assert run(["account", *plan, "--no-peers", "-o", str(tmp_path / "plan.json"), "-q"]) == 0
-    assert run(["verify", str(tmp_path / "plan.json"), "-q"]) == 0
-
-
-def test_every_method_of_a_plan_is_one_that_verify_knows() -> None:
-    for method in {*METHODS.values(), *TIGHT.values()}:
-        sources = [text for name, text in ACCOUNTANTS.items() if re.fullmatch(name, method.title)]
-        assert any(re.fullmatch(text, method.source) for text in sources), method.title
 
 
 def test_what_is_left_to_an_attacker(capsys: pytest.CaptureFixture[str]) -> None:
