@@ -26,4 +26,10 @@ def _in_html(value: object) -> str:
     return fragment(value)
 
 
-show_by(_in_html)
+def _as_text(value: object) -> str:
+    from privctl.show.text.printed import printed
+
+    return printed(value)
+
+
+show_by(_in_html, _as_text)
