@@ -7,6 +7,7 @@ functions, so that ``--help`` stays as quick as Python itself.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import signal
@@ -112,7 +113,14 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets this, and means it
             signal.signal(number, _interrupt)
+    _write_whole()
     sys.exit(run(sys.argv[1:]))
+
+
+def _write_whole() -> None:
+    """With PYTHONUNBUFFERED Python drops what a full disk or a size limit cuts off a write, and says nothing."""
+    if sys.stdout is not None and isinstance(raw := getattr(sys.stdout, "buffer", None), io.FileIO):
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), sys.stdout.encoding, sys.stdout.errors)
 
 
 def run(arguments: list[str]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from privctl.domain.errors import PrivctlError
 from privctl.domain.guarantee import Notion
 from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.sample_size import rounded, times_for_area
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX
@@ -117,6 +118,8 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
             advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; that "
             "nothing was found is no proof of privacy"
         )
+    if undecided.subject == MEMBERSHIP and "scores" in files and backwards(report):
+        return NextStep(advice="negate the scores if they are losses, and audit them again")
     if undecided.subject != MEMBERSHIP or not both:
         return NextStep(
             advice="remove the reason given above and audit again; that nothing was found is no proof of privacy"
@@ -207,7 +210,7 @@ def _unit(training: PrivacyReport) -> str | None:
 
 
 def _enough(report: PrivacyReport) -> tuple[int, int] | None:
-    """How many records would do: the distance from 1/2 that an audit detects falls as one over their square root."""
+    """How many records would do, on each side."""
     areas = [
         item
         for item in report.evidence
@@ -217,8 +220,8 @@ def _enough(report: PrivacyReport) -> tuple[int, int] | None:
     wanted = _settings(report).least_auc
     if sharpest is None or sharpest.sees is None or wanted is None or not wanted > 0.5:
         return None
-    more = ((sharpest.sees - 0.5) / (wanted - 0.5)) ** 2
-    members, others = (_rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
+    more = times_for_area(sharpest.sees, wanted)
+    members, others = (rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
     return members, others
 
 
@@ -227,12 +230,7 @@ def _texts_needed(report: PrivacyReport) -> int | None:
     found = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
     growing = [item for item in found if (item.estimate or 0.0) > 0]
     least = min((item.details["needed"] for item in growing or found), default=None)
-    return None if least is None else _rounded(least)
-
-
-def _rounded(count: float) -> int:
-    """``count`` to two significant digits."""
-    return round(float(f"{count:.2g}"))
+    return None if least is None else rounded(least)
 
 
 def _window(report: PrivacyReport) -> tuple[str, ...]:

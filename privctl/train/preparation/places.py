@@ -25,6 +25,16 @@ def private_path(output: Path) -> Path:
     return output.with_name(output.name + ".private-history.json")
 
 
+def nothing_to_resume(folder: Path, output: Path) -> CommandError:
+    """The error where the state of a run for ``output`` is asked for, and ``folder`` is not there."""
+    if output.is_dir() and report_path(output).is_file():
+        return CommandError(
+            f"{output} is finished, and {report_path(output).name} is its report, so there is no run to resume; remove "
+            "--resume, and choose another --output or give --force to train again"
+        )
+    return CommandError(f"{folder} does not exist, so there is no run to resume; remove --resume")
+
+
 def require_places(output: Path, *, force: bool, suffixes: Iterable[str] = (), inputs: Iterable[Path] = ()) -> None:
     """Raise CommandError where something is in the way of a model at ``output``, its report, or a file beside them.
 
