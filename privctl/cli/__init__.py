@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -114,7 +115,13 @@ def main() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets this, and means it
             signal.signal(number, _interrupt)
     _write_whole()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    with suppress(ValueError):  # closed
+        try:
+            sys.stdout.flush()
+        except OSError:  # said before; Python would try again, and exit with a code of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def _write_whole() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from privctl.domain.errors import CommandError
 from privctl.reports.files import REPORT_SUFFIX, require_replaceable
 from privctl.storage.atomic import require_absent
 from privctl.train.settings.request import RetrainRequest
