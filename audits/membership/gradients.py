@@ -2,8 +2,8 @@
 
 ``gradient-norm``: training ends where the gradients of its records are small (Nasr, Shokri and Houmansadr 2019).
 ``gradient-alignment``: every step went along the gradients of its records, clipped to one length in private training,
-so that a record's own direction is left in the way that all steps went together. The score is the mean of its cosines at
-both ends of that way (after Li, Li and Ribeiro 2023).
+so that a record's own direction is left in the way that all steps went together (after Li, Li and Ribeiro 2023). The
+score is the mean of its cosines at both ends of that way.
 """
 
 from __future__ import annotations
