@@ -98,7 +98,8 @@ def gradients(
 
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.stack([torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors]).norm()
+    lengths = torch.stack([torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors])
+    return torch.linalg.vector_norm(lengths)
 
 
 @contextmanager
