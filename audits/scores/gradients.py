@@ -99,7 +99,8 @@ def gradients(
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
     lengths = torch.stack([torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors])
-    return torch.linalg.vector_norm(lengths)
+    whole: Tensor = torch.linalg.vector_norm(lengths)
+    return whole
 
 
 @contextmanager
