@@ -18,6 +18,7 @@ from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, Reference
+from audits.membership.gradients import Differentiator
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
@@ -85,7 +86,13 @@ def run_audit(
         base = BaseModel(
             subject=opened_base.subject, score=partial(model_scorer.score, opened_base, label="scoring the base")
         )
-    parts = _parts(request, opened, lineage, means, base, progress, workers, profile)
+    differentiator = Differentiator(
+        subject=opened.subject,
+        reference=None if reference is None else reference.subject,
+        workers=workers,
+        progress=progress,
+    )
+    parts = _parts(request, opened, lineage, means, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
         return None
@@ -232,6 +239,7 @@ def _parts(
     opened: OpenedModel,
     lineage: Lineage,
     means: Reference | None,
+    differentiator: Differentiator,
     base: BaseModel | None,
     progress: Progress,
     workers: Workers,
@@ -254,6 +262,7 @@ def _parts(
                 membership,
                 weights=weights,
                 reference=means,
+                differentiator=differentiator,
                 columns=request.columns,
                 trained_on=lineage.trained_on,
             )
