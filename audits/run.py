@@ -13,12 +13,14 @@ from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
 from audits.extraction.audit import ExtractionAudit
+from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
+from audits.reference_model import reference_for
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
@@ -85,7 +87,8 @@ def run_audit(
         base = BaseModel(
             subject=opened_base.subject, score=partial(model_scorer.score, opened_base, label="scoring the base")
         )
-    parts = _parts(request, opened, lineage, means, base, progress, workers, profile)
+    elsewhere = reference_for(request, reference, lineage)
+    parts = _parts(request, opened, lineage, means, elsewhere, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
         return None
@@ -161,6 +164,7 @@ def _asked(
         exact_only=extraction is not None and extraction.exact_only,
         adversarial=extraction is not None and extraction.adversary is not None,
         divergence=extraction is not None and extraction.untargeted is not None and extraction.untargeted.divergence,
+        reference=request.reference is not None and extraction is not None and extraction.heldout is not None,
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         logged=request.log is not None,
@@ -232,6 +236,7 @@ def _parts(
     opened: OpenedModel,
     lineage: Lineage,
     means: Reference | None,
+    elsewhere: ReferenceModel | None,
     base: BaseModel | None,
     progress: Progress,
     workers: Workers,
@@ -273,7 +278,7 @@ def _parts(
         parts.append(
             ExtractionAudit(
                 subject.model, request.extraction, progress, request.columns, workers, pairs=pairs,
-                trained_on=lineage.trained_on,
+                trained_on=lineage.trained_on, reference=elsewhere,
             )
         )  # fmt: skip
     if request.secrets is not None:

@@ -16,7 +16,17 @@ from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from verify import alike_texts, asked, extraction_tests, figures, joint_test, rank_bound, split_groups, threshold_bound
+from verify import (
+    alike_texts,
+    asked,
+    extraction_tests,
+    figures,
+    joint_test,
+    known_elsewhere,
+    rank_bound,
+    split_groups,
+    threshold_bound,
+)
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
 from verify.reach import at_most, wrong_reach
 
@@ -88,6 +98,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from _others(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
+    yield from known_elsewhere.faults(report, parameters, by_coins=by_coins)
     yield from wrong_claims(report)
     yield from split_groups.faults(report, parameters)
     yield from threshold_bound.wrong_claims(report)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from audits.extraction.compare import beyond
+from audits.extraction.compare import NOT_BOTH, beyond, known_details
 from audits.extraction.counts import UncertainCount, of_units
 from audits.extraction.discoverable import least_queries, log_success
 from audits.extraction.grid import over_grid
@@ -39,7 +39,8 @@ class Texts:
     ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies``, ``shared`` and ``compared``
     as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling
     law, or None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
-    ``unit`` is what has the coin of each text, where groups have them; None otherwise.
+    ``unit`` is what has the coin of each text, where groups have them; None otherwise. ``known`` is what a reference
+    model gives too, None without one.
     """
 
     line: NDArray[np.int64]
@@ -53,14 +54,27 @@ class Texts:
     logp: NDArray[np.float64] | None
     near: NearMatches | None = None
     unit: NDArray[np.int64] | None = None
+    known: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.line)
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Which [texts] are compared with the other file's: not those whose suffix may be copied from the prefix."""
+        """Which [texts] are compared with the other file's.
+
+        Not those whose suffix may be copied from the prefix, nor those that are known from elsewhere.
+        """
+        return self._comparable if self.known is None else self._comparable & ~self.known
+
+    @property
+    def _comparable(self) -> NDArray[np.bool_]:
         return self.compared & (self.cue <= CUED)
+
+    @property
+    def left_out(self) -> int:
+        """How many would be compared if they were not known from elsewhere."""
+        return int((self._comparable & ~self.judged).sum())
 
     def judged_units(self) -> NDArray[np.int64] | None:
         """What has the coins of those that are ``judged``; None where each has its own."""
@@ -217,6 +231,8 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     """
     found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), _left_out(train, heldout))
     repeated = ~train.compared & ~train.shared
+    if train.known is not None:
+        repeated &= ~train.known
     if not repeated.any():
         return found
     come_out = int((train.extracted & repeated).sum())
@@ -224,9 +240,10 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
 
 
 def _left_out(train: Texts, heldout: Texts) -> dict[str, float]:
-    """How many texts are not compared: training texts of both files, and texts of either that may be copied."""
+    """How many texts are not compared: of both files, of either that may be copied, of each known from elsewhere."""
     cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
-    return {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
+    known = known_details(None if train.known is None else (train.left_out, heldout.left_out))
+    return {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {}), **known}
 
 
 def _difference(
@@ -245,7 +262,7 @@ def _difference(
     if not (of_training.total and of_heldout.total):
         return Evidence(
             method=METHOD, quantity=quantity, estimate=None, confidence=rates.confidence,
-            samples=rates.samples, details=details, reason="a comparison needs texts of both files",
+            samples=rates.samples, details=details, reason=NOT_BOTH,
         )  # fmt: skip
     if rates.drawn:
         found = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
