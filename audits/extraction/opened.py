@@ -60,7 +60,7 @@ class BothSides:
 
     def judged(self, side: int) -> NDArray[np.bool_]:
         """Which texts [texts] of one side are compared."""
-        every = np.ones(len(self.sides[side].rows), dtype=np.bool_)
+        every = np.ones(len((self.train, self.heldout)[side].spent), dtype=np.bool_)
         return every if self.elsewhere is None else ~self.elsewhere[side]
 
 
