@@ -97,7 +97,7 @@ class KnownElsewhere:
 
     def _asked(self, rows: Sequence[NDArray[np.int64]], lengths: Sequence[int]) -> list[tuple[NDArray[np.int64], int]]:
         """Each window in the reference model's tokens, and how many of them are to come out."""
-        if self.same:
+        if self.same or not rows:
             return list(zip(rows, lengths, strict=True))
         front = int(begins_with_bos(self.audited))
         both = [

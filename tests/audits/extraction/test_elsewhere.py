@@ -37,7 +37,7 @@ from verify.audit_consistency import faults
 
 #: Records of each file, and those learned.
 SIDE, LEARNED = 40, 16
-TOLD = ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--sampling-seed", "3", "--device", "cpu", "-q"]
+TOLD = ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--device", "cpu", "-q"]
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +66,13 @@ def audited(place: Path, name: str, *more: str, reference: str = "base") -> Priv
     return read_report(output)
 
 
+def prompted(place: Path) -> list[str]:
+    return ["--prompts", str(place / "prompts.txt"), "--continuations", "2", "--sampling-seed", "3"]
+
+
 @pytest.fixture(scope="module")
 def public(place: Path) -> PrivacyReport:
-    return audited(place, "public", "--prompts", str(place / "prompts.txt"), "--continuations", "2")
+    return audited(place, "public", *prompted(place))
 
 
 def compared(report: PrivacyReport) -> dict[tuple[str, str], Mapping[str, float]]:
@@ -126,7 +130,7 @@ def renumbered(place: Path, name: str) -> Path:
 
 def test_a_reference_with_other_tokens_is_asked_for_the_text(place: Path, public: PrivacyReport) -> None:
     renumbered(place, "other")
-    report = audited(place, "public", "--prompts", str(place / "prompts.txt"), reference="other")
+    report = audited(place, "public", *prompted(place), reference="other")
     for key in [(METHOD, BEYOND), (FROM_FILE, BEYOND)]:
         assert compared(report)[key]["known_training"] == LEARNED
     assert report.parameters["extraction"]["reference_tokens"] == "its own, of the texts"
