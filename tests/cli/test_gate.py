@@ -105,7 +105,7 @@ def test_genuine_reports(here: Path, capsys: Capture, arguments: list[str], code
         (AUDIT, lambda d: d["evidence"][0].update(upper=0.01), 1, "lies above its upper one"),
         (AUDIT, lambda d: d["inputs"][0].update(digest="blake3:" + "0" * 64), 3, "no audit of this model"),
         (AUDIT, lambda d: d["verdicts"][0].update(outcome="PROVED"), 1, "no attack can prove"),
-        (AUDIT, lambda d: d["verdicts"][0].update(outcome="REFUTED"), 1, "REFUTED by audit"),
+        (AUDIT, lambda d: d["verdicts"][0].update(outcome="REFUTED"), 1, "REJECTED by audit"),
         (AUDIT, lambda d: d.update(evidence=[]), 1, "was asked for"),
         (AUDIT, lambda d: d["parents"][0].update(digest="blake3:" + "0" * 64), 1, "its digest is another"),
         (AUDIT, lambda d: d["parents"][0].update(path="\0"), 3, "not a file's name"),

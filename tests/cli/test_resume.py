@@ -180,8 +180,8 @@ def test_noise_of_the_device_is_secret_and_begins_where_the_run_stopped(
 
 
 def test_the_help_says_what_may_change(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["retrain", "dp-sgd", "--help"]) == 0
-    told = "only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"
+    assert run(["retrain", "dp-sgd", "--help-all"]) == 0
+    told = "Only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"
     assert told.replace(" ", "") in "".join(capsys.readouterr().out.split())
 
 

@@ -136,7 +136,7 @@ CALL = ["retrain", "loud", "model", "--data", "train.jsonl", "--steps", "2", "--
 
 
 def test_two_rows_are_all_that_a_method_needs(loud: None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["retrain", "loud", "--help"]) == 0
+    assert run(["retrain", "loud", "--help-all"]) == 0
     said = capsys.readouterr().out
     assert "--volume" in said
     assert "--call" in said

@@ -253,7 +253,8 @@ def all_refuse_together(model: Path, together: Workers, place: Path) -> None:
         raise Refused("the rehearsed model cannot be read again")
 
     options = SimpleNamespace(adapter_only=True, seed=1)
-    request = SimpleNamespace(model=options, seed=1, resume=False, output=place / "out")
+    method = SimpleNamespace(settings=None)
+    request = SimpleNamespace(model=options, method=method, seed=1, resume=False, output=place / "out")
     job: Any = SimpleNamespace(request=request, model=SimpleNamespace(network=nn.Identity(), companion=None, files=()))
     begun = run_folder(request.output)
     if together.is_main:
