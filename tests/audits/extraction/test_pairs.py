@@ -224,7 +224,8 @@ def test_a_reference_model_is_asked_for_targets(model: LanguageModel, tmp_path: 
     folder = save_pairs_model(tmp_path / "other", "bart")
     words = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = words["model"]["vocab"]
-    vocabulary[WORDS[0]], vocabulary[WORDS[1]] = vocabulary[WORDS[1]], vocabulary[WORDS[0]]
+    one, two = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
     (folder / "tokenizer.json").write_text(json.dumps(words))
     other = load_subject(folder, device="cpu").model
     with pytest.raises(CommandError, match="another tokenizer"):
