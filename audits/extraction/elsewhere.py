@@ -88,7 +88,7 @@ class KnownElsewhere:
         lengths = [self.shape.suffix] * len(rows) if suffixes is None else list(suffixes)
         asked = self._asked(rows, lengths)
         sizes = np.array([length * (len(row) > 1) for row, length in asked], dtype=np.int64)
-        found = sizes == 0
+        found: NDArray[np.bool_] = sizes == 0
         with self.progress("asking the reference model", int(sizes.sum()) / self.workers.size, "tokens") as advance:
             for size in np.unique(sizes[sizes > 0]).tolist():
                 some = np.flatnonzero(sizes == size)
