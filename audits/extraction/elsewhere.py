@@ -80,8 +80,7 @@ class KnownElsewhere:
 
         ``suffixes`` are how many, by default those of a window. It gives them if greedy decoding comes as near as a
         near-verbatim text, in tokens or in characters, or if the largest number of queries does with the least of the
-        probabilities that are looked at. What rounding leaves open, or is
-        too short to be asked, counts as given.
+        probabilities that are looked at. What rounding leaves open, or is too short to be asked, counts as given.
 
         Raises InputError for a model that gives no finite scores or cannot write, CommandError for one that sees less.
         """

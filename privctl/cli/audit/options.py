@@ -128,9 +128,7 @@ QUERIES: tuple[Decorator, ...] = (
         help="Chance that one must succeed.",
     ),
 )  # fmt: skip
-_REFERENCE_BEFORE = click.option(
-    "--reference", type=MODEL, help="MODEL before it saw either file; what it gives too is left out."
-)
+_REFERENCE_BEFORE = click.option("--reference", type=MODEL, help="MODEL before training: what it gives too is no leak.")
 _EXTRACTION: tuple[Decorator, ...] = (
     click.option(
         "--prefix-tokens",
