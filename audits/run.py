@@ -16,11 +16,10 @@ from audits.extraction.audit import ExtractionAudit
 from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
-from audits.lineage import Lineage, lineage_of
+from audits.lineage import Lineage, lineage_of, weights_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.reference_model import reference_for
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
 from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
@@ -87,7 +86,7 @@ def run_audit(
         base = BaseModel(
             subject=opened_base.subject, score=partial(model_scorer.score, opened_base, label="scoring the base")
         )
-    elsewhere = reference_for(request, reference, lineage)
+    elsewhere = _reference_for(request, reference, lineage)
     parts = _parts(request, opened, lineage, means, elsewhere, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
@@ -229,6 +228,28 @@ def _open_other(
     if {t.digest for i in opened.inputs for t in i.tensors} == {t.digest for i in other.inputs for t in i.tensors}:
         raise CommandError(f"{flag} {path} is the audited model itself; give {hint}")
     return other
+
+
+def _reference_for(request: AuditRequest, opened: OpenedModel | None, lineage: Lineage) -> ReferenceModel | None:
+    """The reference model ``opened`` for an audit of a model of this ``lineage``; None without one, or held-out text.
+
+    Raises CommandError where its own report says that it was trained on one of the files that are compared.
+    """
+    extraction = request.extraction
+    if opened is None or extraction is None or extraction.heldout is None:
+        return None
+    model = opened.subject.model
+    learned = lineage_of(model.path, opened.inputs, request.report).learned
+    for flag, data in (("--train", extraction.train), ("--heldout", extraction.heldout)):
+        for file in recorded_files(data):
+            if learned is not None and file.digest in learned:
+                raise CommandError(
+                    f"--reference {model.path} was trained on {file.path.name} of {flag}, as its report says, and "
+                    "cannot tell what is known from elsewhere; give a model that was trained on neither file"
+                )
+    return ReferenceModel(
+        model=model, began=lineage.began_with == weights_of(opened.inputs), cleared=learned is not None
+    )
 
 
 def _parts(

@@ -11,7 +11,6 @@ import numpy as np
 
 from audits.extraction import opened, remarks
 from audits.extraction.adversarial import Adversary
-from audits.extraction.arrays import arrays_of
 from audits.extraction.coins import SplitCoins, drawn_together
 from audits.extraction.confirmed import OwnBeginnings, WholeRecords, confirmed
 from audits.extraction.elsewhere import ReferenceModel, known_elsewhere
@@ -21,7 +20,7 @@ from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, NearMatches, near_matches
 from audits.extraction.pairs import pair_shape
 from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
-from audits.extraction.summary import QueryBudget, Texts, quantities, summarize
+from audits.extraction.summary import QueryBudget, Texts, arrays_of, quantities, summarize
 from audits.extraction.untargeted import Untargeted, UntargetedRequest, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (

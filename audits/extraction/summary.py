@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from audits.extraction.discoverable import least_queries, log_success
 from audits.extraction.grid import over_grid
 from audits.extraction.near import NEAR, NearMatches
 from audits.extraction.reach import detectable, needed
+from audits.extraction.windows import SkippedReason
 from audits.statistics.metrics import CLOPPER_PEARSON
 from audits.statistics.two_rates import detectable_share
 from privctl.domain.errors import CommandError
@@ -315,3 +316,34 @@ def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: 
         details |= {} if fewest is None else {"fewest_queries": fewest}
     quantity = f"{name} text found in {queries.count} queries with probability {queries.probability:g}"
     return rates.evidence(quantity, UncertainCount(extracted=hits, least=hits, most=hits, total=len(logp)), details)
+
+
+def arrays_of(
+    texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]
+) -> dict[str, NDArray[Any]]:
+    """Both files' texts one after the other, the training data's first."""
+    arrays: dict[str, NDArray[Any]] = {
+        "train": np.concatenate([np.full(len(side_texts), i == 0) for i, side_texts in enumerate(texts)]),
+        "line": np.concatenate([side_texts.line for side_texts in texts]),
+        "matched": np.concatenate([side_texts.matched for side_texts in texts]),
+        "greedy": np.concatenate([side_texts.extracted for side_texts in texts]),
+        "undecided": np.concatenate([side_texts.undecided for side_texts in texts]),
+        "copies": np.concatenate([side_texts.copies for side_texts in texts]),
+        "cue": np.concatenate([side_texts.cue for side_texts in texts]),
+        "skipped_train": np.array([i == 0 for i, entries in enumerate(omitted) for _ in entries], dtype=np.bool_),
+        "skipped_line": np.array([line for entries in omitted for line, _ in entries], dtype=np.int64),
+        "skipped_reason": np.array([int(reason) for entries in omitted for _, reason in entries], dtype=np.uint8),
+    }
+    known = [side_texts.known for side_texts in texts if side_texts.known is not None]
+    if known:
+        arrays["known"] = np.concatenate(known)
+    near = [side_texts.near for side_texts in texts if side_texts.near is not None]
+    if len(near) == len(texts):
+        arrays |= {
+            "distance": np.concatenate([each.distance for each in near]),
+            "longest_run": np.concatenate([each.run for each in near]),
+        }
+    logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
+    return {f"extraction.{name}": array for name, array in arrays.items()} | (
+        {"extraction.logp": np.concatenate(logp)} if logp else {}
+    )

@@ -228,7 +228,7 @@ RARE: dict[str, frozenset[str]] = {
     "membership": frozenset({"base", "base_bits", "resize"}),
     "extraction": frozenset({
         *("least_prefix", "adversarial_budget", "adversarial_tokens", "continuation_tokens", "sampling_seed"),
-        *("base", "base_bits", "label_column", "cache"),
+        *("base", "base_bits", "label_column", "cache", "query_probability"),
     }),
 }  # fmt: skip
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.
