@@ -265,9 +265,11 @@ def _table(path: Path, separator: str, columns: ScoreColumns) -> Iterator[tuple[
         header = [cell.strip() for cell in next(lines, [])]
         for name, flag in _flags(columns):
             if header.count(name) != 1:
+                named = ", ".join(map(shown, header)) or "none"
                 raise InputError(
-                    f"{path} has {header.count(name) or 'no'} column {shown(name)} in its first line; name the column "
-                    f"with {flag}, or give --models for scores of models trained with or without one record"
+                    f"{path} has {header.count(name) or 'no'} column {shown(name)} in its first line, which names "
+                    f"{named}; name the column with {flag}, or give --models for scores of models trained with or "
+                    "without one record"
                 )
         for row in lines:
             if row:

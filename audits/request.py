@@ -24,7 +24,7 @@ from privctl.data.columns import columns_of
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError
 from privctl.storage.atomic import require_absent, require_regular
-from privctl.storage.reader import holds_adapter, missing_model
+from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_file
 
 #: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
@@ -82,6 +82,7 @@ def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> 
     options = _with_extraction_split(_with_split(options))
     _check(options)
     _check_untargeted(options)
+    refuse_adapter_file(model)
     if options["base"] is not None and options["secrets"] is None and not holds_adapter(model):
         raise CommandError("--base needs --secrets, or an adapter as MODEL; give both, or remove it")
     if options["base_bits"] is not None and not holds_adapter(model):

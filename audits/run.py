@@ -19,6 +19,7 @@ from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of, weights_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, Reference
+from audits.membership.gradients import Differentiator
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
@@ -87,7 +88,13 @@ def run_audit(
             subject=opened_base.subject, score=partial(model_scorer.score, opened_base, label="scoring the base")
         )
     elsewhere = _reference_for(request, reference, lineage)
-    parts = _parts(request, opened, lineage, means, elsewhere, base, progress, workers, profile)
+    differentiator = Differentiator(
+        subject=opened.subject,
+        reference=None if reference is None else reference.subject,
+        workers=workers,
+        progress=progress,
+    )
+    parts = _parts(request, opened, lineage, means, elsewhere, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
         return None
@@ -258,6 +265,7 @@ def _parts(
     lineage: Lineage,
     means: Reference | None,
     elsewhere: ReferenceModel | None,
+    differentiator: Differentiator,
     base: BaseModel | None,
     progress: Progress,
     workers: Workers,
@@ -280,6 +288,7 @@ def _parts(
                 membership,
                 weights=weights,
                 reference=means,
+                differentiator=differentiator,
                 columns=request.columns,
                 trained_on=lineage.trained_on,
             )

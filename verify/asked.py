@@ -37,7 +37,7 @@ USUAL = frozenset({
 })  # fmt: skip
 THOROUGH = frozenset({
     "min-k++-half", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
-    "augmented", "label-only",
+    "augmented", "label-only", "gradient-norm", "gradient-alignment",
 })  # fmt: skip
 #: An omission of the bounds from a split, which has too few records for any.
 NO_BOUNDS = "bounds from the split"
@@ -49,6 +49,10 @@ KEY = "privctl.asked"
 _RATES = ("TPR at 1 % FPR", "TPR at 0.1 % FPR")
 _DOCUMENTS = ("1", "2 to 9", "10 to 99", "100 or more")
 _ADVERSARIAL = "adversarial prefix"
+#: Roles of what an audit attacks by; each such file that it read, it was asked about.
+_GIVEN = frozenset({
+    "members", "nonmembers", "train", "heldout", "split", "canaries", "planted", "secrets", "plan", "prompts", "scores",
+})  # fmt: skip
 #: In a warning, why nothing is compared but for equality.
 _NOT_NEAR = "as comparing it needs a network that transformers can generate with"
 #: Methods and beginnings of quantities of every audit of planted canaries.
@@ -154,6 +158,8 @@ def _is_claim(guarantee: Guarantee) -> bool:
 
 
 def _files(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
+    for role in sorted({item.role for item in report.inputs} & _GIVEN - asked.files.keys()):
+        yield f"it read {role}, and does not say that it was asked about them"
     for role, digests in asked.files.items():
         named = [item.digest for item in report.inputs if item.role == role]
         if sorted(named) != sorted(digests):

@@ -19,6 +19,7 @@ from privctl.reports.parameters import AuditParameters, ParametersError, paramet
 from verify import (
     alike_texts,
     asked,
+    extraction_counts,
     extraction_tests,
     figures,
     joint_test,
@@ -99,6 +100,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from wrong_curve(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
     yield from known_elsewhere.faults(report, parameters, by_coins=by_coins)
+    yield from extraction_counts.faults(report, parameters)
     yield from wrong_claims(report)
     yield from split_groups.faults(report, parameters)
     yield from threshold_bound.wrong_claims(report)

@@ -21,10 +21,10 @@ from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
 from verify import audit_consistency
 from verify.account_plan import of_file
-from verify.adapter_base import changed_base
 from verify.answers import Answer
 from verify.asked import unanswered
 from verify.audited_groups import check_groups
+from verify.beside import changed_base, check_configurations
 from verify.completeness import STEPS, gaps
 from verify.drawn_split import check_split
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
@@ -188,7 +188,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
-    check_guesses, check_split, check_groups, unanswered, check_reference, _scanned,
+    check_guesses, check_split, check_groups, unanswered, check_reference, _scanned, check_configurations,
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from privctl.reports.parameters import (
     TrainingParameters,
     parameters_as,
 )
-from verify import external_training, public_records
+from verify import begun_with, external_training, public_records
 from verify.events import row_of
 from verify.stated import EXTERNAL, check_readable, method_of, noise_source_of, training_of
 from verify.users import unit_of_privacy
@@ -105,6 +105,7 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     yield from _of_names(report, states)
     yield from _of_others(report, {a.name: a.statement for a in guarantee.assumptions})
     yield from _of_states(report, guarantee, parents)
+    yield from begun_with.faults(report, states, parents)
 
 
 def _of_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:

@@ -235,6 +235,9 @@ ACCOUNTANTS: dict[str, str] = {
     "GDP: estimate, not a bound": "Bu, Dong, Long and Su 2020",
     "passes, not amplified": "one exact Gaussian a pass; no gain from the order",
     "drawing a fixed number": "Dong, Roth and Su 2022, theorem 4.2",
+    "one random step a pass": (
+        "Chua et al. 2025, Feldman and Shenfeld 2025; the whole distribution, bounded in the convex order"
+    ),
     "Opacus PRV": "Opacus, after Gopi, Lee and Wutschitz 2021",
     "Renyi DP": RENYI,
     r"mutual information \(MI-DP\)": "Cuff and Yu 2016, one bit a fired group and step, in nats",

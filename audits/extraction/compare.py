@@ -60,7 +60,7 @@ def beyond(
 
 def known_details(left_out: Sequence[int] | None) -> dict[str, float]:
     """How many texts of each side are not compared as a reference model gives them too; nothing without one."""
-    return {} if left_out is None else {"known_training": left_out[0], "known_held_out": left_out[1]}
+    return {} if left_out is None else dict(zip(("known_training", "known_held_out"), left_out, strict=True))
 
 
 def accuses(item: Evidence) -> bool:

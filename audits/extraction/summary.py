@@ -77,6 +77,11 @@ class Texts:
         """How many would be compared if they were not known from elsewhere."""
         return int((self._comparable & ~self.judged).sum())
 
+    @property
+    def left_out_extracted(self) -> int:
+        """How many of these come out."""
+        return int((self._comparable & ~self.judged & self.extracted).sum())
+
     def judged_units(self) -> NDArray[np.int64] | None:
         """What has the coins of those that are ``judged``; None where each has its own."""
         return None if self.unit is None else self.unit[self.judged]
@@ -244,6 +249,11 @@ def _left_out(train: Texts, heldout: Texts) -> dict[str, float]:
     """How many texts are not compared: of both files, of either that may be copied, of each known from elsewhere."""
     cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
     known = known_details(None if train.known is None else (train.left_out, heldout.left_out))
+    if known:
+        known |= {
+            "known_training_extracted": train.left_out_extracted,
+            "known_held_out_extracted": heldout.left_out_extracted,
+        }
     return {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {}), **known}
 
 

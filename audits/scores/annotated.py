@@ -24,7 +24,7 @@ from privctl.models.context import context_of
 from privctl.models.language import LanguageModel, pad_of
 from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
-from privctl.models.tasks.answers import reads_types, span_logits
+from privctl.models.tasks.answers import question_mask, reads_types, separator_of, span_logits
 from privctl.models.tasks.classification import text_logits
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class AnswerScorer:
         self.model = model
         self.pad = pad_of(model.network, model.tokenizer)
         self.typed = reads_types(model.network, model.tokenizer)
+        self.separator = separator_of(model.network, model.tokenizer)
 
     def counts(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
         """Two: where the answer starts, and where it ends."""
@@ -89,6 +90,8 @@ class AnswerScorer:
             if self.typed:
                 padded, _ = pad_rows([types[i] for i in batch], 0)
                 inputs["token_type_ids"] = torch.from_numpy(padded).to(self.model.device)
+            if self.separator is not None:
+                inputs["global_attention_mask"] = question_mask(inputs, self.separator)
             with network_errors(self.model.path, self.model.network):
                 logits = span_logits(self.model.network, {**inputs, "padded": inputs["attention_mask"] == 0})
             for place, i in enumerate(batch):

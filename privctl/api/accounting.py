@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +131,11 @@ def account(
 
     own = {option.parameter: () if option.repeatable else None for kind in EVENTS.values() for option in kind.options}
     if unknown := sorted(of_mechanism.keys() - own.keys()):
-        raise CommandError(f"no mechanism has an option {unknown[0]!r}; known are {', '.join(sorted(own))}")
+        named = (each for each in signature(account).parameters.values() if each.kind is not Parameter.VAR_KEYWORD)
+        known = sorted({*own, *(each.name for each in named)})
+        close = get_close_matches(unknown[0], known, n=1)
+        meant = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+        raise CommandError(f"account has no argument {unknown[0]!r}; {meant}")
     stated = {name: several(value) if own[name] == () else value for name, value in of_mechanism.items()}
     options = {
         "epsilon": epsilon, "noise_multiplier": noise_multiplier, "delta": delta, "sample_rate": sample_rate,

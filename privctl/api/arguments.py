@@ -63,7 +63,7 @@ _OWN: dict[str, dict[str, Range]] = {
         ),
         "delta": ranges.BELOW_ONE,
         "least_auc": _AUC,
-        "max_length": Range(low=2, high=1e12),
+        "max_length": Range(low=2, high=1e12, whole=True),
         "most_secrets": ranges.COUNT,
         "query_probability": ranges.FRACTION,
         "prefix_tokens": ranges.COUNT_OR_ZERO,
@@ -79,7 +79,7 @@ _OWN: dict[str, dict[str, Range]] = {
         "seed": ranges.SEED,
         "smoothness": ranges.POSITIVE,
         "strong_convexity": ranges.POSITIVE,
-        "threads": Range(low=1, high=64),
+        "threads": Range(low=1, high=64, whole=True),
     },
     "retrain": {
         "clip_norm": ranges.CLIP_NORM,

@@ -110,6 +110,19 @@ def account(**options: Any) -> None:
       privctl account --mechanism with-replacement --noise-multiplier 1 --delta 1e-6 \\
           --dataset-size 60000 --batch-size 256 --epochs 3
       privctl account --mechanism exponential --range-epsilon 0.1 --steps 50 --delta 1e-6
+      privctl account --mechanism banded --epsilon 8 --delta 1e-6 --sample-rate 0.05 --steps 200
+      privctl account --mechanism blt --epsilon 8 --delta 1e-6 --sample-rate 0.05 --steps 100
+      privctl account --batches balls-and-bins --noise-multiplier 1 --delta 1e-6 \\
+          --sample-rate 0.05 --steps 100
+      privctl account --mechanism group-gaussian --group-size 4 --epsilon 8 --delta 1e-6 \\
+          --sample-rate 0.01 --steps 100
+      privctl account --mechanism replace-one-gaussian --noise-multiplier 1 --delta 1e-6 \\
+          --sample-rate 0.01 --steps 100
+      privctl account --mechanism truncated-poisson --largest-batch 340 --noise-multiplier 1 \\
+          --delta 1e-6 --dataset-size 60000 --batch-size 256 --epochs 3
+      privctl account --mechanism discrete-gaussian --stddev 4 --steps 10 --delta 1e-6
+      privctl account --mechanism k-ary-response --answers 4 --answer-epsilon 1 --delta 1e-6
+      privctl account --mechanism zcdp --rho 0.01 --steps 10 --delta 1e-6
     """
     from privctl.api.accounting import CountedData, planned
     from privctl.plan.request import report_for

@@ -85,16 +85,18 @@ def claims() -> None:
 @click.option("--paper", "papers", multiple=True, metavar="NAME", help="Only the claims of this paper (repeatable).")
 @_shared
 def papers_command(papers: tuple[str, ...], **options: Any) -> None:
-    """Judge the privacy claims of five papers, one by one.
+    """Judge the privacy claims of five papers, and what private training rests on, one by one.
 
     PROVED and REFUTED rest on exact numbers and a solver's proof; a refutation names what to check by hand. CONSISTENT
-    rests on an example and proves nothing. NAME is dp-weights, ferret, hush, dpquant or poster. Exit code 0 means that
-    every verdict is the expected one, 1 that one is not, 3 that one could not be reached.
+    rests on an example and proves nothing. NAME is dp-weights, ferret, hush, dpquant or poster; or correlated (noise),
+    batches, or steps (adaptive clipping, zeroth order, public gradients, search). Exit code 0 means that every verdict
+    is the expected one, 1 that one is not, 3 that one could not be reached.
 
     \b
     Example:
       privctl claims papers
       privctl claims papers --paper dp-weights --export proofs/
+      privctl claims papers --paper correlated --paper batches --paper steps
     """
     from verify.papers.book import chosen_papers, run, surprises, unchecked_statements
     from verify.prove.prover import Prover

@@ -85,7 +85,9 @@ _SHOWN = (
 @click.option(
     "--dry-run", is_flag=True, help="Show the table, write nothing; without facts, what usual ones would give."
 )
-@click.option("--threads", type=Whole(Range(low=1, high=64)), default=2, show_default=True, help="Worker threads.")
+@click.option(
+    "--threads", type=Whole(Range(low=1, high=64, whole=True)), default=2, show_default=True, help="Worker threads."
+)
 @click.option("--seed", type=SEED, help="For tests only: voids every guarantee.")
 @click.option(
     "-o",

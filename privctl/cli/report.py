@@ -20,7 +20,7 @@ FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intot
 #: What a name's ending promises.
 _ENDINGS = {
     ".html": ("html",), ".htm": ("html",), ".md": ("markdown", "model-card"), ".markdown": ("markdown", "model-card"),
-    ".json": ("intoto",),
+    ".json": ("intoto",), ".pdf": (), ".docx": (), ".svg": (), ".png": (),
 }  # fmt: skip
 _LONGEST = 200
 
@@ -29,9 +29,9 @@ _LONGEST = 200
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write, or - for standard output; by "
               "default a file beside the first report.")  # fmt: skip
-@click.option("--format", "kind", type=click.Choice(list(FORMATS)), default="html", show_default=True, help="html: one "
-              "page with plots. markdown: text. model-card: a section in a README.md. intoto: a statement over the "
-              "model's files.")  # fmt: skip
+@click.option("--format", "kind", type=click.Choice(list(FORMATS)), help="html: one page with plots. markdown: "
+              "text. model-card: a section in a README.md. intoto: a statement over the model's files.  [default: "
+              "markdown for an --output that ends in .md, else html]")  # fmt: skip
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw utility against epsilon and attack of several "
               "models to FILE.svg or .png and print the numbers; a page only with --output or --format.")  # fmt: skip
 @click.option("--title", help="Title of the page; by default it names the models.")
@@ -41,7 +41,7 @@ _LONGEST = 200
 def report(
     reports: tuple[Path, ...],
     output: Path | None,
-    kind: str,
+    kind: str | None,
     plot: Path | None,
     title: str | None,
     force: bool,
@@ -64,6 +64,7 @@ def report(
       privctl report private/ -o page.html
       privctl report private.report.json private.audit.report.json -o page.html
       privctl report private.report.json --format model-card -o private/README.md
+      privctl report private/ -o page.md
       privctl report private.report.json --format markdown -o -
       privctl report plain/ noised/ private/ --plot chart.svg
     """
@@ -80,8 +81,9 @@ def report(
     reports = reports_at(reports, quiet)
     if plot is not None:
         _draw(reports, plot, output, force, quiet)
-        if output is None and not _asked_for("kind"):
+        if output is None and kind is None:
             return
+    kind = kind or _meant(output)
     place = output or _default(reports[0], kind)
     standard = str(place) == "-"
     if not standard and place.resolve() in {path.resolve() for path in reports}:
@@ -106,16 +108,16 @@ def _require_ending(output: Path, kind: str) -> None:
     """Refuse a name that promises another format; one without an ending that is known promises none."""
     promised = _ENDINGS.get(output.suffix.lower())
     if promised is not None and kind not in promised:
+        other = f"--format {promised[0]}, or " if promised else ""
         raise CommandError(
-            f"--output {output} would hold {kind}; give --format {promised[0]}, or a name that ends in "
-            f".{FORMATS[kind].rpartition('.')[2]}"
+            f"--output {output} would hold {kind}; give {other}a name that ends in .{FORMATS[kind].rpartition('.')[2]}"
         )
 
 
-def _asked_for(option: str) -> bool:
-    """Whether the user gave the option."""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is not click.core.ParameterSource.DEFAULT
+def _meant(output: Path | None) -> str:
+    """The format of a file that only its name describes."""
+    text = output is not None and "markdown" in _ENDINGS.get(output.suffix.lower(), ())
+    return "markdown" if text else "html"
 
 
 def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: bool, quiet: bool) -> None:

@@ -10,15 +10,21 @@ from privctl.domain.checks import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Finite numbers of at least ``low`` and at most ``high``; strictly above or below where ``open_...`` says so."""
+    """Finite numbers of at least ``low`` and at most ``high``; strictly above or below where ``open_...`` says so.
+
+    ``whole``: integers alone, for what counts.
+    """
 
     low: float = 0
     high: float = math.inf
     open_low: bool = False
     open_high: bool = False
+    whole: bool = False
 
     def require(self, name: str, value: float) -> None:
         """Raises ValueError, which names ``name``, for a value outside."""
+        if self.whole and not isinstance(value, int):
+            raise ValueError(f"{name} is {value!r}; it must be a whole number, given as an int")
         if not self._holds(value):
             raise ValueError(f"{name} is {shown(value)}; it must be {self._expected()}")
 
@@ -52,15 +58,15 @@ BELOW_ONE = Range(high=1, open_high=True)
 #: The probability of something that does happen; a share that is not empty.
 CHANCE = Range(high=1, open_low=True)
 #: How many of something there are; beyond a million million, arithmetic on it is no longer exact.
-COUNT = Range(low=1, high=1e12)
+COUNT = Range(low=1, high=1e12, whole=True)
 #: Records of one group that are protected together; of more, bounds take too long.
-IN_GROUP = Range(low=1, high=100_000)
-COUNT_OR_ZERO = Range(high=1e12)
+IN_GROUP = Range(low=1, high=100_000, whole=True)
+COUNT_OR_ZERO = Range(high=1e12, whole=True)
 #: Steps over which noise is correlated; each takes as much memory as the gradients do twice.
-BANDS = Range(low=1, high=1024)
+BANDS = Range(low=1, high=1024, whole=True)
 #: Buffers that correlate noise over all steps; each takes as much memory as the gradients do twice.
-BUFFERS = Range(low=1, high=8)
+BUFFERS = Range(low=1, high=8, whole=True)
 #: The seed of repeatable draws.
-SEED = Range(high=2**63, open_high=True)
+SEED = Range(high=2**63, open_high=True, whole=True)
 #: The same, for a generator that takes 32 bits.
-SEED32 = Range(high=2**32, open_high=True)
+SEED32 = Range(high=2**32, open_high=True, whole=True)

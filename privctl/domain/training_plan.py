@@ -31,12 +31,13 @@ class UserBound:
 class TrainingPlan:
     """A training that has not begun.
 
-    ``records`` are the units that are sampled, ``trained`` the numbers that a step may change. ``amount_name`` says
-    what a budget buys: a noise multiplier, or what the method has in its place; empty for a method without budget.
-    ``amount`` is the run's own, and ``budgets`` compares a few; ``user_bounds`` compares bounds on users. ``epsilon``
-    at ``delta`` is what the run will state, in nats of mutual information where ``delta`` is None; None where it states
-    none. ``signal`` is the largest sum of all gradients over the standard deviation of all noise along one direction,
-    ``per_number`` the same over the length of the noise; None without noise.
+    ``records`` are the units that are sampled; where one holds several records, ``unit`` says which. ``trained`` the
+    numbers that a step may change. ``amount_name`` says what a budget buys: a noise multiplier, or what the method has
+    in its place; empty for a method without budget. ``amount`` is the run's own, and ``budgets`` compares a few;
+    ``user_bounds`` compares bounds on users. ``epsilon`` at ``delta`` is what the run will state, in nats of mutual
+    information where ``delta`` is None; None where it states none. ``signal`` is the largest sum of all gradients over
+    the standard deviation of all noise along one direction, ``per_number`` the same over the length of the noise; None
+    without noise.
 
     ``seconds`` are expected for all steps, from steps on made-up records; evaluation and checks are not included.
     ``memory`` is the peak in bytes meanwhile, of the accelerator where there is one, else of the process. On a CPU
@@ -46,6 +47,7 @@ class TrainingPlan:
 
     method: str
     records: int
+    unit: str = ""
     trained: int
     steps: int
     batch_size: float

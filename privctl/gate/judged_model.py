@@ -186,18 +186,31 @@ def _describes(artifact: Artifact, contents: WeightFileContents) -> bool:
 
 
 def trained_further(case: JudgedModel) -> Iterator[tuple[LoadedReport, LoadedReport]]:
-    """Trainings of ``case``, each with an earlier one that made the weights it began with, on some of the same data."""
+    """Trainings of ``case``, each with one that the weights it began with come from, on some of the same data.
+
+    Other steps may lie between, such as noise.
+    """
     made: dict[str, list[LoadedReport]] = defaultdict(list)
     data = {each.digest: {a.digest for a in each.report.inputs if a.role == "data"} for each in case.history}
     for each in case.history:
         for digest in each.makes:
             made[digest].append(each)
     for report in case.makers:
-        start = dict.fromkeys(a.digest for a in report.report.inputs if a.role.startswith(_START))
-        earlier = {each.digest: each for digest in start for each in made.get(digest, ())}
+        earlier: dict[str, LoadedReport] = {}
+        waiting = [report]
+        while waiting:
+            for digest in _began_with(waiting.pop()):
+                for each in made.get(digest, ()):
+                    if each.digest not in earlier and each is not report:
+                        earlier[each.digest] = each
+                        waiting.append(each)
         for each in earlier.values():
             if not data[report.digest].isdisjoint(data[each.digest]):
                 yield report, each
+
+
+def _began_with(report: LoadedReport) -> list[str]:
+    return [a.digest for a in report.report.inputs if a.role == MODEL or a.role.startswith(_START)]
 
 
 def _case(name: str, digests: frozenset[str], related: RelatedReports, now: datetime, anchor: FileLine) -> JudgedModel:

@@ -38,17 +38,20 @@ def from_opacus(
 ) -> PrivacyReport:
     """Write a report of what ``engine``, an ``opacus.PrivacyEngine``, says it did to the weights at ``model``.
 
+    Where the engine is gone, its accountant or the ``history`` itself may stand in its place: a list of (noise
+    multiplier, sampling rate, steps).
+
     ``model`` is the finished model, saved as a safetensors file or a Hugging Face directory. ``examples`` is the number
     of training examples, ``delta`` the smaller of 1e-5 and 1 / examples^1.1 by default, ``clip_norm`` the L2 norm
     (``max_grad_norm``), for the record. The report lies beside the model, or at ``output``.
 
-    The epsilon is privctl's own, from ``engine.accountant.history``: a list of (noise multiplier, sampling rate,
-    steps). Nothing of the training was seen, so everything that the guarantee rests on is asserted.
+    The epsilon is privctl's own, from ``engine.accountant.history``. Nothing of the training was seen, so everything
+    that the guarantee rests on is asserted.
 
     Raises InputError for an engine without such a history, or a model that is not safetensors; CommandError for numbers
     out of range and a report in the way.
     """
-    events = tuple(_events(getattr(getattr(engine, "accountant", None), "history", None)))
+    events = tuple(_events(_history(engine)))
     ledger = Ledger(events=events)
     _check_examples(examples, getattr(engine, "dataset", None))
     if clip_norm is not None:
@@ -93,13 +96,21 @@ def _check_examples(examples: Any, dataset: Any) -> None:
         )
 
 
+def _history(engine: Any) -> Any:
+    """The history of an engine, of an accountant, or the list that was given itself."""
+    if isinstance(engine, list | tuple):
+        return engine
+    return getattr(getattr(engine, "accountant", engine), "history", None)
+
+
 def _events(history: Any) -> Iterable[SampledGaussian]:
     if not isinstance(history, list | tuple):
         raise InputError(
-            "this engine has no accountant.history; give an opacus.PrivacyEngine whose optimizer took its steps"
+            "this engine has no accountant.history; give an opacus.PrivacyEngine whose optimizer took its steps, or a "
+            "list of (noise multiplier, sampling rate, steps)"
         )
     if not history:
-        raise InputError("the accountant's history is empty; give the engine after the training")
+        raise InputError("the accountant's history is empty; give the engine after the training, or the history itself")
     for number, entry in enumerate(history, start=1):
         try:
             noise, rate, steps = entry

@@ -42,7 +42,7 @@ from privctl.models.guard.weights import check_loaded
 from privctl.models.misfits import TensorMismatch, of_body, refuse, without_heads
 from privctl.models.quiet import quiet_transformers
 from privctl.models.running import check_text_alone
-from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint
+from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint, refuse_adapter_file
 
 #: transformers types some of what is used here loosely.
 
@@ -257,6 +257,7 @@ def read_config(folder: Path, path: Path) -> Any:
     if not path.exists():
         raise missing_model(path)
     if not (folder / CONFIG_NAME).is_file():
+        refuse_adapter_file(path)
         other = path.is_file() and path.suffix not in (".safetensors", ".json")
         if other or (path.is_dir() and not any(path.glob("*.safetensors"))):
             raise InputError(f"{path} is no model; give a Hugging Face model's folder, or a .safetensors file in one")

@@ -45,12 +45,6 @@ def network_errors(path: Path, network: Any, given: str = "what it is given") ->
     except Exception as error:
         detail = " ".join(str(error).split())[:200]
         kind = getattr(getattr(network, "config", None), "model_type", "network")
-        if kind == "longformer" and "separator tokens" in detail:
-            raise InputError(
-                f"{path} (longformer) answers questions only in texts with exactly three separator tokens; its own "
-                "tokenizer writes them, which is enough to evaluate and to audit; to train, give another architecture "
-                "such as roberta"
-            ) from None
         raise InputError(
             f"{path} ({kind}) cannot be run on {given}: {type(error).__name__} {detail}; check that its config.json "
             "belongs to its weights"

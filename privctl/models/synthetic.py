@@ -46,7 +46,8 @@ def synthetic(task: Task, lengths: Sequence[int], *, plain: Collection[int] = ()
     if isinstance(task, WordClassification):
         rows = (_labelled(row, max(1, classes), source) for row in rows)
     asked = isinstance(task, QuestionAnswering)
-    records = (_asked(row) for row in rows) if asked else (EncodedRecord([row], share=1) for row in rows)
+    between = _between(task.facts) if asked else []
+    records = (_asked(row, between) for row in rows) if asked else (EncodedRecord([row], share=1) for row in rows)
     corpus = IN_MEMORY.corpus(records)
     if isinstance(task, TextClassification):
         return replace(task, corpus=corpus, labels=_labels(task.problem, labels, max(1, classes)))
@@ -88,18 +89,34 @@ def _labelled(row: Encoded, classes: int, source: np.random.Generator) -> Encode
     return replace(row, numbers=source.integers(classes, size=len(row.ids)).astype(np.int32))
 
 
-def _asked(row: Encoded) -> EncodedRecord:
-    """The second half as the context of the first, and the answer somewhere in it."""
+def _asked(row: Encoded, between: Sequence[int]) -> EncodedRecord:
+    """The second half as the context of the first, after what the tokenizer puts between two texts where there is room.
+
+    The answer is somewhere in it.
+    """
     half = len(row.ids) // 2
-    context = row.counted & (np.arange(len(row.ids)) >= half)
-    made = replace(row, counted=context, numbers=(np.arange(len(row.ids)) >= half).astype(np.int32))
-    return EncodedRecord([made], share=1, targets=(half, (half + len(row.ids) - 1) // 2))
+    start = half + len(between)
+    if not row.counted[start : start + 1].any():
+        start, between = half, ()
+    places = np.arange(len(row.ids))
+    ids = row.ids.copy()
+    ids[half:start] = between
+    context = row.counted & (places >= start)
+    made = replace(row, ids=ids, counted=context, numbers=(places >= half).astype(np.int32))
+    return EncodedRecord([made], share=1, targets=(start, (start + len(row.ids) - 1) // 2))
 
 
 def _ends(facts: TextFacts) -> tuple[list[int], list[int]]:
     """The special tokens before and after every text."""
     ids = [int(i) for i in facts.tokenizer("")["input_ids"]]
     return ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :]
+
+
+def _between(facts: TextFacts) -> list[int]:
+    """The special tokens between two texts."""
+    head, tail = _ends(facts)
+    ids = [int(i) for i in facts.tokenizer("", "")["input_ids"]]
+    return ids[len(head) : len(ids) - len(tail)]
 
 
 def _ordinary(facts: TextFacts) -> np.ndarray:

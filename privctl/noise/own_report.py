@@ -10,7 +10,9 @@ from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import upward
 from privctl.noise.placement import report_path
+from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
+from privctl.reports.trained_before import earlier_training
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import Checkpoint
 
@@ -42,6 +44,14 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
     if found is None or found.report.step != _TRAINING:
         return
     report = found.report
+    data = {each.digest for each in report.inputs if each.role == "data"}
+    starts = [path_of(found.path, each) for each in report.parents]
+    if describes(report, checkpoint) and (earlier := earlier_training(starts, data)) is not None:
+        raise InputError(
+            f"the weights that the training of {checkpoint.root} began with were trained on the same data before, as "
+            f"{earlier} says, so its clipping bounds only a part of what one example moved; begin with weights that "
+            "were made without these examples"
+        )
     if isinstance(report.mechanism, ClippedTraining | WeightNoise) or not describes(report, checkpoint):
         return
     if report.mechanism is None:

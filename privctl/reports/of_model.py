@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from privctl.domain.errors import InputError
+from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.progress import Advance, Notify, Progress, silent
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFile, ReportFiles, absolute_path, path_of
-from privctl.reports.files import REPORT_SUFFIX, pointer_of, report_beside
+from privctl.reports.files import REPORT_SUFFIX, FoundReport, pointer_of, read_report, report_beside
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 
@@ -73,6 +73,20 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         about |= {d for d, file in found.items() if file.report is not None and _examines(file.report, weights, about)}
     examining = tuple(file.path for digest, file in found.items() if digest in about and file is not own[0])
     return ReportsOfModel(own=own[0].path, examining=examining)
+
+
+def own_report(model: Path) -> FoundReport | None:
+    """The report that says it made the weights of ``model``; None where none does, or several do.
+
+    Weights are read only where a report lies beside them.
+    """
+    try:
+        if not any(os.path.isfile(place) for place in _places(model)):
+            return None
+        place = reports_of(model, weight_digests(model)).own
+        return FoundReport(place, read_report(place))
+    except PrivctlError:
+        return None
 
 
 def report_by_name(model: Path) -> Path | None:

@@ -49,6 +49,10 @@ _SLIGHT = {
     SECRETS: "training made some secrets easier to guess, by a margin that is small or uncertain",
 }
 
+#: Attacks that learn from the files which side is which, so that no AUC of theirs lies below chance.
+_FITTED = ("fused",)
+_BACKWARDS = "the non-members look more like training data than the members do"
+
 #: How a verdict on a claim says that the audit could not have refuted it.
 _SMALL = ("too small to test the claim", "cannot refute this claim")
 
@@ -60,6 +64,8 @@ def conclusion(report: PrivacyReport) -> Conclusion:
         f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if each.on_claim
     ]
     certain += [leak.words for leak in found_leaks(report)]
+    if certain and backwards(report):
+        certain.append(f"{_BACKWARDS}; the files may have been swapped")
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
     if refuted:
@@ -76,6 +82,19 @@ def conclusion(report: PrivacyReport) -> Conclusion:
     )
 
 
+def backwards(report: PrivacyReport) -> bool:
+    """Whether attacks that fit nothing to the files take non-members for members, and none of them the reverse."""
+    areas = [
+        item
+        for item in report.evidence
+        if item.quantity == "AUC"
+        and item.method not in (*WITHOUT_MODEL, *_FITTED)
+        and item.details.get("chance") == 0.5
+    ]
+    below = any(item.upper is not None and item.upper < 0.5 for item in areas)
+    return below and not any(item.lower is not None and item.lower > 0.5 for item in areas)
+
+
 def _concluded(decision: Decision, reasons: Sequence[str]) -> Conclusion:
     return Conclusion(decision=decision, sentence=f"{decision}: {'; '.join(reasons)}.")
 
@@ -90,10 +109,13 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
                 "compare records that were assigned at random"
             )
         if first.startswith("the sides differ, but backwards"):
-            return "the non-members look more like training data than the members do; the files may have been swapped"
+            return f"{_BACKWARDS}; the files may have been swapped"
+        least = _detectable(report.evidence)
+        if least is None:
+            return "no attack found a leak, but with so few records it would have missed any"
         return (
-            f"no attack found a leak, but the audit is small: the least it could see is "
-            f"{_told(_detectable(report.evidence), trained_on(report))}"
+            "no attack found a leak, but the audit is small: the least it could see is "
+            f"{_told(least, trained_on(report))}"
         )
     if verdict.subject == EXTRACTION:
         if first.startswith("confounded"):

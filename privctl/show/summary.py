@@ -31,6 +31,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
 from privctl.show.leaks import leaks
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
+from privctl.show.protected import meaning_of_example
 from privctl.show.text.style import bound, with_exponent
 
 #: What each status means, for readers who meet the word for the first time.
@@ -159,7 +160,8 @@ def protects(guarantee: Guarantee) -> str:
     which = "" if guarantee.scope is Scope.THIS_MODEL else ", for whoever sees all candidates"
     stated = guarantee.adjacency is not Adjacency.UNSTATED
     neighbours = f"neighbours by {guarantee.adjacency}" if stated else "neighbours not stated"
-    return f"one {guarantee.unit}, {neighbours}{which}"
+    meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
+    return f"one {guarantee.unit}{meaning}, {neighbours}{which}"
 
 
 def weak(guarantee: Guarantee, report: PrivacyReport) -> str:
@@ -175,9 +177,10 @@ def _in_words(guarantee: Guarantee) -> str:
     if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
         return ""
     told = [50 * (1 + risk.bound) for risk in guarantee.risks if risk.measure is RiskMeasure.ADVANTAGE]
+    meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
     return (
-        f"Nobody can tell from the model whether one given {guarantee.unit} was used more than "
-        f"{bound(min(told), 3)} % of the time; a guess is right 50 % of the time."
+        f"Nobody who sees the model can tell whether one given {guarantee.unit}{meaning} was used and be right more "
+        f"than {bound(min(told), 3)} % of the time; a guess is right 50 % of the time."
         if told
         else ""
     )

@@ -24,6 +24,7 @@ from typing import BinaryIO, Self
 
 from privctl.domain.errors import CommandError, FileSystemError
 from privctl.storage.journal import recover, sync_folder
+from privctl.storage.turns import FolderHeldError
 
 #: Names of the process's own output, which may be a redirected file: written in place, not replaced.
 _OWN_DESCRIPTOR = re.compile(r"-|/dev/(stdout|stderr|(fd)/([0-9]{1,4}))")
@@ -52,7 +53,8 @@ def writing(path: Path) -> Iterator[None]:
                 f"{path} cannot be written: the folder in its place is not empty, and another command may be using it; "
                 "let that end, or choose another folder"
             ) from None
-        raise FileSystemError(f"{path} cannot be written: {error.strerror}; choose another folder") from None
+        do = "let it end, or " if isinstance(error, FolderHeldError) else ""
+        raise FileSystemError(f"{path} cannot be written: {error.strerror}; {do}choose another folder") from None
 
 
 class PendingFile:

@@ -89,15 +89,21 @@ GGUF_ADVICE = (
 )
 
 
-def header_length(prefix: bytes, file_size: int, source: str) -> int:
-    """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputError where it cannot be one."""
-    length = int.from_bytes(prefix, "little")
-    plausible = length <= HEADER_LIMIT and 8 + length <= file_size
-    if prefix[:4] == b"PK\x03\x04" or (prefix[:1] == b"\x80" and not plausible):
+def refuse_pickle(prefix: bytes, source: str) -> None:
+    """Raise InputError, with what to do, where the first bytes ``prefix`` are those of a file that torch.save wrote."""
+    if prefix[:4] == b"PK\x03\x04" or prefix[:1] == b"\x80":
         raise InputError(
             f"{source} is a pickle file (PyTorch .bin/.pt), which can run code when loaded; "
             "convert it with safetensors.torch.save_file(state_dict, 'model.safetensors') and give that"
         )
+
+
+def header_length(prefix: bytes, file_size: int, source: str) -> int:
+    """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputError where it cannot be one."""
+    length = int.from_bytes(prefix, "little")
+    plausible = length <= HEADER_LIMIT and 8 + length <= file_size
+    if not plausible or prefix[:1] != b"\x80":
+        refuse_pickle(prefix, source)
     if prefix[:4] == b"GGUF":
         raise InputError(f"{source} is a GGUF file, whose weights are usually quantized; {GGUF_ADVICE}")
     if not plausible and prefix[:1] in (b"{", b"["):

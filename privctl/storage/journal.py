@@ -26,6 +26,8 @@ from privctl.storage.turns import turn
 _NAME = re.compile(r"\.privctl\.[0-9a-f]{12}\.(commit|undo)")
 _DRAFT = re.compile(r"\.privctl\.[0-9a-f]{12}\.draft")
 _MOST_BYTES = 1 << 20
+#: For how long a folder's turn is waited for, in seconds: a reader does without.
+_PATIENCE = 5.0
 #: The key of a note, which says where its journal lies.
 _HOME = "home"
 
@@ -170,12 +172,12 @@ class Journal:
 def recover(folder: Path) -> None:
     """Finish what a killed process began in ``folder``; what a living one has in hand is left to it.
 
-    A folder that may not be written is left as it is.
+    A folder that may not be written, or that another process keeps a lock on, is left as it is.
     """
     for path in _journals(folder):
         with suppress(OSError, ValueError):
             if not _is_held(path):
-                with turn(_reach(path)):
+                with turn(_reach(path), _PATIENCE):
                     _finish(path)
 
 

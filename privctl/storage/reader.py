@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from privctl.domain.errors import FileSystemError, InputError
-from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header
+from privctl.storage.header import GGUF_ADVICE, Header, TensorInfo, header_length, parse_header, refuse_pickle
 from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 
@@ -154,6 +154,12 @@ def holds_adapter(path: Path) -> bool:
     if not os.path.isdir(path) or any(os.path.isfile(path / name) for name in (INDEX_NAME, SINGLE_NAME)):
         return False
     return os.path.isfile(path / ADAPTER_NAME) and not any(path.glob("pytorch_model*.bin"))
+
+
+def refuse_adapter_file(path: Path) -> None:
+    """Raise InputError for the weights of an adapter, which only their folder makes a model."""
+    if path.name == ADAPTER_NAME and path.is_file():
+        raise InputError(f"{path} holds the weights of an adapter alone; give its folder, {path.parent}")
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -302,6 +308,7 @@ def named_text(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
+        refuse_pickle(data[:8], str(path))
         raise InputError(f"{path} is not UTF-8 text") from None
 
 

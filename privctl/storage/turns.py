@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,13 +19,20 @@ _PENDING = re.compile(r"\..*\.[0-9a-f]{12}\.partial", re.DOTALL)
 LOCK = ".lock"
 #: What a file system says that knows no locks of folders.
 _NO_LOCKS = (errno.ENOTSUP, errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS)
+#: For how long others are waited for, whose renames take a moment, and how often the lock is tried, in seconds.
+_PATIENCE, _PAUSE = 60.0, 0.02
+
+
+class FolderHeldError(OSError):
+    """Another process does not let go of a folder's lock. Anyone who may read a folder can hold it."""
 
 
 @contextmanager
-def turn(folders: Iterable[Path]) -> Iterator[None]:
+def turn(folders: Iterable[Path], patience: float | None = None) -> Iterator[None]:
     """Wait until no other process renames a set of files in one of ``folders``, and keep others waiting in the block.
 
-    Not for one process within its own turn. On a file system without such locks nobody waits.
+    Raises FolderHeldError once one of them was held for ``patience`` seconds, a minute by default. Not for one process
+    within its own turn. On a file system without such locks nobody waits.
     """
     places = {}
     for folder in folders:
@@ -35,12 +43,24 @@ def turn(folders: Iterable[Path]) -> Iterator[None]:
         for _, folder in sorted(places.items()):  # in one order, so that no two wait for each other
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
+            _lock(fd, folder, _PATIENCE if patience is None else patience)
         yield
+
+
+def _lock(fd: int, folder: Path, patience: float) -> None:
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                raise FolderHeldError(errno.EAGAIN, f"another process keeps a lock on {folder}") from None
+            time.sleep(_PAUSE)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            return
 
 
 class Claim:

@@ -213,9 +213,12 @@ def test_account_finds_noise_and_epsilon(tmp_path: Path, capfd: pytest.CaptureFi
         (lambda: privctl.account(epsilon=1), "--delta is missing"),
         (lambda: privctl.account(epsilon=-1, delta=1e-5), "--epsilon is -1"),
         (lambda: privctl.account(epsilon="1", delta=1e-5), "--epsilon is '1'; it must be a number"),  # type: ignore[arg-type]
-        (lambda: privctl.account(epsilon=1, delta=1e-5, sale=2), "no mechanism has an option 'sale'"),
+        (lambda: privctl.account(epsilon=1, delta=1e-5, sale=2), "did you mean scale"),
         (lambda: privctl.account(epsilon=1, delta=1e-5, scale=2), "--scale does not apply to --mechanism gaussian"),
         (lambda: privctl.account(epsilon=1, delta=1e-5, priors=[2]), "--prior is 2"),
+        (lambda: privctl.account(noise_multiplier=1, delta=1e-5, steps=10.5), "--steps is 10.5; it must be a whole"),
+        (lambda: privctl.account(noise_multiplier=1, delta=1e-5, steps=10.0), "--steps is 10.0; it must be a whole"),
+        (lambda: privctl.account(noise_multiplie=1, delta=1e-5), "did you mean noise_multiplier?"),
         (lambda: privctl.account(epsilon=1, delta=1e-5, mechanism="unheard"), "--mechanism unheard is none"),
         (lambda: privctl.retrain("sgd", "m", data="d", output="o"), "no training method 'sgd'"),
         (lambda: privctl.retrain("plain", "m", data="d", output="o", epsilon=1), "--epsilon is no option of plain"),

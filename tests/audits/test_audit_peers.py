@@ -84,7 +84,7 @@ def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monk
     (target.parent / "plain.report.json").write_text("{}")
     asked: list[tuple[Any, ...]] = []
 
-    def audited(*_: Any) -> dict[str, Any]:
+    def audited(*_: Any, **__: Any) -> dict[str, Any]:
         asked.append(_)
         return {"seconds": 1.0, "attacks": {"loss": {"AUC": 0.5}}}
 
@@ -108,3 +108,7 @@ def test_figures_of_others_stay_where_their_scores_are_gone(tmp_path: Path, monk
     options.rounds = 0
     assert audit_peers.measured(source, "plain", options, gone)["floor"] == {"ratio": 1.2}
     assert "floor" not in audit_peers.measured(source, "plain", options, {})
+    stale = {"parties": {"privctl, thorough": {"seconds": 99.0, "attacks": {}}}}
+    assert audit_peers.measured(source, "plain", options, stale)["parties"]["privctl, thorough"]["seconds"] == 99.0
+    options.thorough = True
+    assert audit_peers.measured(source, "plain", options, stale)["parties"]["privctl, thorough"]["seconds"] == 1.0

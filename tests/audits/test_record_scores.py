@@ -102,8 +102,12 @@ FOUR = "id,score,member\na,1,1\nb,2,0\nc,3,1\nd,4,0\n"
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("s.csv", "score,member\n1,1\n", "has no column 'id' in its first line; name the column with --id-column, or"),
-        ("s.csv", "id,score\n1,1\n", "has no column 'member' in its first line; name the column with --member-column"),
+        (
+            "s.csv",
+            "score,member\n1,1\n",
+            "has no column 'id' in its first line, which names 'score', 'member'; name",
+        ),
+        ("s.csv", "id,score\n1,1\n", "has no column 'member' in its first line, which names 'id', 'score'; name"),
         ("s.csv", "id,score,score,member\n", "has 2 column 'score' in its first line"),
         ("s.csv", "", "has no column 'id'"),
         ("s.csv", FOUR + "a,5,1\n", "line 6 scores the record 'a' again, after line 2"),

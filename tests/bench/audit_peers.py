@@ -54,7 +54,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where targets and others' scores are kept")
     parser.add_argument("--sources", nargs="+", default=[source.name for source in SOURCES], help="of the records")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), help="of training")
-    parser.add_argument("--shadows", nargs="+", default=[], help="sources of texts with shadow models too")
     parser.add_argument("--rounds", type=int, default=3, help="in which the floor is measured; 0 keeps what is stored")
     parser.add_argument("--thorough", action="store_true", help="also privctl's audits with every attack")
 
@@ -69,7 +68,7 @@ def main(options: argparse.Namespace) -> None:
     targets: dict[str, Any] = dict(before)
     for source in (source for source in SOURCES if source.name in options.sources):
         methods = tuple(each for each in source.methods if each in options.methods)
-        source = replace(source, methods=methods, shadows=source.shadows or source.name in options.shadows)
+        source = replace(source, methods=methods)
         make(source, options.data, options.folder)
         for method in source.methods:
             name = f"{source.name}, {method}"
@@ -118,13 +117,13 @@ def measured(source: Source, method: str, options: argparse.Namespace, before: M
     return {
         "records": 2 * source.records, "null": method == "null", "shadows": source.shadows,
         **({"floor": passes} if passes else {}),
-        "parties": {**ours, **_kept(before.get("parties", {})), **others},
+        "parties": {**ours, **_kept(before.get("parties", {}), ours), **others},
     }  # fmt: skip
 
 
-def _kept(before: Mapping[str, Any]) -> dict[str, Any]:
-    """What is not measured again: other parties, and audits with every attack."""
-    return {party: found for party, found in before.items() if party not in (OURS, RECALL)}
+def _kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What of ``before`` is not measured again: other parties, and audits with every attack unless ``now`` has one."""
+    return {party: found for party, found in before.items() if party not in {OURS, RECALL, *now}}
 
 
 def audited(

@@ -103,11 +103,10 @@ def _pictures(data: Path) -> list[Any]:
 
 
 _TEXT = {"epochs": 8, "learning_rate": 0.003, "batch_size": 32}
+_LABELLED = {"epochs": 5, "learning_rate": 0.002, "batch_size": 32, "task": "text-classification"}
 SOURCES = (
-    Source(
-        name="sentences", records=1000, read=_sentences, shadows=False,
-        settings={"epochs": 5, "learning_rate": 0.002, "batch_size": 32, "task": "text-classification"},
-    ),
+    Source(name="sentences", records=1000, read=_sentences, shadows=False, settings=_LABELLED),
+    Source(name="sentences with shadow models", records=1000, read=_sentences, shadows=True, settings=_LABELLED),
     Source(
         name="images", records=1000, read=_pictures, shadows=True, suffix="npz",
         settings={

@@ -21,7 +21,7 @@ from privctl.train.run import run_training
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.settings.session import Session
 from privctl.train.steps.sampling import BallsAndBins
-from tests.cli.short_runs import prepared
+from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, verified_after
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,6 +75,14 @@ def test_a_run_that_was_interrupted_within_a_pass_uses_nobody_twice(
     )
     assert report.parameters["batches"] == "balls-and-bins"
     assert report.parameters["batch_size"] == RECORDS / 4
+
+
+@pytest.mark.forged("parameters, ledger and guarantees state half of the noise")
+def test_half_of_the_noise_is_refuted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(dp_sgd(place, place / "out", *OPTIONS, "--batches", "balls-and-bins", "-q")) == 0
+    assert verified_after(place / "out.report.json", lambda report: None) == 0
+    assert verified_after(place / "out.report.json", half_the_noise) == 1
+    assert "REFUTED" in capsys.readouterr().out
 
 
 def test_what_needs_poisson_batches_says_so(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

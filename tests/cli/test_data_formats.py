@@ -48,7 +48,7 @@ def test_shards_are_trained_on_recorded_and_verified(
     assert retrain(model, shards, output, *NAMED) == ExitCode.BAD_INPUT
     assert sentence(capsys).endswith(f"holds the splits test, train; give one of them, such as {data}")
     assert retrain(model, data, output, "--text-column", "body") == ExitCode.BAD_INPUT
-    assert "has no 'label' in its first record" in sentence(capsys)
+    assert "has no 'label' in its first record, which holds 'body', " in sentence(capsys)
     assert retrain(model, data, output, *NAMED, "--held-out", str(shards / "test")) == 0
     report = read_report(tmp_path / "out.report.json")
     names = [Path(a.path).name for a in report.inputs if a.role == "data"]
@@ -119,7 +119,7 @@ def test_long_texts_are_truncated_and_counted(tmp_path: Path, capsys: pytest.Cap
     ]
     assert run([*call, "-o", str(tmp_path / "a")]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "1 of the 8 records of --data (12 %) have more than 16 tokens and are truncated to them" in said
+    assert "1 of the 8 records of --data (12.5 %) have more than 16 tokens and are truncated to them" in said
     assert run([*call, "-o", str(tmp_path / "b"), "--long", "split"]) == 0
     assert "are truncated" not in capsys.readouterr().err
     assert run([*call, "-o", str(tmp_path / "c"), "--long", "refuse"]) == ExitCode.BAD_INPUT

@@ -23,6 +23,7 @@ from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
+from tests.cli.short_runs import half_the_noise
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, same_records
 from tests.train.state.release_logs import begun as logged
@@ -132,6 +133,7 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
         lambda report: report["mechanism"]["events"][1].update(steps=1),
         lambda report: report["mechanism"]["events"][1].update(sample_rate=0.001),
         lambda report: report["mechanism"]["events"][1].update(noise_multiplier=9.0),
+        half_the_noise,
     ):
         edited = json.loads(json.dumps(honest))
         edit(edited)

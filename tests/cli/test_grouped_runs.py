@@ -254,6 +254,17 @@ def test_what_does_not_go_with_it_is_refused(
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("more", "sampled"), [((), "examples"), (("--max-records-per-user", "3"), "records")])
+def test_a_plan_says_whether_users_or_records_are_counted(
+    more: tuple[str, ...], sampled: str, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*call(start, tmp_path / "a", "--epsilon", "6", "--dry-run", *more), "-q"]) == 0
+    rows = {line[:20].strip(): line.split()[-1] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert rows[sampled] == str(KEPT if more else len(HAS))
+    assert f"{sampled} per step" in rows
+    assert ("one example" in rows) is not bool(more)
+
+
 def test_without_a_field_of_users_it_is_refused(
     start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings = {"peft_type": "LORA", "r": 4, "target_modules": ["c_attn"], "base_model_name_or_path": named}
         (folder / name / "adapter_config.json").write_text(json.dumps(settings))
         save_file({"w": torch.ones(2, 2)}, folder / name / "adapter_model.safetensors")
+    torch.save({"w": torch.ones(2, 2)}, folder / "weights.pt")
     lines(folder / "train.jsonl", [{"text": "the cat sat on a mat"}] * 8)
     lines(folder / "chat.jsonl", CHAT)
     lines(folder / "roles.jsonl", [{"messages": [{"content": "a cat"}]}] * 8)
@@ -116,6 +117,13 @@ MISTAKES = [
     (["retrain", "plain", "hub", "--data", "train.jsonl", "-o", "out"], 3, "--base"),
     (["audit", "hub", "--members", "train.jsonl", "--nonmembers", "chat.jsonl"], 3, "--base"),
     (["audit", "base", "--members", "train.jsonl"], 2, "--nonmembers"),
+    (["audit", "lost/adapter_model.safetensors", "--base", "base"], 3, "give its folder, lost"),
+    (
+        ["retrain", "plain", "lost/adapter_model.safetensors", "--data", "train.jsonl", "-o", "out"],
+        3,
+        "its folder, lost",
+    ),
+    (["verify", "weights.pt"], 3, "is a pickle file"),
     (["audit", "base", "--members", "train.jsonl", "--nonmembers", "train.jsonl"], 2, "same file"),
     (["audit", "scores", "words.csv"], 3, "high"),
     (["audit", "scores", "twice.csv"], 3, "r1"),

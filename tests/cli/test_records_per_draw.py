@@ -13,7 +13,7 @@ from privctl.cli import run
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.reports.files import read_report
 from privctl.train.clipping import ClippedBatch, PerExample
-from tests.cli.short_runs import dp_sgd, prepared, verified_after
+from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, verified_after
 from tests.few import few
 
 #: Records of each of eight users.
@@ -101,6 +101,7 @@ FORGERIES: dict[str, Callable[[Any], Any]] = {
     "nobody's records": lambda report: report["parameters"].update(unit=None),
     "each clipped by itself": lambda report: report["parameters"].update(max_records_per_user=3),
     "another statement": lambda report: _in_statement(report, "up to 3", "up to 30"),
+    "half of the noise": half_the_noise,
     "not the mean": lambda report: _in_statement(report, "the mean gradient", "the sum of gradients"),
 }
 

@@ -114,15 +114,28 @@ def test_every_format_goes_to_standard_output(released: Path, kind: str, capfd: 
         ("page.md", "html", "page.md would hold html; give --format markdown, or a name that ends in .html"),
         ("page.HTML", "markdown", "page.HTML would hold markdown; give --format html, or a name that ends in .md"),
         ("page.json", "html", "page.json would hold html; give --format intoto, or a name that ends in .html"),
+        ("page.pdf", None, "page.pdf would hold html; give a name that ends in .html"),
     ],
 )
 def test_a_name_that_promises_another_format_is_refused(
-    released: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str, said: str
+    released: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, kind: str | None, said: str
 ) -> None:
     report = next(released.glob("m.*.report.json"))
-    assert run(["report", str(report), "--format", kind, "-o", str(tmp_path / name), "-q"]) == 2
+    asked = () if kind is None else ("--format", kind)
+    assert run(["report", str(report), *asked, "-o", str(tmp_path / name), "-q"]) == 2
     assert said in " ".join(capfd.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_name_of_a_page_says_its_format(released: Path, tmp_path: Path) -> None:
+    report = next(released.glob("m.*.report.json"))
+    for name, begins in (
+        ("page.md", "# Privacy report"),
+        ("page.html", "<!doctype html>"),
+        ("page", "<!doctype html>"),
+    ):
+        assert run(["report", str(report), "-o", str(tmp_path / name), "-q"]) == 0
+        assert (tmp_path / name).read_text().lower().startswith(begins.lower()), name
 
 
 def test_a_model_card_is_put_into_the_readme_and_leaves_the_rest(released: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from privctl.reports.files import read_report
 from privctl.train.search import folder as search_folder
 from privctl.train.steps.loop import Trainer
 from tests import remembered
-from tests.cli.short_runs import dp_sgd, prepared, texts, verified_after
+from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, texts, verified_after
 
 RECORDS, STEPS = 30, 4
 SEARCH = ["--search", "learning-rate=1e-3,1e-6 clip-norm=0.5,1", "--expected-runs", "3"]
@@ -113,6 +113,7 @@ FORGERIES: Mapping[str, Callable[[Any], None]] = {
     "fewer steps": _in_event(run_steps=STEPS - 1),
     "fewer runs at most": _in_search(most_runs=5),
     "a setting that was not searched": lambda report: report["parameters"].update(learning_rate=0.5),
+    "half of the noise": half_the_noise,
     "no search": lambda report: report["parameters"].pop("search"),
     "no word of the choice": lambda report: [
         guarantee.update(assumptions=[each for each in guarantee["assumptions"] if each["name"] != "selection"])

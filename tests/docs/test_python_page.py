@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines = [json.dumps({"text": " ".join(drawn.choices(WORDS, k=12))}) + "\n" for _ in range(32)]
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     rows = [f"{i},{drawn.gauss(i % 2, 1)},{i % 2}\n" for i in range(100)]
-    (tmp_path / "per-record.csv").write_text("id,loss,member\n" + "".join(rows))
+    (tmp_path / "per-record.csv").write_text("id,ratio,member\n" + "".join(rows))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

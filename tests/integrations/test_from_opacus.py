@@ -76,12 +76,24 @@ def test_several_entries_compose(weights: Path) -> None:
     assert privctl.verify(weights).exit_code is ExitCode.OK
 
 
+@pytest.mark.parametrize("whole", [lambda history: history, lambda history: SimpleNamespace(history=history)])
+def test_a_history_without_its_engine_gives_the_same_guarantee(whole: Any, weights: Path) -> None:
+    history = [(1.0, 0.1, 5), (2.0, 0.1, 5)]
+    of_engine = privctl.from_opacus(engine(history), weights, examples=50)
+    alone = privctl.from_opacus(whole(history), weights, examples=50, force=True)
+    assert alone.guarantees == of_engine.guarantees
+    assert alone.mechanism == of_engine.mechanism
+    assert privctl.verify(weights).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         (engine([]), "history is empty"),
         (engine(None), "no accountant.history"),
-        (SimpleNamespace(), "no accountant.history"),
+        (SimpleNamespace(), "a list of .noise multiplier, sampling rate, steps"),
+        ([], "history is empty"),
+        ([1.1, 0.01, 1000], "entry 1"),
         (engine([(0.0, 0.1, 5)]), "entry 1"),
         (engine([(1.0, 0.1, 5), (1.0, 1.5, 5)]), "entry 2"),
         (engine([(1.0, 0.1)]), "entry 1"),

@@ -38,7 +38,6 @@ def test_measures_are_the_tasks_own(tmp_path: Path) -> None:
     [
         ("token-classification", "bros", "needs where each word stands on a page (bbox) beside the text"),
         ("question-answering", "lxmert", "needs the features of an image (visual_feats) beside the text"),
-        ("question-answering", "longformer", "only in texts with exactly three separator tokens; its own tokenizer"),
     ],
 )
 def test_networks_that_texts_alone_cannot_run(

@@ -149,6 +149,33 @@ def test_why_files_that_cannot_be_compared_decide_nothing(swapped: bool, confoun
     assert said in conclusion(report(*items, *blind, verdicts=(judged,))).sentence
 
 
+def fused() -> Evidence:
+    """The AUC of an attack that learned from the files which side is which."""
+    return replace(measured(3.3), method="fused")
+
+
+@pytest.mark.parametrize(("shift", "swapped"), [(-3.3, True), (0.0, False), (3.3, False)])
+def test_a_leak_seen_backwards_asks_whether_the_files_were_swapped(shift: float, swapped: bool, tmp_path: Path) -> None:
+    found = replace(report(measured(shift), fused(), subject=MEMBERSHIP), inputs=inputs("members", "nonmembers"))
+    said = conclusion(found)
+    assert said.decision is Decision.WITHHOLD
+    assert said.sentence.endswith("the files may have been swapped.") is swapped
+    words = parsed(next_step(found, tmp_path / "model.audit.report.json").command)
+    if swapped:
+        sides = [Path(words[words.index(flag) + 1]).name for flag in ("--members", "--nonmembers")]
+        assert sides == ["nonmembers.jsonl", "members.jsonl"]
+    else:
+        assert words[1] == "retrain"
+
+
+def test_an_audit_that_could_see_nothing_says_so() -> None:
+    unseeing = replace(measured(0.0), details={"chance": 0.5})
+    assert unseeing.sees is None
+    judged = Verdict(subject=MEMBERSHIP, outcome=Outcome.INCONCLUSIVE, reason="no attack found a difference")
+    said = conclusion(report(unseeing, verdicts=(judged,))).sentence
+    assert said == "Inconclusive: no attack found a leak, but with so few records it would have missed any."
+
+
 def test_without_held_out_text_it_is_asked_for() -> None:
     said = conclusion(extraction(31, None)).sentence
     assert said == (
@@ -222,6 +249,42 @@ def test_where_the_training_began_is_taken_from_its_report(tmp_path: Path, monke
     assert parsed(next_step(leaky, tmp_path / "model.audit.report.json").command)[3] == "start model"
     forged = replace(leaky, parents=(replace(parent, digest="blake3:1"),))
     assert parsed(next_step(forged, tmp_path / "model.audit.report.json").command)[3] == "START"
+
+
+@pytest.mark.parametrize(
+    ("config", "options"), [('{"r": 4}', ["--lora-rank", "4", "--save-adapter"]), ("{", []), (None, [])]
+)
+def test_an_adapter_is_named_by_its_folder_and_with_its_base(
+    config: str | None, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("adapter", "base model"):
+        (tmp_path / folder).mkdir()
+    if config is not None:
+        (tmp_path / "adapter" / "adapter_config.json").write_text(config)
+    files = {
+        "model": "adapter/adapter_model.safetensors", "companion": "adapter/adapter_config.json",
+        "base-config.json": "base model/config.json", "members": "members.jsonl", "nonmembers": "nonmembers.jsonl",
+    }  # fmt: skip
+    held = tuple(Artifact(role=role, path=path, digest="blake3:0", bytes=1) for role, path in files.items())
+    place = tmp_path / "adapter.audit.report.json"
+    leaky = replace(report(fused(), subject=MEMBERSHIP), inputs=held, parameters={"task": "causal-lm"})
+    assert parsed(next_step(leaky, place).command) == [
+        "privctl", "retrain", "dp-sgd", "base model", *options, "--data", "members.jsonl", "--epsilon", "8",
+        "-o", "adapter.dp-sgd",
+    ]  # fmt: skip
+    again = parsed(next_step(replace(membership(0.0, 60), inputs=held), place).command)
+    assert again[1:5] == ["audit", "adapter", "--base", "base model"]
+
+
+def test_an_audit_of_groups_is_repeated_with_groups(tmp_path: Path) -> None:
+    small = replace(membership(0.0, 60), inputs=inputs("members", "nonmembers"))
+    of_groups = replace(small, parameters={**small.parameters, "group_by": "who", "least_auc": 0.55})
+    step = next_step(of_groups, tmp_path / "model.audit.report.json")
+    words = parsed(step.command)
+    assert words[words.index("--group-by") + 1] == "who"
+    assert "groups of members and" in step.advice
+    assert "--group-by" not in parsed(next_step(small, tmp_path / "model.audit.report.json").command)
 
 
 @pytest.mark.parametrize(("had", "advised"), [(2.0, "1"), (1e8, "8")])

@@ -245,7 +245,10 @@ def test_scores_that_are_all_the_same_show_no_interval_and_no_reach() -> None:
     differing = auc_evidence("length baseline", np.arange(400) % 7, member, Settings())
     said = " ".join(audit_text(report(differing, told)).split())
     assert "length baseline: tells them apart by the length of a record alone" in said
-    assert "chance: what guessing gives" in said
+    assert "chance: what guessing gives;" in said
+    rate = share("lira", "TPR at 1 % FPR", 30, 100, 0.056)
+    said = " ".join(audit_text(report(rate, told)).split())
+    assert "chance: what guessing gives, of a TPR at most, as few non-members leave" in said
 
 
 def test_a_rejected_hypothesis_is_not_said_to_be_a_claim() -> None:

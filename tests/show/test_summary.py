@@ -113,3 +113,28 @@ def test_a_page_says_in_words_what_a_bound_leaves_and_never_less() -> None:
     risk = Risk(measure=RiskMeasure.ADVANTAGE, bound=0.5705)
     assert "more than 78.6 % of the time" in _in_words(replace(BOUND, risks=(risk,)))  # 78.525, rounded up
     assert _in_words(replace(BOUND, risks=())) == ""
+
+
+@pytest.mark.parametrize(
+    ("statement", "meaning"),
+    [
+        ("all records with one value of 'who' are one example", "all records with one value of 'who'"),
+        (
+            "all records with one value of 'who', of which 3 at most are used, are one example",
+            "all records with one value of 'who', of which 3 at most are used",
+        ),
+        ("each record is one example; who is in several records is protected in each, not in all together", ""),
+    ],
+)
+def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) -> None:
+    """A board that reads of one patient must not take it for one record, nor the reverse."""
+    unit = Assumption(name="unit of privacy", statement=statement, state=AssumptionState.ENFORCED)
+    risks = (Risk(measure=RiskMeasure.ADVANTAGE, bound=0.242),)
+    guarantee = replace(BOUND, assumptions=(unit,), risks=risks)
+    whose = f"one example ({meaning})," if meaning else "one example,"
+    terminal = " ".join(guarantee_text(guarantee, named=False, verbose=False).split())
+    assert f"protects {whose} neighbours by" in terminal
+    assert f"decided whether {'an example' if meaning else 'a record'} was used, 62.1 % told right" in terminal
+    assert whose in " ".join(markdown(data(model(guarantee))).split())
+    given = f"one given example ({meaning}) was used" if meaning else "one given example was used"
+    assert f"whether {given} and be right more than 62.1 % of the time" in _in_words(guarantee)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from privctl.domain.errors import CommandError
-from privctl.storage import commit, journal
+from privctl.domain.errors import CommandError, FileSystemError
+from privctl.storage import commit, journal, turns
 from privctl.storage.atomic import PendingFile, PendingFolder
 from privctl.storage.commit import commit_together
 from privctl.storage.journal import recover
@@ -105,6 +106,39 @@ def test_what_is_nobodys_journal_keeps_nobody_waiting(tmp_path: Path) -> None:
     (tmp_path / ".privctl.0123456789ab.commit").mkdir()
     written(tmp_path, "new")
     assert found(tmp_path) == {"new"}
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A lock that is never let go, as of ``flock FOLDER privctl ...``, or of anyone who may read the folder."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def test_a_folder_that_is_not_let_go_ends_in_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_PATIENCE", 0.1)
+    written(tmp_path, "old")
+    with held(tmp_path), pytest.raises(FileSystemError, match="another process keeps a lock on .*; let it end, or"):
+        written(tmp_path, "new")
+    assert found(tmp_path) == {"old"}
+    assert {each.name for each in tmp_path.iterdir()} == {*NAMES, "made"}
+    written(tmp_path, "new")
+    assert found(tmp_path) == {"new"}
+
+
+def test_a_reader_goes_on_where_a_folder_is_not_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_PATIENCE", 0.1)
+    written(tmp_path, "old")
+    killed_in_its_renames(tmp_path, "killed")
+    with held(tmp_path):
+        recover(tmp_path)
+        assert journal.unfinished(tmp_path)
+    recover(tmp_path)
+    assert found(tmp_path) == {"killed"}
 
 
 def test_folders_are_locked_in_one_order_and_each_once(tmp_path: Path) -> None:

@@ -152,3 +152,11 @@ def test_no_parameter_is_called_unchecked_that_moves_made_again_rest_on(kinds: K
     found = verify(changed, read(changed))
     changed.unlink()
     assert found.exit_code is not ExitCode.OK
+
+
+@pytest.mark.parametrize("role", ["train", "heldout", "members"])
+def test_every_file_that_was_read_was_asked_about(kinds: Kinds, role: str) -> None:
+    """Otherwise its verdict and figures could be left out where the ranks that were kept are not at hand."""
+    report = json.loads(kinds["audit"].path.read_text())
+    del report["parameters"]["asked"]["files"][role]
+    assert f"it read {role}, and does not say that it was asked about them" in wrong(report)

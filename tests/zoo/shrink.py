@@ -217,7 +217,7 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 2), ("</s>", 3)]
+        single="<s> $A </s>", pair="<s> $A </s> $B:1 </s>:1", special_tokens=[("<s>", 2), ("</s>", 3)]
     )
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, padding_side="right", **{f"{role}_token": name for role, name in ROLES.items()}

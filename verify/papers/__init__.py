@@ -1,4 +1,4 @@
-"""The book of claims: the privacy claims of five papers, each judged on demand.
+"""The book of claims: the privacy claims of five papers and of what private training rests on, judged on demand.
 
 Adding a paper is one module and one row here.
 """
@@ -18,6 +18,9 @@ PAPERS: dict[str, tuple[str, str]] = {
     "hush": ("verify.papers.hush:PAPER", "Hush: protecting secrets that lie in several records"),
     "dpquant": ("verify.papers.dpquant:PAPER", "DPQuant: quantized training with private loss measurements"),
     "poster": ("verify.papers.poster:PAPER", "DP fine-tuning poster: composition theorems compared"),
+    "correlated": ("verify.papers.correlated:PAPER", "Correlated noise: bands, buffers and trees"),
+    "batches": ("verify.papers.batches:PAPER", "Batches and neighbours: shuffling, balls and bins, groups"),
+    "steps": ("verify.papers.training:PAPER", "Adaptive clipping, zeroth-order steps, public gradients, search"),
 }
 
 

@@ -8,9 +8,11 @@ from fractions import Fraction
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
 from verify.prove.enclosures import gaussian
-from verify.prove.enclosures.enclosure import Interval, Rational, decimal
+from verify.prove.enclosures.enclosure import Interval, Rational, ball, decimal, enclose
+from verify.prove.enclosures.functions import exp
+from verify.prove.enclosures.maxima import ToldApart
 from verify.prove.library.gaussian import delta_bound
-from verify.prove.library.numbers import decide
+from verify.prove.library.numbers import NumericComparison, decide
 from verify.prove.prover import Prover
 from verify.prove.theorem import Proof, SolverFinding, Theorem
 
@@ -51,6 +53,31 @@ def judge_gaussian(
         return Judgement(outcome=outcome, reason=f"{words}: {shows}", holds=holds)
     return Judgement(
         outcome=outcome, reason=f"{words}: delta is {bound_text(event.delta)}, at most {decimal(delta)}", holds=holds
+    )
+
+
+def judge_event(
+    prover: Prover, name: str, words: str, event: ToldApart, delta: Fraction, epsilon: Rational
+) -> Judgement:
+    """REFUTED where ``event`` is likelier than (``epsilon``, ``delta``)-DP allows, else INCONCLUSIVE."""
+    outcome, shows = decide(
+        prover,
+        NumericComparison(
+            name=name,
+            statement=f"{words}: P(S) - e^epsilon P'(S) is at most {delta}, for epsilon {epsilon} and the event S.",
+            boxes={"p": event.p, "q": event.q, "growth": exp(epsilon)},
+            term="(- p (* growth q))",
+            bound=delta,
+        ),
+    )
+    if outcome is not Outcome.REFUTED:
+        return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: the event tried shows nothing; {shows}")
+    least = enclose(lambda: ((ball(event.p.low) - ball(delta)) / ball(event.q.high)).log())
+    return Judgement(
+        outcome=outcome,
+        reason=f"{words}: an event exceeds epsilon {decimal(epsilon, 6)} at delta {decimal(delta)}",
+        holds=f"epsilon > {decimal(least.low, 6)} at delta {decimal(delta)}",
+        witness=f"{event.text}; P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}",
     )
 
 

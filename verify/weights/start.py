@@ -14,7 +14,7 @@ from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.storage.reader import ADAPTER_NAME, INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
 from verify.checkpoint_noise.values import VIEWS, numbers
-from verify.weights.settings import UncheckableError, facts_of
+from verify.weights.settings import UncheckableError, UnstatedError, facts_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,14 +43,14 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     """The first weights of the training whose report lies at ``path`` and whose model is the file ``output``.
 
     The architecture is that of the released config.json. Raises UncheckableError with the reason where they cannot be
-    had.
+    had, UnstatedError where that is the report's own doing.
     """
     parameters = facts_of(report)
     if parameters.adapter:
         return _of_adapter(path, report, digest)
     seed, how = parameters.initial_seed, parameters.initial_weights
     if seed is None or not 0 <= seed < 2**63:
-        raise UncheckableError("the report does not say from which seed its weights were drawn")
+        raise UnstatedError("the report does not say from which seed its weights were drawn")
     if how not in ("random", "checkpoint"):
         raise UncheckableError(f"the report says {how!r} of what its weights began as")
     place = None if how == "random" else _given(path, report, digest)
@@ -61,7 +61,10 @@ def start_of(path: Path, report: PrivacyReport, output: Path, digest: Digest) ->
     except ImportError as error:
         raise UncheckableError(f"the first weights cannot be made again: {error}") from None
     except (PrivctlError, ArithmeticError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as e:
-        raise UncheckableError(f"the first weights cannot be made again: {e}") from None
+        # Weights that were drawn take nothing but what the report states.
+        kind = UnstatedError if how == "random" else UncheckableError
+        why = str(e).partition("\n")[0]
+        raise kind(f"the first weights cannot be made again: {why}") from None
     alone = dict(network.named_parameters())
     tied = dict(network.named_parameters(remove_duplicate=False)).keys() - alone.keys()
     return Start(

@@ -50,7 +50,7 @@ TASK = click.option(
     help="As for privctl retrain; from config.json by default.",
 )
 MAX_LENGTH = click.option(
-    "--max-length", type=Whole(Range(low=2, high=1e12)), metavar="N",
+    "--max-length", type=Whole(Range(low=2, high=1e12, whole=True)), metavar="N",
     help="Tokens kept of a record; at most 2048 by default.",
 )  # fmt: skip
 RESIZE = click.option("--resize", type=COUNT, nargs=2, metavar="N", help="Height and width to resize images to.")

@@ -6,6 +6,7 @@ A forged report that agrees with itself passes here; detecting it takes ``privct
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
@@ -16,6 +17,7 @@ from privctl.gate.judged_model import JudgedModel, trained_further
 from privctl.gate.policy import Policy
 
 RULE = "contradiction"
+_ANEW = "train again from weights that were made without these examples"
 #: The steps that privctl writes reports of.
 WRITTEN = frozenset({
     "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
@@ -81,7 +83,7 @@ def _in_training(case: JudgedModel) -> Iterator[Finding]:
             f"{earlier.path} trained the weights that this training began with, on the same data, so its "
             "guarantee does not cover what they hold already"
         )
-        yield _finding(case.name, reason, report, "guarantees")
+        yield replace(_finding(case.name, reason, report, "guarantees"), fix=_ANEW)
 
 
 def why_inconsistent(guarantee: Guarantee) -> str:

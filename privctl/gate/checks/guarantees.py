@@ -151,7 +151,7 @@ def _judge(
             outcome=GateOutcome.FAIL,
             subject=case.name,
             message=f"no guarantee counts: {reasons}",
-            fix=_fix_of_collected_names(case) or _fix_of_other_loops(case, policy) or fix,
+            fix=_fix_of_what_is_released(case) or _fix_of_other_loops(case, policy) or fix,
             place=_first(case, place),
         )
         return
@@ -186,17 +186,18 @@ def _count(
 
 
 #: Name of an assumption that training violated -> what makes it hold. No smaller budget does.
-_OF_COLLECTED_NAMES = {
+_OF_WHAT_IS_RELEASED = {
+    "starting weights": "train again from weights that were made without these examples",
     "vocabulary": "train with a public vocabulary: --vocabulary FILE, words chosen without the private examples",
     "labels": "train with public class names: --labels a,b,c, or a file with one name a line",
 }
 
 
-def _fix_of_collected_names(case: JudgedModel) -> str:
-    """What would help where names collected from the examples void the guarantees; "" where that is not why."""
+def _fix_of_what_is_released(case: JudgedModel) -> str:
+    """What would help where names or weights made from the examples void the guarantees; "" where that is not why."""
     assumptions = [a for report in case.makers for g in report.report.guarantees for a in g.assumptions]
     violated = {a.name for a in assumptions if a.state is AssumptionState.VIOLATED}
-    return "; ".join(fix for name, fix in _OF_COLLECTED_NAMES.items() if name in violated)
+    return "; ".join(fix for name, fix in _OF_WHAT_IS_RELEASED.items() if name in violated)
 
 
 def _fix_of_other_loops(case: JudgedModel, policy: Policy) -> str:

@@ -37,10 +37,11 @@ class QuestionAnswering(CorpusTask):
     """Predicting the first and the last token of an answer; a record's loss is the mean of the two.
 
     Where the answer was cut off, or there is none, both are the classification token. ``typed`` says that the network
-    is told which tokens are the context's.
+    is told which tokens are the context's, ``separator`` is as in ``question_mask``, None where the network needs none.
     """
 
     typed: bool
+    separator: int | None = None
 
     @property
     def name(self) -> TaskName:
@@ -53,6 +54,8 @@ class QuestionAnswering(CorpusTask):
         inputs = pad_batch(rows, self.facts.pad, device, self.padding)
         positions = torch.from_numpy(np.stack([self.corpus.targets[row.record] for row in rows]).astype(np.int64))
         made = {"positions": moved(positions, device), "padded": inputs["attention_mask"] == 0}
+        if self.separator is not None:
+            made["global_attention_mask"] = question_mask(inputs, self.separator)
         if self.typed:
             types = np.zeros(tuple(inputs["input_ids"].shape), np.int64)
             for i, row in enumerate(rows):
@@ -98,7 +101,7 @@ class QuestionAnswering(CorpusTask):
 
 def span_logits(network: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Logits (n, length, 2) float32 of the first and the last token of an answer, which no ``padded`` one can be."""
-    more = {name: batch[name] for name in ("token_type_ids",) if name in batch}
+    more = {name: batch[name] for name in ("token_type_ids", "global_attention_mask") if name in batch}
     logits = text_logits(network, batch, **more).float()
     return logits.masked_fill(batch["padded"][:, :, None], torch.finfo(torch.float32).min)
 
@@ -108,6 +111,25 @@ def reads_types(network: Any, tokenizer: Any) -> bool:
     taken = "token_type_ids" in inspect.signature(network.forward).parameters
     types = getattr(network.config, "type_vocab_size", None) or 0
     return taken and types > 1 and "token_type_ids" in tokenizer.model_input_names
+
+
+def separator_of(network: Any, tokenizer: Any) -> int | None:
+    """The token that ends a question, if ``network`` attends to all of a text from the question alone (Longformer).
+
+    Left to itself, it looks for that token in the batch as a whole, where one record's may be taken for another's.
+    """
+    config = network.config
+    taken = "global_attention_mask" in inspect.signature(network.forward).parameters
+    if not taken or getattr(config, "is_encoder_decoder", False):  # LED's encoder attends so only if told by the user
+        return None
+    known = (getattr(config, "sep_token_id", None), tokenizer.sep_token_id, tokenizer.eos_token_id)
+    return next((int(token) for token in known if token is not None), None)
+
+
+def question_mask(inputs: Mapping[str, Tensor], separator: int) -> Tensor:
+    """Flags (n, length), int64, of the tokens before the first ``separator`` of each row, as transformers sets them."""
+    before = (inputs["input_ids"] == separator).cumsum(1) == 0
+    return before.long() * inputs["attention_mask"]
 
 
 def best_span(

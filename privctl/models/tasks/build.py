@@ -20,7 +20,7 @@ from privctl.models.encoding import TextOptions, encode_causal, encode_classifie
 from privctl.models.loading import TrainingModel
 from privctl.models.pairs import encode_pairs
 from privctl.models.sounds import features_of
-from privctl.models.tasks.answers import QuestionAnswering, reads_types
+from privctl.models.tasks.answers import QuestionAnswering, reads_types, separator_of
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.language import CausalLanguage, MaskedLanguage
@@ -63,7 +63,8 @@ def text_task(
     if model.task is TaskName.QUESTION_ANSWERING:
         corpus = encode_questions(records, facts, options, keep)
         typed = reads_types(model.network, facts.tokenizer)
-        return QuestionAnswering(corpus=corpus, facts=facts, typed=typed, seed=seed)
+        separator = separator_of(model.network, facts.tokenizer)
+        return QuestionAnswering(corpus=corpus, facts=facts, typed=typed, separator=separator, seed=seed)
     named = None if model.problem is HeadKind.NUMBER else LabelSet(model.labels or ())
     corpus = encode_classified(records, facts, options, keep, named, model.problem)
     labels = corpus.labels if model.problem is HeadKind.ONE else corpus.targets

@@ -8,14 +8,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from privctl.domain.errors import PrivctlError
 from privctl.domain.guarantee import Notion
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
-from privctl.show.decision import Decision, conclusion
+from privctl.show.decision import Decision, backwards, conclusion
 from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
+from privctl.storage.folder import BASE_ROLE
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME, SINGLE_NAME, read_named_text
 
 #: What the command trains with where nothing says what budget suits; a model that had less is trained with half of it.
 _EPSILON = 8.0
@@ -42,6 +46,9 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
     """
     files = {item.role: path_of(place, item) for item in reversed(report.inputs)}
     decision = conclusion(report).decision
+    both = _both(files)
+    if decision is Decision.WITHHOLD and both and backwards(report):
+        return _swapped(report, place, both)
     if decision in (Decision.WITHHOLD, Decision.SLIGHT):
         return _train_again(report, place, files, repeated=repeated)
     if decision is Decision.INCONCLUSIVE:
@@ -49,9 +56,8 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
     if decision is Decision.UNTESTED:
         return NextStep(advice="put a claim to the test with --claim EPS,DELTA")
     model = _model(report.inputs, place)
-    others = _both(files)
-    if others and EXTRACTION not in _subjects(report) and _settings(report).task == _CAUSAL:
-        words = ("audit", model, "--train", others[0], "--heldout", others[1], "-o", _fresh(place))
+    if both and EXTRACTION not in _subjects(report) and _settings(report).task == _CAUSAL:
+        words = ("audit", *_audited(report, place), "--train", both[0], "--heldout", both[1], "-o", _fresh(place))
         return NextStep(advice="see whether the model writes its training records word for word", command=_call(*words))
     if model is None:
         return NextStep(advice="hold the report against your policy (`privctl gate`)")
@@ -69,7 +75,7 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
         return NextStep(advice=advice)
     training = _training(report, place)
     start, task = _trained_from(report, place, training), _settings(report).task or _CAUSAL
-    words: list[str | Path] = ["retrain", "dp-sgd", start or _START, "--data", data]
+    words: list[str | Path] = ["retrain", "dp-sgd", start or _START, *_new_adapter(report, place), "--data", data]
     if task != _CAUSAL:
         words += ["--task", task]
     classes = task.endswith("-classification")
@@ -84,17 +90,17 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
 
 def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) -> NextStep:
     undecided = next(each for each in report.verdicts if each.outcome is Outcome.INCONCLUSIVE)
-    model, both = _model(report.inputs, place), _both(files)
+    audited, both = _audited(report, place), _both(files)
     again = ("-o", _fresh(place))
     if undecided.subject == EXTRACTION and "heldout" not in files and "train" in files:
         held_out = both[1] if both else "HELD-OUT.jsonl"
         words = ("--train", files["train"], "--heldout", held_out, *_window(report))
         advice = "compare with similar records that were not trained on"
-        return NextStep(advice=advice, command=_call("audit", model, *words, *again))
+        return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
         words = ("--train", "MORE-TRAIN.jsonl", "--heldout", "MORE-HELD-OUT.jsonl", *_window(report))
         advice = f"audit again with about {texts:,} records of each file"
-        return NextStep(advice=advice, command=_call("audit", model, *words, *again))
+        return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and "split" in files:
         return NextStep(
             advice="split more records before the next training (`privctl audit split`), and audit that model; that "
@@ -110,14 +116,27 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
             advice="remove the reason given above and audit again; that nothing was found is no proof of privacy"
         )
     if "swapped" in undecided.reason:
-        words = ("--members", both[1], "--nonmembers", both[0])
-        return NextStep(advice="see whether the files were swapped", command=_call("audit", model, *words, *again))
+        return _swapped(report, place, both)
     if undecided.reason.startswith("confounded"):
         return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
     if "split" in files:
         return _split_again(report, undecided)
-    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl")
-    return NextStep(advice=f"audit again{_how_many(report)}", command=_call("audit", model, *words, *again))
+    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_grouped(report))
+    return NextStep(advice=f"audit again{_how_many(report)}", command=_call("audit", *audited, *words, *again))
+
+
+def _swapped(report: PrivacyReport, place: Path, both: tuple[Path, Path]) -> NextStep:
+    words = (
+        *_audited(report, place),
+        "--members",
+        both[1],
+        "--nonmembers",
+        both[0],
+        *_grouped(report),
+        "-o",
+        _fresh(place),
+    )
+    return NextStep(advice="see whether the files were swapped", command=_call("audit", *words))
 
 
 def _split_again(report: PrivacyReport, undecided: Verdict) -> NextStep:
@@ -137,7 +156,16 @@ def _split_again(report: PrivacyReport, undecided: Verdict) -> NextStep:
 def _how_many(report: PrivacyReport) -> str:
     """How many records would do, in words."""
     enough = _enough(report)
-    return " with more records" if not enough else f" with about {enough[0]} members and {enough[1]} non-members"
+    what = "" if _settings(report).group_by is None else "groups of "
+    if not enough:
+        return " with more records"
+    return f" with about {enough[0]} {what}members and {enough[1]} {what}non-members"
+
+
+def _grouped(report: PrivacyReport) -> tuple[str, ...]:
+    """The option by which an audit of groups was asked for."""
+    field = _settings(report).group_by
+    return () if field is None else ("--group-by", field)
 
 
 def _enough(report: PrivacyReport) -> tuple[int, int] | None:
@@ -201,6 +229,7 @@ def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] 
 def _trained_from(report: PrivacyReport, place: Path, training: tuple[Path, PrivacyReport] | None) -> Path | None:
     """Where the model's last training began, if its report says and a model is there; or the audit's --base."""
     base = _model([item for item in report.inputs if item.role.startswith("base ")], place, "base ")
+    base = base or _adapted(report, place)
     if base is not None or training is None:
         return base
     found = next((item for item in training[1].inputs if item.role == "start-config.json"), None)
@@ -220,7 +249,33 @@ def _model(inputs: Iterable[Artifact], place: Path, prefix: str = "") -> Path | 
     weights = [path_of(place, item) for item in inputs if item.role == f"{prefix}model"]
     if not weights:
         return None
-    return weights[0] if len(weights) == 1 and weights[0].name != "model.safetensors" else weights[0].parent
+    alone = len(weights) == 1 and weights[0].name not in (SINGLE_NAME, ADAPTER_NAME)
+    return weights[0] if alone else weights[0].parent
+
+
+def _adapted(report: PrivacyReport, place: Path) -> Path | None:
+    """The folder of the model that the audited adapter belongs on; None for a whole model."""
+    config = next((item for item in report.inputs if item.role == f"{BASE_ROLE}config.json"), None)
+    return None if config is None else path_of(place, config).parent
+
+
+def _audited(report: PrivacyReport, place: Path) -> tuple[str | Path | None, ...]:
+    """The audited model as words of the command line, with the base of an adapter."""
+    base = _adapted(report, place)
+    return (_model(report.inputs, place), *(() if base is None else ("--base", base)))
+
+
+def _new_adapter(report: PrivacyReport, place: Path) -> tuple[str, ...]:
+    """The options that make an adapter like the audited one, as far as its configuration is at hand."""
+    if _adapted(report, place) is None:
+        return ()
+    found = next((path_of(place, item) for item in report.inputs if Path(item.path).name == ADAPTER_CONFIG), None)
+    try:
+        config = parse_json(read_named_text(found), str(found)) if found else None
+    except PrivctlError:
+        config = None
+    rank = config.get("r") if isinstance(config, dict) else None
+    return ("--lora-rank", str(rank), "--save-adapter") if type(rank) is int and rank > 0 else ()
 
 
 def _both(files: Mapping[str, Path]) -> tuple[Path, Path] | None:

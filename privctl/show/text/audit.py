@@ -45,6 +45,7 @@ _QUANTITIES = {
     "mean bits": "bits: how far up a planted secret ranks among secrets never planted; about 1.4 on average by luck",
 }
 _CHANCE = "chance: what guessing gives"
+_CHANCE_OF_RATES = _CHANCE + ", of a TPR at most, as few non-members leave the true rate of false positives uncertain"
 _COULD_SEE = "could see: the least that an audit of this size would notice four times in five"
 _BASELINES = {
     "blind baseline": "blind baseline: tells the two files apart by their records alone, without the model",
@@ -104,7 +105,9 @@ def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
     if hidden:
         text += paragraph(f"({counted(hidden, 'more quantity', 'more quantities')}: --verbose, or the report)")
     meant = [line for name, line in _QUANTITIES.items() if any(_is_named(item.quantity, name) for item in shown)]
-    meant += [line for line in (_CHANCE, _COULD_SEE) if line.partition(":")[0] in headings]
+    rates = any(item.quantity.startswith("TPR at ") and item.estimate is not None for item in shown)
+    chance = _CHANCE_OF_RATES if rates else _CHANCE
+    meant += [line for line in (chance, _COULD_SEE) if line.partition(":")[0] in headings]
     meant += [line for name, line in _BASELINES.items() if any(item.method == name for item in shown)]
     return text + (paragraph("; ".join(meant) + ".", indent=2, hanging=2) if meant else "")
 

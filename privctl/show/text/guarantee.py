@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from privctl.domain.guarantee import Guarantee, Notion, Risk, RiskMeasure, Status
+from privctl.show.protected import meaning_of_example
 from privctl.show.text.style import assumption_lines, bound, graded_word, paragraph
 
 
@@ -29,7 +30,9 @@ def guarantee_text(guarantee: Guarantee, *, named: bool, verbose: bool) -> str:
         text += paragraph(guarantee.accountant, indent=2)
     if guarantee.note and (verbose or guarantee.notion is not Notion.APPROXIMATE_DP):
         text += paragraph(guarantee.note, indent=2)
-    text += paragraph(f"protects one {guarantee.unit}, neighbours by {guarantee.adjacency}, where:", indent=2)
+    meaning = f" ({means})" if (means := meaning_of_example(guarantee)) else ""
+    protected = f"protects one {guarantee.unit}{meaning}, neighbours by {guarantee.adjacency}, where:"
+    text += paragraph(protected, indent=2)
     return text + assumption_lines(guarantee.assumptions, verbose=verbose) + attacker_text(guarantee)
 
 
@@ -37,15 +40,16 @@ def attacker_text(guarantee: Guarantee) -> str:
     """The most that an attacker can achieve, a paragraph a risk; empty where the guarantee states none."""
     if not guarantee.risks:
         return ""
-    risks = [paragraph(_risk(risk), indent=2) for risk in guarantee.risks]
+    whose = "an example" if meaning_of_example(guarantee) else "a record"
+    risks = [paragraph(_risk(risk, whose), indent=2) for risk in guarantee.risks]
     return "".join(["What that leaves an attacker, at most:\n", *risks])
 
 
-def _risk(risk: Risk) -> str:
+def _risk(risk: Risk, whose: str) -> str:
     if risk.measure is RiskMeasure.ADVANTAGE:
         return (
-            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: if a fair coin decided whether a "
-            f"record was used, {bound(50 * (1 + risk.bound), 3)} % told right"
+            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: if a fair coin decided whether "
+            f"{whose} was used, {bound(50 * (1 + risk.bound), 3)} % told right"
         )
     if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
         return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"

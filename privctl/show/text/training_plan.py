@@ -49,10 +49,13 @@ def _unit(plan: TrainingPlan) -> str:
 
 def _lines(plan: TrainingPlan) -> Iterator[tuple[str, str]]:
     yield "method", plan.method
-    yield "records", f"{plan.records}"
+    sampled = "examples" if plan.unit else "records"
+    yield sampled, f"{plan.records}"
+    if plan.unit:
+        yield "one example", plan.unit
     yield "trained numbers", f"{plan.trained}"
     yield "steps", f"{plan.steps}"
-    yield "records per step", f"{plan.batch_size:g}"
+    yield f"{sampled} per step", f"{plan.batch_size:g}"
     yield "sampling rate", number(plan.sampling_rate, 4)
     if plan.amount_name:
         yield plan.amount_name, number(plan.amount)

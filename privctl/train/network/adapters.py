@@ -10,6 +10,7 @@ from privctl.domain.errors import CommandError
 from privctl.models.adapters import on_base, peft_library
 from privctl.models.four_bit import in_four_bits
 from privctl.models.normalisation import batch_norms, freeze
+from privctl.models.quiet import quiet_transformers
 from privctl.train.network.merging import merge
 from privctl.train.settings.request import ModelRequest
 
@@ -58,7 +59,8 @@ def _new(network: nn.Module, request: ModelRequest) -> Any:
         r=request.lora_rank, lora_alpha=2 * request.lora_rank, target_modules="all-linear", **more
     )
     try:
-        return peft.get_peft_model(network, settings)
+        with quiet_transformers():  # peft asks the network in words that transformers is about to give up
+            return peft.get_peft_model(network, settings)
     except ValueError as error:
         raise CommandError(f"--lora-rank does not fit {request.path}: {str(error).splitlines()[0]}") from None
 

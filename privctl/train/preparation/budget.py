@@ -16,6 +16,7 @@ from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches
 from privctl.domain.mechanism import Optimizer
+from privctl.domain.shown import counted
 from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
 from privctl.train.network.half_precision import in_bfloat16
@@ -277,6 +278,6 @@ def _check_batch_size(request: RetrainRequest, examples: int) -> None:
         raise CommandError(f"--batch-size is {request.batch_size}; it must be at least 1")
     if request.batch_size > examples:
         raise CommandError(
-            f"--batch-size {request.batch_size} exceeds the data, which holds {examples} examples; "
+            f"--batch-size {request.batch_size} exceeds the data, which holds {counted(examples, 'example')}; "
             f"give {examples} at most"
         )

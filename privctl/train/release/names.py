@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.train.release.began_with import trained_before
 
 if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
@@ -43,11 +44,16 @@ def released_names(job: TrainingJob) -> Iterator[Assumption]:
 
 
 def voiding(job: TrainingJob) -> Iterator[str]:
-    """Warnings, before training, that names collected from the examples void the guarantee, and what to do instead."""
+    """Warnings, before training, that names or starting weights void the guarantee, and what to do instead."""
     whose = job.request.method.voided
     for name in collected(job) if whose else ():
         noun, advice = _COLLECTED[name]
         yield (
             f"{noun} were collected from the private examples and are released with the weights: {whose} will be void; "
             f"{advice}"
+        )
+    if whose and (earlier := trained_before(job)) is not None:
+        yield (
+            f"the weights that it begins with were trained on the same data before, as {earlier} says: {whose} will be "
+            "void; begin with weights that were made without these examples"
         )

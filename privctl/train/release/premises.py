@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.release.began_with import trained_before
 from privctl.train.release.names import released_names
 from privctl.train.release.searched import PREMISE
 from privctl.train.release.users import different_users, unit_of_privacy
@@ -42,11 +43,14 @@ def premises(job: TrainingJob) -> Iterator[Assumption]:
 def starting_weights(job: TrainingJob) -> Assumption:
     """The assumption that the starting weights do not depend on the examples."""
     random = job.model.initial_weights == "random"
+    state = AssumptionState.ENFORCED if random else AssumptionState.ASSERTED
+    if trained_before(job) is not None:
+        state = AssumptionState.VIOLATED
     return Assumption(
         name="starting weights",
         statement="the training began with weights that were made without these examples"
         + (", at random" if random else ""),
-        state=AssumptionState.ENFORCED if random else AssumptionState.ASSERTED,
+        state=state,
     )
 
 

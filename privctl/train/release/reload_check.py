@@ -30,6 +30,7 @@ from privctl.models.language import ModelClass
 from privctl.models.loading import TrainingModel
 from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors
+from privctl.models.tasks.answers import question_mask, separator_of
 from privctl.models.tasks.base import evaluation_mode
 from privctl.train.clipping.products import full_precision
 
@@ -117,6 +118,10 @@ def witness_of(model: TrainingModel, network: nn.Module) -> ReferenceAnswers:
     inputs = _texts(model.text) if model.text is not None else _sounds(model) if model.sounds else _images(model)
     if model.task is TaskName.SEQ2SEQ_LM:
         inputs["decoder_input_ids"] = inputs["input_ids"].flip(1)
+    if model.task is TaskName.QUESTION_ANSWERING:
+        separator = separator_of(model.network, model.tokenizer)
+        if separator is not None:
+            inputs["global_attention_mask"] = question_mask(inputs, separator)
     with network_errors(model.path, network, f"made-up {' and '.join(inputs)}"):
         logits = answers(network, inputs)
     return ReferenceAnswers(

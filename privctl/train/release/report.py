@@ -27,6 +27,7 @@ from privctl.train.logs import withheld
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.release import searched
+from privctl.train.release.began_with import reports_of_start
 from privctl.train.release.names import collected, released_names
 from privctl.train.release.premises import normalisation, premises, secret_noise, starting_weights
 from privctl.train.release.users import for_neighbours, unprotected_users, unsure_names
@@ -149,9 +150,14 @@ def _plan_parameters(job: TrainingJob, secrets: CheckedSecrets | None) -> dict[s
 
 
 def _parents(job: TrainingJob, place: Path) -> Iterator[ParentReport]:
-    """The plan's report, if it still exists: a finished training must not fail because it is missing."""
+    """The plan's report, if it still exists: a finished training must not fail because it is missing.
+
+    And those of the weights that it began with, so that what these were trained on is seen.
+    """
     if job.plan is not None and job.plan.report is not None and job.plan.report.path.is_file():
         yield job.plan.report.parent_of(place)
+    for found in reports_of_start(job):
+        yield found.parent_of(place)
 
 
 def zeroed_of(finished: FinishedRun) -> Iterator[str]:

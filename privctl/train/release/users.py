@@ -16,6 +16,13 @@ def unit_of_privacy(request: RetrainRequest) -> Assumption:
     return Assumption(name="unit of privacy", statement=_unit(request), state=AssumptionState.ENFORCED)
 
 
+def what_is_sampled(request: RetrainRequest) -> str:
+    """The records that are drawn and clipped together, for a plan; empty where each is drawn by itself."""
+    if request.data.unit is None or request.method.group(request) is not None:
+        return ""
+    return f"all records with one value of {request.data.unit!r}"
+
+
 def _unit(request: RetrainRequest) -> str:
     field, most, rule = request.data.unit, request.method.group(request), request.method.shared(request)
     if field is None:

@@ -33,7 +33,7 @@ from privctl.train.preparation.prepare import most_trained
 from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
 from privctl.train.preparation.user_bounds import compared_bounds, told_of_bounds
 from privctl.train.release.names import voiding
-from privctl.train.release.users import unsure_names
+from privctl.train.release.users import unsure_names, what_is_sampled
 from privctl.train.runs.setup import prepared
 from privctl.train.settings.request import RetrainRequest
 from privctl.train.steps.contribution import clipping_of, gradient_stages, run_contribution_test
@@ -163,6 +163,7 @@ def outline(
     return TrainingPlan(
         method=job.request.method_name,
         records=len(job.task),
+        unit=what_is_sampled(job.request),
         trained=trained,
         steps=recipe.steps,
         batch_size=recipe.batch_size,
@@ -211,7 +212,7 @@ def _truncation(task: Task) -> str | None:
     split = "--long split trains on all of a long record, " if task.name in _SPLIT else ""
     return (
         f"{corpus.shortened} of the {counted(corpus.records, 'record')} of --data "
-        f"({100 * corpus.shortened / corpus.records:.2g} %) have more than {corpus.lengths().max()} tokens and are "
+        f"({100 * corpus.shortened / corpus.records:.3g} %) have more than {corpus.lengths().max()} tokens and are "
         f"truncated to them; {split}--long refuse stops at it"
     )
 

@@ -207,7 +207,7 @@ def standing(output: Path, released: list[str] | None) -> PrivacyReport | None:
 
 
 def moved(model: Path, output: Path, *, force: bool, amend: Callable[[PrivacyReport], PrivacyReport]) -> PrivacyReport:
-    """The folder ``model`` and its report, as ``output`` and beside it; the paths of inputs are adapted to the place.
+    """The folder ``model`` and its report, as ``output`` and beside it; the paths of inputs and parents are adapted.
 
     ``amend`` adds to the report what is known by now.
 
@@ -217,7 +217,8 @@ def moved(model: Path, output: Path, *, force: bool, amend: Callable[[PrivacyRep
     old, place = report_path(model), report_path(output)
     report = read_report(old)
     inputs = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.inputs)
-    report = amend(replace(report, inputs=inputs, created=now()))
+    parents = tuple(replace(each, path=relative(old.parent / each.path, place)) for each in report.parents)
+    report = amend(replace(report, inputs=inputs, parents=parents, created=now()))
     with PendingFolder(output, public=True, replaces=force) as pending:
         for file in sorted(model.iterdir()):
             _linked(file, pending.temporary / file.name)

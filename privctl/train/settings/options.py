@@ -236,9 +236,11 @@ def _inferred_task(model: Path, data: DataPath, notify: Notify, columns: Columns
     fields = None if holds_classes(data) or not found(data) else first_fields(data)
     told = f"task {task}, by the model's config.json"
     if fields is not None and task is TaskName.TEXT_CLASSIFICATION and label not in fields:
+        held = ", ".join(map(repr, fields))
         raise InputError(
-            f"{data} has no {label!r} in its first record, and {model} is a text classifier ({class_named(model)}); "
-            "give every record a label, name its field with --label-column, or train a language model"
+            f"{data} has no {label!r} in its first record, which holds {held}; {model} is a text "
+            f"classifier ({class_named(model)}): give every record a label, name its field with --label-column, or "
+            "train a language model"
         )
     if fields is not None and task in (TaskName.CAUSAL_LM, TaskName.MASKED_LM) and label in fields:
         told += f"; it does not use the records' labels, as --task {TaskName.TEXT_CLASSIFICATION} would with a new head"

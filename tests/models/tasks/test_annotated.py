@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 from transformers import pipeline
+from transformers.models.longformer.modeling_longformer import _compute_global_attention_mask
 
 from privctl.data.annotated import annotated
 from privctl.data.columns import Columns, HeadKind
@@ -18,12 +20,14 @@ from privctl.data.texts import read_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.models.encoding import TextOptions
-from privctl.models.tasks.answers import QuestionAnswering, best_span, squad_measures
+from privctl.models.loading import load_for_training
+from privctl.models.tasks.answers import QuestionAnswering, best_span, question_mask, squad_measures
 from privctl.models.tasks.build import text_task
 from privctl.models.tasks.words import WordClassification, entities_in, name_entities
 from tests.models.tasks.annotated import NAMES, QUESTIONS, WORDS, model_for, records, save, write
 from tests.models.tasks.small import one_by_one
 from tests.train.clipping.support import agree
+from tests.zoo.shrink import build
 
 CPU = torch.device("cpu")
 TOKENS, ASKED = TaskName.TOKEN_CLASSIFICATION, TaskName.QUESTION_ANSWERING
@@ -133,6 +137,37 @@ def test_answers_are_found_among_tokens_and_losses_are_those_of_transformers(tmp
         return task.losses(network, rows)
 
     agree(model.network, losses, batch)
+
+
+def test_longformer_attends_from_the_question_as_transformers_lets_it(tmp_path: Path) -> None:
+    build("question-answering", "longformer", tmp_path / "m")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "m" / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 2), ("</s>", 3)]
+    )
+    tokenizer.save(str(tmp_path / "m" / "tokenizer.json"))
+    model = load_for_training(tmp_path / "m", ASKED)
+    asked = [{"question": "w1" + " w2" * i, "context": "w3 w4 w5", "answer": "w4", "answer_start": 3} for i in range(3)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    read = read_texts(tmp_path / "a.jsonl", labelled=True, columns=Columns(problem=HeadKind.SPAN))
+    task = text_task(model, read)
+    batch = task.batch((0, 1, 2), CPU, 0)
+    found = task.losses(model.network.eval(), batch).detach()
+    for each, loss, (first, last) in zip(asked, found.tolist(), batch["positions"], strict=True):
+        encoding = model.tokenizer(each["question"], each["context"], return_tensors="pt")
+        theirs = model.network(**encoding, start_positions=first[None], end_positions=last[None]).loss.item()
+        assert loss == pytest.approx(theirs, abs=1e-5)
+
+
+def test_no_record_s_question_ends_in_another_record() -> None:
+    """Transformers counts separators over the batch, so that one too many is taken for the next record's."""
+    usual = torch.tensor([[2, 7, 3, 3, 8, 8, 3], [2, 7, 7, 3, 3, 8, 3]])
+    inputs = {"input_ids": usual, "attention_mask": torch.ones_like(usual)}
+    assert torch.equal(question_mask(inputs, 3), _compute_global_attention_mask(usual, 3).long())
+    odd = torch.tensor([[2, 7, 3, 3, 3, 8, 3], [2, 7, 7, 3, 8, 8, 3]])
+    found = question_mask({"input_ids": odd, "attention_mask": torch.ones_like(odd)}, 3)
+    assert found.tolist() == [[1, 1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0, 0]]
+    assert not torch.equal(found[1], _compute_global_attention_mask(odd, 3)[1].long())
 
 
 def test_the_measures_of_answers_by_definition(tmp_path: Path) -> None:

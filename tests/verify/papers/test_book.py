@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
+from privctl.accounting.buffered import BufferedMatrix, sensitivity
 from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
-from verify.papers import PAPERS, dp_weights, dp_weights_composition, dp_weights_proof, load_paper, poster
+from verify.papers import PAPERS, correlated, dp_weights, dp_weights_composition, dp_weights_proof, load_paper, poster
 from verify.papers.book import chosen_papers, run, surprises, unchecked_statements
 from verify.papers.claim import JudgedClaim, PublishedClaim, judge
-from verify.papers.judging import agrees, judge_gaussian
+from verify.papers.judging import agrees, judge_event, judge_gaussian
 from verify.papers.sampling import judge_sampled
-from verify.prove.enclosures import composition, gaussian, information
+from verify.prove.enclosures import composition, gaussian, information, maxima, sampled
 from verify.prove.enclosures.enclosure import ball, enclose
 from verify.prove.enclosures.mixture import mixture_divergence
 from verify.prove.library.numbers import NumericComparison, decide
@@ -52,6 +54,12 @@ NUMBERS = {
     "poster-naive": ["52.9880253"],
     "poster-moments": ["52.988025"],
     "poster-central-limit": ["1.358992"],
+    "tree-levels": ["1.64865884"],
+    "batch-shuffled": ["10.994"],
+    "batch-passes": ["17.856586"],
+    "batch-replaced": ["9.997256146"],
+    "search-price": ["4.107"],
+    "search-for-nothing": ["13.957"],
 }
 
 
@@ -103,6 +111,45 @@ def test_a_solver_without_time_leaves_rows_undecided() -> None:
     assert isinstance(row, JudgedClaim)
     assert row.undecided
     assert surprises([row]) == []
+
+
+def test_columns_of_buffers_and_nodes_of_trees_are_those_that_are_accounted_for() -> None:
+    matrix = BufferedMatrix(first=1.0, weights=(0.5,), decays=(0.9,))
+    assert float(correlated.shift_of_passes()) == pytest.approx(sensitivity(matrix, 8, 32) ** 2, rel=1e-9)
+    assert [correlated.tree_shift(16, 4, restarts=each) for each in (True, False)] == [20, 44]  # as by hand
+    assert correlated.tree_shift(16, 1, restarts=True) == 5
+
+
+def test_an_accountant_lies_between_what_is_refuted_and_what_is_proved(prover: Prover) -> None:
+    """dp_accounting's, of 50 steps of rate 0.08 and noise 1 on Poisson batches."""
+    rows = {claim.key: claim.judge(prover) for name, claim in CLAIMS if claim.key in ("mf-plain-rate", "mf-amplified")}
+    low, high = (float(rows[key].holds.split()[2]) for key in ("mf-plain-rate", "mf-amplified"))
+    assert low < 4.158386739672941 < high
+
+
+def test_the_price_of_a_search_by_loops_in_floats() -> None:
+    """Theorem 2 of Papernot and Steinke 2022 with the divergences of Mironov, Talwar and Zhang 2019."""
+
+    def divergence(a: int) -> float:
+        terms = (math.comb(a, k) * 0.99 ** (a - k) * 0.01**k * math.exp(k * (k - 1) / 2) for k in range(a + 1))
+        return 1000 * math.log(math.fsum(terms)) / (a - 1)
+
+    orders = range(2, 30)
+    chosen = min((1 - 1 / b) * divergence(b) + math.log(3) / b for b in orders)
+    expected = min(
+        divergence(a) + math.log(3) / (a - 1) + 2 * chosen + math.log1p(-1 / a) - math.log(1e-5 * a) / (a - 1)
+        for a in orders
+    )
+    found = sampled.best_of_geometric(1, Fraction(1, 100), 1000, 3, Fraction(1, 10**5))
+    assert float(found.high) == pytest.approx(expected, rel=1e-9)
+    assert expected == pytest.approx(3.35, abs=0.01)  # dp-accounting 0.6: 3.34, at its own orders
+
+
+def test_an_event_that_tells_nothing_refutes_nothing(prover: Prover) -> None:
+    event = maxima.all_below(3, 1, [(0, 10)], [(1, 10)])
+    found = judge_event(prover, "it", "it", event, Fraction(1, 10**5), 1)
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert not found.witness
 
 
 # Beyond the boundary.

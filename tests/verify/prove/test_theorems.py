@@ -10,7 +10,7 @@ import pytest
 from privctl.domain.verdict import Outcome
 from verify.prove.enclosures import gaussian as numbers
 from verify.prove.enclosures.information import divergence
-from verify.prove.library import gaussian, information, quantizer, weights
+from verify.prove.library import gaussian, information, quantizer, training, weights
 from verify.prove.library.numbers import NumericComparison, decide
 from verify.prove.library.programs import WeightProgram, dual_bound, no_better, solve
 from verify.prove.prover import Prover
@@ -34,6 +34,11 @@ SIBLINGS = [
     (quantizer.unbiased(), quantizer.nearest_unbiased()),
     (quantizer.variance_at_most(16), quantizer.variance_at_most(17)),
     (quantizer.clipped_aggregate(2), quantizer.clipped_aggregate(1)),
+    (training.uses_apart(), training.uses_that_meet()),
+    (training.equal_uses_are_worst(), training.equal_uses_are_worst(inner=False)),
+    (training.sum_and_count(), training.sum_and_count(centred=False)),
+    (training.directions_clipped(), training.directions_clipped(together=False)),
+    (training.public_gradient(), training.public_gradient(fixed=False)),
 ]
 
 

@@ -8,9 +8,10 @@ polynomial, computed in balls. Coarser bins make the floor lower, never wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ _MOST_LOSS = 250.0
 #: Tails below this are taken for it.
 _LEAST_TAIL = 1e-90
 _ORDERS = (*range(2, 65), *range(66, 129, 2), *range(132, 257, 4), 320, 384, 512, 768, 1024)
+_ORDERS_OF_RUNS = range(2, 65)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +123,47 @@ def gaussian_ceiling(multiplier: Rational, sample_rate: Rational, steps: int, de
     return best
 
 
+def best_of_geometric(
+    multiplier: Rational, sample_rate: Rational, steps: int, mean_runs: Rational, delta: Rational
+) -> Interval:
+    """An epsilon that holds for the best of a random number of runs of geometric law, ``mean_runs`` on average.
+
+    Papernot and Steinke 2022, theorem 2 with eta = 1 and gamma = 1 / ``mean_runs``: the divergence of order a is at
+    most D_a + ln(mean) / (a - 1) + 2 min over b of ((1 - 1/b) D_b + ln(mean) / b). The high end is the bound.
+    """
+
+    def other(order: int) -> arb:
+        return _divergence(order, multiplier, sample_rate, steps) * (order - 1) / order + ball(mean_runs).log() / order
+
+    chosen = enclose(lambda: _least(other(order) for order in _ORDERS_OF_RUNS), bits=40)
+
+    def bound(order: int) -> arb:
+        own = _divergence(order, multiplier, sample_rate, steps) + ball(mean_runs).log() / (order - 1)
+        return own + 2 * ball(chosen.high) + _conversion(order, delta)
+
+    return enclose(lambda: _least(bound(order) for order in _ORDERS_OF_RUNS), bits=40)
+
+
+def _least(values: Iterable[arb]) -> arb:
+    return reduce(lambda a, b: a.min(b), values)
+
+
 def _renyi(order: int, multiplier: Rational, rate: Rational, steps: int, delta: Rational) -> arb:
+    return _divergence(order, multiplier, rate, steps) + _conversion(order, delta)
+
+
+def _conversion(order: int, delta: Rational) -> arb:
+    return (1 - ball(Fraction(1, order))).log() - (ball(delta) * order).log() / (order - 1)
+
+
+def _divergence(order: int, multiplier: Rational, rate: Rational, steps: int) -> arb:
     from flint import arb, fmpz
 
     q, precision = ball(rate), ball(1 / Fraction(multiplier) ** 2)
     total = arb(0)
     for k in range(order + 1):
         total += arb(fmpz(math.comb(order, k))) * (1 - q) ** (order - k) * q**k * (precision * k * (k - 1) / 2).exp()
-    divergence = steps * total.log() / (order - 1)
-    return divergence + (1 - ball(Fraction(1, order))).log() - (ball(delta) * order).log() / (order - 1)
+    return steps * total.log() / (order - 1)
 
 
 def _sampled_loss(loss: float, rate: float) -> float:

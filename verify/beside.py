@@ -1,21 +1,25 @@
-"""Whether the base that an adapter was made or measured on is still the one that a report lists."""
+"""What lies beside weights: the base of an adapter is the one that was listed, and no configuration leads elsewhere."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from privctl.domain.errors import PrivctlError
+from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.models.guard.adapters import base_at_hand
+from privctl.models.guard.adapters import BASE, base_at_hand
+from privctl.models.guard.keys import check_keys, read_object
 from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
-from privctl.storage.reader import ADAPTER_NAME
+from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME
 from verify.stated import TRAINING
 
 _MODEL = "model"
+#: Steps that read a model only after such a check, and write what they read.
+_MAKERS = ("retrain", "noise", "replay")
+_NAMES = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 
 
 def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -45,6 +49,22 @@ def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
                     "changed or replaced since",
                 )
                 break
+
+
+def check_configurations(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refute each file, as far as it is at hand, whose keys no step lets through; the digest does not excuse it."""
+    if report.step not in _MAKERS:
+        return
+    for artifact in report.outputs:
+        place = _located(path, artifact)
+        name = PurePosixPath(artifact.path).name
+        if name not in _NAMES or not os.path.isfile(place):
+            continue
+        try:
+            data = read_object(place)
+            check_keys({key: value for key, value in data.items() if (key, name) != (BASE, ADAPTER_CONFIG)}, place)
+        except InputError as fault:
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
 
 
 def _adapters(report: PrivacyReport) -> list[Artifact]:

@@ -1,0 +1,114 @@
+"""Private training beyond independent steps: correlated noise, a second release, directions, public gradients.
+
+How far a sum moves is what counts: contributions are in clip norms, so none is longer than 1.
+"""
+
+from __future__ import annotations
+
+from verify.prove.theorem import Theorem
+
+#: Two coefficients of a banded matrix whose columns are no longer than 1, and the lengths of two contributions.
+_BANDS = (
+    "(<= (+ (* c0 c0) (* c1 c1)) 1.0)",
+    "(<= 0.0 g)",
+    "(<= g 1.0)",
+    "(<= 0.0 h)",
+    "(<= h 1.0)",
+)
+
+
+def uses_apart() -> Theorem:
+    """Two uses of a record, two steps apart in two bands, have no row in common."""
+    return _rows(
+        "banded-uses-apart",
+        "Two uses, two steps apart, move the rows of two bands by a squared length of at most 2.",
+        ("(* c0 g)", "(* c1 g)", "(* c0 h)", "(* c1 h)"),
+    )
+
+
+def uses_that_meet() -> Theorem:
+    """The same one step apart, where they meet in a row. False."""
+    return _rows(
+        "banded-uses-that-meet",
+        "Two uses, one step apart, move the rows of two bands by a squared length of at most 2.",
+        ("(* c0 g)", "(+ (* c1 g) (* c0 h))", "(* c1 h)"),
+    )
+
+
+def _rows(name: str, statement: str, rows: tuple[str, ...]) -> Theorem:
+    squares = " ".join(f"(* {row} {row})" for row in rows)
+    return Theorem(name=name, statement=statement, assumptions=_BANDS, claim=f"(<= (+ {squares}) 2.0)")
+
+
+def equal_uses_are_worst(*, inner: bool = True) -> Theorem:
+    """Two columns of squared lengths a and b and inner product m move rows most by equal contributions.
+
+    ``u``, ``v`` and ``w`` are the squared lengths and the inner product of the contributions. Unless ``inner``, m may
+    be below 0, and then it is false.
+    """
+    return Theorem(
+        name="columns-equal-uses" if inner else "columns-equal-uses-any-sign",
+        statement=f"Where a >= 0, b >= 0{' and m >= 0' * inner}, u a + 2 w m + v b is at most a + 2 m + b.",
+        assumptions=(
+            "(>= a 0.0)",
+            "(>= b 0.0)",
+            "(<= (* m m) (* a b))",
+            *(("(>= m 0.0)",) if inner else ()),
+            "(<= 0.0 u)",
+            "(<= u 1.0)",
+            "(<= 0.0 v)",
+            "(<= v 1.0)",
+            "(<= (- 1.0) w)",
+            "(<= w 1.0)",
+        ),
+        claim="(<= (+ (* u a) (* 2.0 (* w m)) (* v b)) (+ a (* 2.0 m) b))",
+    )
+
+
+def sum_and_count(*, centred: bool = True) -> Theorem:
+    """Andrew et al. 2021, theorem 1: what a sum and a count of unclipped gradients cost together.
+
+    ``p`` is 1 / z_D^2, ``r`` 1 / (2 s)^2 and ``i`` 1 / z^2. A bit is 1/2 or -1/2 where it is ``centred``, else 0 or 1,
+    and then it is false.
+    """
+    square = "(/ 1.0 4.0)" if centred else "1.0"
+    return Theorem(
+        name="adaptive-centred" if centred else "adaptive-from-zero",
+        statement=f"With 1/z^2 = 1/z_D^2 + 1/(2 s)^2 and a bit of square {'1/4' if centred else '1'}, both releases "
+        "together move by at most 1/z standard deviations.",
+        assumptions=(
+            "(> p 0.0)",
+            "(> r 0.0)",
+            "(= i (+ p r))",
+            "(<= 0.0 g)",
+            "(<= g 1.0)",
+            f"(= (* bit bit) {square})",
+        ),
+        claim="(<= (+ (* (* g g) p) (* 4.0 (* (* bit bit) r))) i)",
+    )
+
+
+def directions_clipped(*, together: bool = True) -> Theorem:
+    """Derivatives along three directions, clipped as one vector, move a sum by 1 at most; one by one, by more."""
+    whole = "(<= (* (* f f) (+ (* a a) (* b b) (* c c))) 1.0)"
+    clipped = (whole,) if together else tuple(f"(<= (* (* f {each}) (* f {each})) 1.0)" for each in "abc")
+    return Theorem(
+        name="directions-together" if together else "directions-one-by-one",
+        statement=f"Three derivatives, clipped {'as a vector' if together else 'one by one'}, have a norm up to 1.",
+        assumptions=("(>= f 0.0)", *clipped, "(= x (* f a))", "(= y (* f b))", "(= z (* f c))"),
+        claim="(<= (+ (* x x) (* y y) (* z z)) 1.0)",
+    )
+
+
+def public_gradient(*, fixed: bool = True) -> Theorem:
+    """A public gradient that is the same for both neighbours leaves the difference of private sums as it is.
+
+    Unless it is ``fixed``: a public batch that leaves out what stands among private records is another one.
+    """
+    return Theorem(
+        name="public-fixed" if fixed else "public-chosen",
+        statement=f"Adding W times a public gradient {'that is the same for' if fixed else 'which may differ between'} "
+        "neighbours leaves sums as far apart as they were.",
+        assumptions=("(<= (* (- x y) (- x y)) 1.0)", "(> W 0.0)", *(("(= p q)",) if fixed else ())),
+        claim="(<= (* (- (+ x (* W p)) (+ y (* W q))) (- (+ x (* W p)) (+ y (* W q)))) 1.0)",
+    )
