@@ -1,8 +1,9 @@
 """What the counts of one extraction audit say of each other: of all its texts, and of those that it compares.
 
 A comparison leaves out texts that both files begin with, those that repeat where there are such, and those whose suffix
-may be copied from the prefix, or that a reference model gives too. So what comes out among the texts compared follows from what comes out in all, and an
-edit of the comparison alone does not hide it. Standard library only, like ``verify.audit_consistency``.
+may be copied from the prefix, or that a reference model gives too. So what comes out among the texts compared follows
+from what comes out in all, and an edit of the comparison alone does not hide it. Standard library only, like
+``verify.audit_consistency``.
 """
 
 from __future__ import annotations
