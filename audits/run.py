@@ -13,9 +13,10 @@ from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
 from audits.extraction.audit import ExtractionAudit
+from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
-from audits.lineage import Lineage, lineage_of
+from audits.lineage import Lineage, lineage_of, weights_of
 from audits.log_entry import logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.membership.gradients import Differentiator
@@ -86,13 +87,14 @@ def run_audit(
         base = BaseModel(
             subject=opened_base.subject, score=partial(model_scorer.score, opened_base, label="scoring the base")
         )
+    elsewhere = _reference_for(request, reference, lineage)
     differentiator = Differentiator(
         subject=opened.subject,
         reference=None if reference is None else reference.subject,
         workers=workers,
         progress=progress,
     )
-    parts = _parts(request, opened, lineage, means, differentiator, base, progress, workers, profile)
+    parts = _parts(request, opened, lineage, means, elsewhere, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
         return None
@@ -168,6 +170,7 @@ def _asked(
         exact_only=extraction is not None and extraction.exact_only,
         adversarial=extraction is not None and extraction.adversary is not None,
         divergence=extraction is not None and extraction.untargeted is not None and extraction.untargeted.divergence,
+        reference=request.reference is not None and extraction is not None and extraction.heldout is not None,
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         logged=request.log is not None,
@@ -234,11 +237,34 @@ def _open_other(
     return other
 
 
+def _reference_for(request: AuditRequest, opened: OpenedModel | None, lineage: Lineage) -> ReferenceModel | None:
+    """The reference model ``opened`` for an audit of a model of this ``lineage``; None without one, or held-out text.
+
+    Raises CommandError where its own report says that it was trained on one of the files that are compared.
+    """
+    extraction = request.extraction
+    if opened is None or extraction is None or extraction.heldout is None:
+        return None
+    model = opened.subject.model
+    learned = lineage_of(model.path, opened.inputs, request.report).learned
+    for flag, data in (("--train", extraction.train), ("--heldout", extraction.heldout)):
+        for file in recorded_files(data):
+            if learned is not None and file.digest in learned:
+                raise CommandError(
+                    f"--reference {model.path} was trained on {file.path.name} of {flag}, as its report says, and "
+                    "cannot tell what is known from elsewhere; give a model that was trained on neither file"
+                )
+    return ReferenceModel(
+        model=model, began=lineage.began_with == weights_of(opened.inputs), cleared=learned is not None
+    )
+
+
 def _parts(
     request: AuditRequest,
     opened: OpenedModel,
     lineage: Lineage,
     means: Reference | None,
+    elsewhere: ReferenceModel | None,
     differentiator: Differentiator,
     base: BaseModel | None,
     progress: Progress,
@@ -282,7 +308,7 @@ def _parts(
         parts.append(
             ExtractionAudit(
                 subject.model, request.extraction, progress, request.columns, workers, pairs=pairs,
-                trained_on=lineage.trained_on,
+                trained_on=lineage.trained_on, reference=elsewhere,
             )
         )  # fmt: skip
     if request.secrets is not None:

@@ -168,6 +168,8 @@ def audit(
     with ``data`` for secrets; ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the
     attacks too that score records many times. ``group_by`` names a field whose values say which records belong
     together, such as those of one user.
+    ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
+    its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
     ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
     and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.
