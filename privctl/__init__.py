@@ -1,8 +1,8 @@
 """privctl: make trained models safe to hand out, and prove how safe they are.
 
 From Python, the commands are functions: ``privctl.noise``, ``retrain``, ``audit``, ``audit_scores``, ``account``,
-``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus`` and ``AuditCallback`` serve training loops that are not
-privctl's. Importing privctl loads none of the engines. See docs/python.md.
+``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus`` and ``AuditCallback`` serve training loops that
+are not privctl's. Importing privctl loads none of the engines. See docs/python.md.
 """
 
 from __future__ import annotations

@@ -55,7 +55,8 @@ def from_file(model: LanguageModel, path: DataPath, columns: Columns, room: int)
     A file of an unknown suffix has one on each line. Of a record with a prompt and a response the prompt is taken;
     conversations end where the answer begins, by the tokenizer's chat template. Raises InputError as ``rows_of`` does.
     """
-    columns = _columns(path, replace(columns, chat=asking_with(model.tokenizer, model.tokenizer_from), empty=False, pair=False))
+    ask = asking_with(model.tokenizer, model.tokenizer_from)
+    columns = _columns(path, replace(columns, chat=ask, empty=False, pair=False))
     lines, texts = [], []
     for row in rows_of(path, columns, otherwise=".txt"):
         lines.append(row.number)

@@ -49,9 +49,7 @@ def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, 
     return place, kind
 
 
-def written(
-    reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool
-) -> bytes:
+def written(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
     """The page of ``reports``, which is written to ``place`` unless that is None."""
     from privctl.show.gather.load import load
     from privctl.show.page_data import AUDIT_STEP

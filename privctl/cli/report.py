@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from privctl.cli.options import debug, reports_at, show
 from privctl.cli.options import force as force_option
 from privctl.domain.errors import CommandError
-
-if TYPE_CHECKING:
-    from privctl.show.page_data import PageData
 
 FORMATS = ("html", "markdown", "model-card", "intoto")
 

@@ -205,7 +205,7 @@ def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
 
 
 def _condition(asserted: Sequence[str]) -> str:
-    """On what a conditional guarantee rests, in the words of its assumptions; those beyond the first few are counted."""
+    """On what a conditional guarantee rests, in the words of its assumptions; of many the last are counted."""
     if not asserted:
         return "Conditional: it follows if the stated assumptions hold."
     said, more = asserted[:_NAMED], len(asserted) - _NAMED

@@ -80,7 +80,7 @@ def test_printed_values_are_a_few_harmless_lines(value: Shown) -> None:
 
 
 def test_a_printed_report_says_what_matters_and_where_the_rest_is() -> None:
-    many = replace(REPORT, step="retrain", guarantees=(CONDITIONAL,), warnings=("a",) * 30, evidence=REPORT.evidence * 9)
+    many = replace(REPORT, step="retrain", guarantees=(CONDITIONAL,), warnings=("a",) * 30)
     said = str(many)
     assert said.startswith("report of privctl retrain, 2030-01-01T00:00:00Z\n")
     assert f"epsilon {CONDITIONAL.epsilon:g}" in said

@@ -142,7 +142,7 @@ def test_the_tensors_of_all_layers_are_on_one_line(
     model = write_model(tmp_path / "m.safetensors", {**layers, "h.12.q.weight": W.T.copy(), "head": W})
     assert run(["inspect", str(model)]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:6] for line in shown if line[:1] == ["h.*.q.weight"]] == [["h.*.q.weight", "12", "F32", "2x3", "288", "B"]]
+    assert [line[1:6] for line in shown if line[:1] == ["h.*.q.weight"]] == [["12", "F32", "2x3", "288", "B"]]
     assert [line[1] for line in shown if line[:1] in (["h.*.v.weight"], ["head"])] == ["12", "1"]
     assert [line[3] for line in shown if line[:1] == ["h.12.q.weight"]] == ["3x2"]
     assert run(["inspect", str(model), "--verbose"]) == 0

@@ -29,8 +29,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = [{"text": body[::-1], "body": body, "who": f"{name}{i % 10}"} for i, body in enumerate(bodies)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     call = ["retrain", "clipped", str(folder / "start"), "--data", str(folder / "train.jsonl"), "--unit", "who"]
-    more = ["--text-column", "body", "-o", str(folder / "model"), "--batch-size", "5", "--epochs", "1", "--from-scratch"]
-    assert run([*call, *more, "--optimizer", "sgd", "--device", "cpu"]) == 0
+    more = ["--text-column", "body", "-o", str(folder / "model"), "--batch-size", "5", "--epochs", "1"]
+    assert run([*call, *more, "--from-scratch", "--optimizer", "sgd", "--device", "cpu"]) == 0
     return folder
 
 

@@ -179,9 +179,7 @@ def test_noise_of_the_device_is_secret_and_begins_where_the_run_stopped(
         noise.release([torch.zeros(4)], 1.0, 1)
 
 
-def test_a_finished_run_has_nothing_to_resume(
-    interrupted: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_has_nothing_to_resume(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the settings of the run or with others: nothing is trained, and it is said how to train again."""
     place = interrupted
     assert resume(place) == 0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
-from privctl.domain.sample_size import in_words, times_for_bound
 from privctl.domain.report import Artifact
+from privctl.domain.sample_size import in_words, times_for_bound
 from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel

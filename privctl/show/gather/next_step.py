@@ -124,17 +124,24 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
         return NextStep(
             advice="remove the reason given above and audit again; that nothing was found is no proof of privacy"
         )
+    return _membership_again(report, place, undecided, both, drawn="split" in files)
+
+
+def _membership_again(
+    report: PrivacyReport, place: Path, undecided: Verdict, both: tuple[Path, Path], *, drawn: bool
+) -> NextStep:
     if "swapped" in undecided.reason:
         return _swapped(report, place, both)
     if undecided.reason.startswith("confounded"):
         return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
     users = _users(report, place)
-    if "split" in files:
+    if drawn:
         return _split_again(report, undecided, users)
     if users is not None:
         return _of_users(report, place, both, users)
     words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_read_as(report))
-    return NextStep(advice=f"audit again{_how_many(report)}", command=_call("audit", *audited, *words, *again))
+    command = _call("audit", *_audited(report, place), *words, "-o", _fresh(place))
+    return NextStep(advice=f"audit again{_how_many(report)}", command=command)
 
 
 def _swapped(report: PrivacyReport, place: Path, both: tuple[Path, Path]) -> NextStep:
@@ -170,7 +177,9 @@ def _split_again(report: PrivacyReport, undecided: Verdict, users: str | None) -
     return NextStep(
         advice=f"draw a split of {f'about {number}' if enough else 'more'} {what}, train on its members, and audit "
         "that model; without so many, plant canaries",
-        command=_call("audit", "split", "DATA.jsonl", *groups, *_columns(report)[:2], "--records", number, "-o", "split-2"),
+        command=_call(
+            "audit", "split", "DATA.jsonl", *groups, *_columns(report)[:2], "--records", number, "-o", "split-2"
+        ),
     )
 
 

@@ -59,8 +59,10 @@ def inspect_text(
     else:
         text = "no report: the header names none (give --report if you have it)\n"
     text += "".join(f"\n{_doubt(verdict)}" for verdict in beside) + _group_text(group)
+    tables = (_tensor_table(file, verbose=verbose) for file in files)
     return text + "".join(
-        f"\n{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file, verbose=verbose)}" for file in files
+        f"\n{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{shown}"
+        for file, shown in zip(files, tables, strict=True)
     )
 
 
@@ -94,7 +96,8 @@ def _kinds_table(file: FileRow) -> str:
         total = size(sum(count for _, count in alike))
         rows.append([plain(name), str(len(alike)), first.dtype, _shape(first.shape), total, digest])
     shown = table(["tensor", "number", "dtype", "shape", "size in all", "digest"], rows)
-    return shown + paragraph(f"({len(file.tensors)} tensors on {len(rows)} lines: --verbose shows each with its digest)")
+    hidden = f"({len(file.tensors)} tensors on {len(rows)} lines: --verbose shows each with its digest)"
+    return shown + paragraph(hidden)
 
 
 def _shape(shape: Sequence[int]) -> str:
