@@ -185,4 +185,7 @@ def _finish(method: TrainingMethod, report: PrivacyReport, options: dict[str, An
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])
     if (unit := options.get("unit")) is not None:
-        note(f"audit it with --group-by {unit}: it protects all records of one value", quiet=options["quiet"])
+        note(
+            f"audit it with --group-by {unit}: what it protects is all records with one value of it",
+            quiet=options["quiet"],
+        )

@@ -178,7 +178,15 @@ def _split_again(report: PrivacyReport, undecided: Verdict, users: str | None) -
         advice=f"draw a split of {f'about {number}' if enough else 'more'} {what}, train on its members, and audit "
         "that model; without so many, plant canaries",
         command=_call(
-            "audit", "split", "DATA.jsonl", *groups, *_columns(report)[:2], "--records", number, "-o", "split-2"
+            "audit",
+            "split",
+            "DATA.jsonl",
+            *groups,
+            *_columns(report, labels=False),
+            "--records",
+            number,
+            "-o",
+            "split-2",
         ),
     )
 
@@ -198,10 +206,10 @@ def _read_as(report: PrivacyReport) -> tuple[str, ...]:
     return (*(() if field is None else ("--group-by", field)), *_columns(report))
 
 
-def _columns(report: PrivacyReport) -> tuple[str, ...]:
+def _columns(report: PrivacyReport, *, labels: bool = True) -> tuple[str, ...]:
     """The options that name fields of the records, where they do not have the usual names."""
     asked = _settings(report).asked or AskedAudit()
-    named = (("--text-column", asked.text_column), ("--label-column", asked.label_column))
+    named = [("--text-column", asked.text_column), *([("--label-column", asked.label_column)] if labels else [])]
     return tuple(word for flag, field in named if field is not None for word in (flag, field))
 
 
