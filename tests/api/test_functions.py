@@ -196,9 +196,9 @@ def test_a_verification_is_written_where_it_is_asked_for(model: Path) -> None:
 
 def test_a_page_is_what_the_command_writes(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     privctl.noise(model, epsilon=1, **FACTS)
-    own, page = model.with_name("m.private.report.json"), model.with_name("page.md")
+    own, page = model.with_name("model.private.report.json"), model.with_name("page.md")
     assert privctl.report(own, output=page) == page
-    assert privctl.report([own]) == model.with_name("m.private.html")
+    assert privctl.report([own]) == model.with_name("model.private.html")
     assert capfd.readouterr() == ("", "")
     assert run(["report", str(own), "-o", "-", "--format", "markdown"]) == 0
     assert capfd.readouterr().out == page.read_text()

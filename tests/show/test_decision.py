@@ -40,7 +40,8 @@ def extraction(found: int, held_out: int | None, count: int = 300) -> PrivacyRep
             Evidence(
                 method="extraction", quantity="rate beyond held-out text", estimate=(found - held_out) / count,
                 lower=(found - held_out) / count - margin, upper=1.0,
-                details={"chance": 0.0, "held_out_extracted": held_out, "held_out_texts": count, "detectable": 0.008},
+                details={"chance": 0.0, "training_extracted": found, "training_texts": count,
+                         "held_out_extracted": held_out, "held_out_texts": count, "detectable": 0.008},
             )
         )  # fmt: skip
     return report(*items, verdicts=(audits.extraction.audit.verdict(items),))
@@ -371,7 +372,7 @@ def test_where_users_were_protected_they_are_judged_together(tmp_path: Path) -> 
     assert words[words.index("--group-by") :][:6] == [
         "--group-by", "who", "--text-column", "body", "--label-column", "kind",
     ]  # fmt: skip
-    drawn = parsed(next_step(replace(records, inputs=inputs("members", "nonmembers", "split")), place).command)
+    drawn = next_step(replace(records, inputs=inputs("members", "nonmembers", "split")), place).command.split()
     assert drawn[1:3] == ["audit", "split"]
     assert drawn[drawn.index("--group-by") :][:4] == ["--group-by", "who", "--text-column", "body"]
     assert "--label-column" not in drawn

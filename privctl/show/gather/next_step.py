@@ -60,7 +60,15 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
         return NextStep(advice="put a claim to the test with --claim EPS,DELTA")
     model = _model(report.inputs, place)
     if both and EXTRACTION not in _subjects(report) and _settings(report).task == _CAUSAL:
-        words = ("--train", both[0], "--heldout", both[1], *_columns(report), "-o", _fresh(place))
+        words: tuple[str | Path, ...] = (
+            "--train",
+            both[0],
+            "--heldout",
+            both[1],
+            *_columns(report),
+            "-o",
+            _fresh(place),
+        )
         advice = "see whether the model writes its training records word for word"
         return NextStep(advice=advice, command=_call("audit", *_audited(report, place), *words))
     if model is None:
@@ -159,7 +167,15 @@ def _swapped(report: PrivacyReport, place: Path, both: tuple[Path, Path]) -> Nex
 
 
 def _of_users(report: PrivacyReport, place: Path, both: tuple[Path, Path], users: str) -> NextStep:
-    words = ("--members", both[0], "--nonmembers", both[1], "--group-by", users, *_columns(report))
+    words: tuple[str | Path, ...] = (
+        "--members",
+        both[0],
+        "--nonmembers",
+        both[1],
+        "--group-by",
+        users,
+        *_columns(report),
+    )
     return NextStep(
         advice=f"judge all records with one value of {users!r} together, as the training protected them; single "
         "records say less",
