@@ -25,7 +25,7 @@ def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
             record.file,
             str(record.line),
             *("-" if record.records is None else str(record.records) for _ in sized),
-            {True: "yes", False: "no", None: "-"}[record.extracted],
+            "elsewhere" if record.known_elsewhere else {True: "yes", False: "no", None: "-"}[record.extracted],
             *(number(record.scores.get(attack), 3) for attack in attacks),
             number(next(iter(record.nonmembers_as_high.values()), None), 3),
             *(", ".join(reason.why for reason in record.reasons) or "-" for _ in explained),
