@@ -13,7 +13,7 @@ from audits import ATTACKS, THOROUGH
 from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
-from tests.bench import audit_bounds, fused_learners
+from tests.bench import audit_bounds, canary_starts, fused_learners
 from tests.docs.digits import agrees
 from tests.docs.figures import results
 from tests.docs.pages import pages, table
@@ -214,6 +214,21 @@ def test_boosted_trees_find_what_is_said() -> None:
     assert both_ways["found"]["trees"] > both_ways["found"]["ridge"]
     assert f"{linear['seconds']['trees']:.2f} s for {linear['records']} records" in AUDITS
     assert f"{linear['seconds']['trees'] * measured['fits'] / 60:.1f} minutes" in AUDITS
+
+
+def test_what_canaries_show_by_where_training_begins_is_what_is_said() -> None:
+    measured = results("canary-starts")
+    found = measured["found"]
+    assert {len(runs) for runs in found.values()} == {4}
+    helps = {
+        name: all(a["auc"] > b["auc"] for a, b in zip(runs, found[canary_starts.USUAL], strict=True))
+        for name, runs in found.items()
+    }
+    assert helps == {canary_starts.USUAL: False, canary_starts.PUBLIC: False, canary_starts.KNOWN: True}
+    assert f"{max(run['epsilon'] for runs in found.values() for run in runs):.1f}" == "0.2"
+    settings = measured["settings"]
+    said = f"({settings['records']} descriptions of commands, {settings['canaries']}\ncanaries of six digits"
+    assert said in AUDITS
 
 
 def test_a_wrong_number_is_noticed() -> None:
