@@ -142,6 +142,14 @@ def _thrown_again(
         return Outcome.REFUTED, "its manifest counts other records than its files hold"
     if field is not None:
         return _of_groups(path, report, stated, manifest, groups)
+    return _of_records(path, report, stated, manifest, records)
+
+
+def _of_records(
+    path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any], records: Counter[bytes]
+) -> tuple[Outcome, str]:
+    """What is to be said of ``records``, each as often as it occurs and on the side of its coin."""
+    key, included = bytes.fromhex(manifest["key"]), manifest["included"]
     if manifest["train"] is not None:
         whole = _trained_on(path, report, manifest)
         if whole is None:

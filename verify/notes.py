@@ -16,7 +16,9 @@ _IN_NATS = (
     f"; the nats are for real arithmetic, and the floats that are written differ from it by a total variation of "
     f"{_NUMBER} at most, which the bounds on an attacker include"
 )
-_BATCHES = "(?:poisson|shuffled|balls-and-bins|fixed-size|with-replacement|truncated-poisson|cyclic-poisson|fixed-order)"
+_BATCHES = (
+    "(?:poisson|shuffled|balls-and-bins|fixed-size|with-replacement|truncated-poisson|cyclic-poisson|fixed-order)"
+)
 _SECRETS = (
     r"(?:only \d+ of \d+ secrets? (?:stays within its posterior|stay within their posteriors): more steps were begun "
     r"than planned; |the one secret stays within its posterior; |every one of \d+ secrets stays within its "
@@ -43,13 +45,13 @@ _FORMS = (
     "epsilon is the information about the secret, in nats(?:; the noise was chosen by this bound)?",
     "epsilon and delta are for the secret's presence; the posterior is from the whole curve",
     f"for the record that is drawn most often, with probability {_NUMBER} a step",
-    rf"for the secret {_ID}, nearest of \d+ to its (?:posterior of {_NUMBER}|budget of {_NUMBER} nats)(?:; every secret "
-    rf"stays within its own by this bound or by Fano's inequality|{_BY_CURVE}and this weaker bound alone would ask for "
-    f"a noise multiplier of {_NUMBER})?",
-    rf"{_SECRETS}nearest to its bound is {_ID}: no guess is right with more than {_NUMBER}, by the whole trade-off curve, "
-    f"of a posterior of {_NUMBER}(?:{_IN_NATS})?",
-    rf"{_SECRETS}nearest to its bound is {_ID}: it gave away at most {_NUMBER} nats, where {_NUMBER} keep a posterior of "
-    rf"{_NUMBER}(?: by Fano's inequality{_BY_CURVE}which is sharper)?(?:{_IN_NATS})?",
+    rf"for the secret {_ID}, nearest of \d+ to its (?:posterior of {_NUMBER}|budget of {_NUMBER} nats)(?:; every "
+    rf"secret stays within its own by this bound or by Fano's inequality|{_BY_CURVE}and this weaker bound alone would "
+    f"ask for a noise multiplier of {_NUMBER})?",
+    rf"{_SECRETS}nearest to its bound is {_ID}: no guess is right with more than {_NUMBER}, by the whole trade-off "
+    f"curve, of a posterior of {_NUMBER}(?:{_IN_NATS})?",
+    rf"{_SECRETS}nearest to its bound is {_ID}: it gave away at most {_NUMBER} nats, where {_NUMBER} keep a "
+    rf"posterior of {_NUMBER}(?: by Fano's inequality{_BY_CURVE}which is sharper)?(?:{_IN_NATS})?",
     # Of methods.
     "an average over the data, not a worst case; from ln 2 = 0.693 nats on it rules nothing out(?:; at so many, "
     f"nothing is guaranteed)?(?:{_IN_NATS})?",
