@@ -34,9 +34,9 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         rate = rates[name]
         if rate is not None and (fault := _of_extracted(exact, rate, name, parameters)):
             yield f"{_METHOD}, {exact.quantity}: {fault}"
-        for item, whole in ((exact, rate), (near, _farthest(found, side))):
-            if item is not None and whole is not None and (fault := _of_side(item, whole, name, parameters)):
-                yield f"{_METHOD}, {item.quantity}: {fault}"
+        for compares, whole in ((exact, rate), (near, _farthest(found, side))):
+            if compares is not None and whole is not None and (fault := _of_side(compares, whole, name, parameters)):
+                yield f"{_METHOD}, {compares.quantity}: {fault}"
         open_ones = 0 if rate is None else rate.details.get("undecided", 0)
         if near is not None and near.details[f"{name}_extracted"] < exact.details[f"{name}_extracted"] - open_ones:
             yield f"{_METHOD}: more of its {name} texts come out word for word than nearly so"
