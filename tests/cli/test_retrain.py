@@ -27,6 +27,7 @@ from privctl.models.tasks.language import CausalLanguage
 from privctl.reports.files import read_report
 from privctl.storage.reader import open_checkpoint
 from tests.cli.killed import ended
+from tests.few import few
 from tests.forked import Forked
 from tests.models.tasks import small
 from tests.models.tasks.small import architecture, same_records
@@ -122,6 +123,10 @@ def test_two_runs_differ_though_their_seed_is_one(start: Path, data: Path, tmp_p
         assert retrain("dp-sgd", start, data, tmp_path / name, "--epsilon", "3") == 0
         models.append((tmp_path / name / "model.safetensors").read_bytes())
     assert models[0] != models[1]
+
+
+@pytest.mark.slow
+def test_two_clipped_runs_of_one_seed_are_the_same(start: Path, data: Path, tmp_path: Path) -> None:
     for name in ("c", "d"):
         assert retrain("clipped", start, data, tmp_path / name, "--optimizer", "sgd") == 0
     with open_checkpoint(tmp_path / "c") as c, open_checkpoint(tmp_path / "d") as d:
@@ -179,7 +184,7 @@ def test_a_vocabulary_from_the_data_voids_the_guarantee(data: Path, tmp_path: Pa
     assert report_of(tmp_path / "b").guarantees[0].status is Status.CONDITIONAL
 
 
-@pytest.mark.parametrize("style", ["flat", pytest.param("automatic", marks=pytest.mark.slow), "per-layer"])
+@pytest.mark.parametrize("style", few(["flat", "automatic", "per-layer"], 2))
 def test_clipping_styles_and_frozen_parameters(style: str, trained: Path, data: Path, tmp_path: Path) -> None:
     call = ("--epsilon", "3", "--clipping", style, "--train", "*ln_*", "--train", "*.c_attn.*")
     assert retrain("dp-sgd", trained, data, tmp_path / "a", *call) == 0
@@ -204,6 +209,7 @@ def test_adapters_are_merged_into_the_weights(trained: Path, data: Path, tmp_pat
     assert all("ln_" not in name and "wte" not in name and "bias" not in name for name in changed)
 
 
+@pytest.mark.slow
 def test_text_classification_and_masked_words(data: Path, tmp_path: Path) -> None:
     bare = architecture(tmp_path / "bert", "bert")
     labelled = tmp_path / "labelled.csv"
