@@ -17,7 +17,7 @@ from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of, weights_of
-from audits.log_entry import logged_audit
+from audits.log_entry import log_result, logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.membership.gradients import Differentiator
 from audits.model_scorer import ModelScorer, OpenedModel
@@ -34,6 +34,7 @@ from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import ALONE, Workers
+from privctl.reports.audit_log import Entry
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
 from privctl.reports.parameters import AskedAudit
 
@@ -52,14 +53,16 @@ def run_audit(
     workers: Workers = ALONE,
     *,
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
+    on_entry: Callable[[Entry], None] | None = None,
     profile: Profile | None = None,
     notify: Callable[[str], None] = lambda _: None,
 ) -> PrivacyReport | None:
-    """Run every part of ``request``, write scores and report together, and return the report.
+    """Run every part of ``request``, write scores and report together, log it, and return the report.
 
     ``profile`` gives points of the curve of a mechanism that the model's report states; without it none is tested.
     ``notify`` is told beforehand how much more is scored than the records.
-    ``on_records`` is given the training records once all is written, those that leak most first.
+    ``on_records`` is given the training records once all is written, those that leak most first; ``on_entry`` the
+    line that the log of audits ends with.
 
     Several processes share all that is asked of a model, and come to the same findings; the main one alone writes and
     returns them, the others return None. Raises InputError for a
@@ -108,8 +111,11 @@ def run_audit(
             notify(part.cost)
     with logged_audit(request, opened.inputs) as position:
         report, records = _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
+    entry = log_result(report, request.log)
     if on_records is not None:
         on_records(records)
+    if on_entry is not None and entry is not None:
+        on_entry(entry)
     return report
 
 

@@ -15,6 +15,7 @@ from privctl.domain.report import PrivacyReport
 
 if TYPE_CHECKING:
     from audits.audit_request import AuditRequest
+    from privctl.reports.audit_log import Entry
 
 _FILES = (
     "log", "leaks", "split", "extraction_split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores",
@@ -29,6 +30,7 @@ def audit_model(
     progress: Progress,
     notify: Notify,
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
+    on_entry: Callable[[Entry], None] | None = None,
 ) -> PrivacyReport | None:
     """Carry ``request`` out, in all processes that torchrun started; None but in the main one. Raises as ``audit``."""
     from audits.log_entry import is_logged
@@ -43,7 +45,9 @@ def audit_model(
     request = replace(request, device=str(device))
     with start_workers(device, together=False) as workers:
         seen = progress if workers.is_main else unseen
-        return run_audit(request, seen, workers, on_records=on_records, profile=profile, notify=notify)
+        return run_audit(
+            request, seen, workers, on_records=on_records, on_entry=on_entry, profile=profile, notify=notify
+        )
 
 
 def score_shares(
