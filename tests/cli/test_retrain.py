@@ -125,15 +125,6 @@ def test_two_runs_differ_though_their_seed_is_one(start: Path, data: Path, tmp_p
     assert models[0] != models[1]
 
 
-@pytest.mark.slow
-def test_two_clipped_runs_of_one_seed_are_the_same(start: Path, data: Path, tmp_path: Path) -> None:
-    for name in ("c", "d"):
-        assert retrain("clipped", start, data, tmp_path / name, "--optimizer", "sgd") == 0
-    with open_checkpoint(tmp_path / "c") as c, open_checkpoint(tmp_path / "d") as d:
-        pairs = zip(c.tensors(), d.tensors(), strict=True)
-        assert all(one.read(x) == two.read(y) for (one, x), (two, y) in pairs)
-
-
 def test_clipped_records_what_noise_needs(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
