@@ -29,9 +29,7 @@ OTHERS = (UnprotectedRelease, SecretMixture)
 HALF = {"noise_multiplier": 0.5, "scale": 0.5, "stddev": 0.5, "noise_stddev": 0.5, "decay": 2, "epsilon": 2, "rho": 4}
 QUICK = (BufferedGaussian, TreeGaussian, RandomizedResponse)
 EVENTS = [
-    event
-    for event in (*KINDS, *OF_BATCHES, IN_BINS, BEST_OF_RUNS, ZERO_CONCENTRATED)
-    if not isinstance(event, OTHERS)
+    event for event in (*KINDS, *OF_BATCHES, IN_BINS, BEST_OF_RUNS, ZERO_CONCENTRATED) if not isinstance(event, OTHERS)
 ]
 
 

@@ -188,7 +188,7 @@ PAPER = Paper(
     ),
     unchecked=(
         Omission(
-            what="Balls-and-bins, cut batches, groups on batches, and several batches of fixed size: their own epsilons",
+            what="Balls-and-bins, cut batches, groups on batches, and several of fixed size: their own epsilons",
             reason="they need the discretised law of a step, which verify recomputes from both sides for each report",
         ),
     ),

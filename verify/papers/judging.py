@@ -148,7 +148,11 @@ def judge_number(
             name=name, statement=f"{words}: at most {bound}.", boxes={"found": found}, term="found", bound=bound
         ),
     )
-    holds = f"{decimal(found.high, 6)}" if delta is None else f"epsilon <= {decimal(found.high, 6)} at delta {decimal(delta)}"
+    holds = (
+        f"{decimal(found.high, 6)}"
+        if delta is None
+        else f"epsilon <= {decimal(found.high, 6)} at delta {decimal(delta)}"
+    )
     reason = shows if outcome is Outcome.INCONCLUSIVE else f"it is {approx(found)}"
     return Judgement(outcome=outcome, reason=f"{words}: {reason}", holds=holds)
 

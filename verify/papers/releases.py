@@ -60,14 +60,22 @@ def majority(count: int, loss: Rational, least: int) -> ToldApart:
 
         return enclose(sums)
 
-    return ToldApart(p=chance(1), q=chance(-1), text=f"S: {least} or more of {count} choices are the one, not the other")
+    return ToldApart(
+        p=chance(1), q=chance(-1), text=f"S: {least} or more of {count} choices are the one, not the other"
+    )
 
 
 def _counts_of_people(prover: Prover) -> Judgement:
     words = "discrete Gaussian of standard deviation 4 on a count that moves by 2"
     epsilon = Fraction("1.989")
     return judge_event(
-        prover, "discrete-gaussian", words, integers.discrete_gaussian(4, 2, epsilon), _DELTA, epsilon, most_telling=True
+        prover,
+        "discrete-gaussian",
+        words,
+        integers.discrete_gaussian(4, 2, epsilon),
+        _DELTA,
+        epsilon,
+        most_telling=True,
     )
 
 
@@ -87,7 +95,12 @@ def _geometric(epsilon: Fraction, delta: Fraction, name: str) -> Callable[[Prove
 
 def _many_ways(prover: Prover) -> Judgement:
     return judge_number(
-        prover, "k-ary", "the ratio of the chances of an answer, 3 to 1 at most", log(3), Fraction("1.0987"), Fraction(0)
+        prover,
+        "k-ary",
+        "the ratio of the chances of an answer, 3 to 1 at most",
+        log(3),
+        Fraction("1.0987"),
+        Fraction(0),
     )
 
 

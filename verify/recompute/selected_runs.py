@@ -16,7 +16,7 @@ import numpy as np
 
 from verify.recompute.step_cells import CellReach, Floats, LossCells, gaussian_mixture, most_telling
 
-#: Points of a run's statistic that are aimed at, and at most; what lies beyond less than this of either law is not seen.
+#: Points of a run's statistic that are aimed at, and at most; beyond less than this of either law nothing is seen.
 _POINTS, _MOST_POINTS, _UNSEEN = 900, 2500, 1e-22
 _LOG_TAIL = -60.0
 #: Relative error of a mass of one step, and of a product or a sum.
