@@ -41,6 +41,8 @@ THOROUGH: dict[str, str] = {
     "con-recall": "audits.membership.prefixes:CON_RECALL",
     "augmented": "audits.membership.augmented:AUGMENTED",
     "label-only": "audits.membership.augmented:LABEL_ONLY",
+    "gradient-norm": "audits.membership.gradients:GRADIENT_NORM",
+    "gradient-alignment": "audits.membership.gradients:GRADIENT_ALIGNMENT",
 }
 #: What all scores together teach: judged beside the attacks, or alone where it is asked for by name.
 FUSED = "fused"

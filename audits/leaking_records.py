@@ -49,6 +49,8 @@ def leaking_records(
         why = () if reasons is None else reasons.get(line, ())
         records.append(replace(_record(members, line, tried, scores, as_high), reasons=why, records=sizes.get(line)))
     records += [_record(train, line, tried, {}, {}) for line, tried in extracted.items() if train is not None]
+    known = _known(arrays)
+    records = [replace(each, known_elsewhere=each.extracted is True and each.line in known) for each in records]
     return tuple(sorted(records, key=_order))
 
 
@@ -65,9 +67,11 @@ def staged_leaks(path: Path | None, records: Sequence[LeakingRecord]) -> Iterato
 
 
 def _fields(record: LeakingRecord) -> dict[str, Any]:
-    """Those of a group count its records; others have no such field."""
+    """Those of a group count its records, and what is known from elsewhere says so; others have no such fields."""
     fields = asdict(record)
-    return fields if record.records is not None else {name: fields[name] for name in fields if name != "records"}
+    dropped = {"records"} if record.records is None else set()
+    dropped |= set() if record.known_elsewhere else {"known_elsewhere"}
+    return {name: fields[name] for name in fields if name not in dropped}
 
 
 def _record(
@@ -78,7 +82,7 @@ def _record(
 
 def _order(record: LeakingRecord) -> tuple[bool, tuple[float, ...], str, int]:
     shares = tuple(record.nonmembers_as_high.values())
-    return not record.extracted, shares or (1.0,), record.file, record.line
+    return not record.extracted or record.known_elsewhere, shares or (1.0,), record.file, record.line
 
 
 def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
@@ -88,10 +92,21 @@ def _extracted(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bool]:
     of_training = arrays["extraction.train"]
     lines, greedy = arrays["extraction.line"][of_training], arrays["extraction.greedy"][of_training]
     found = dict(zip(lines.tolist(), greedy.tolist(), strict=True))
-    for name, values in arrays.items():  # after prompts from outside
-        if name.startswith("extraction.") and name.endswith(".line") and name != "extraction.line":
-            found |= dict.fromkeys(values.tolist(), True)
-    return found
+    return found | dict.fromkeys(_after_prompts(arrays), True)
+
+
+def _after_prompts(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
+    """The lines of training records that come out after prompts from outside."""
+    names = (name for name in arrays if name.startswith("extraction.") and name.endswith(".line"))
+    return {line for name in names if name != "extraction.line" for line in arrays[name].tolist()}
+
+
+def _known(arrays: Mapping[str, NDArray[Any]]) -> set[int]:
+    """The lines of training records that a reference model gives too, but for those of which more comes out."""
+    if "extraction.known" not in arrays:
+        return set()
+    known = arrays["extraction.line"][arrays["extraction.train"] & arrays["extraction.known"]]
+    return set(known.tolist()) - _after_prompts(arrays)
 
 
 def _scored(arrays: Mapping[str, NDArray[Any]]) -> dict[int, tuple[dict[str, float], dict[str, float]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from privctl.domain.shared_records import SharedRecords
 from privctl.reports.chain import ChainTooLongError, ReportFiles, walk
 from privctl.reports.files import FoundReport, pointer_of, report_of
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
+from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import open_checkpoint
 
+#: The roles of files that a training began with, and how those of weights end.
+_START_ROLE, _WEIGHTS = "start-", ".safetensors"
 #: The step whose inputs are training data.
 _TRAINING = "retrain"
 #: The most reports of the chain that are searched for it.
@@ -31,7 +35,8 @@ class Lineage:
     ``gradient_canaries`` the digest of the file that the training wrote of them, empty if it wrote none. A later step's
     model has none: what was observed while the model before it was trained says nothing about its guarantees.
     ``unit`` is the field whose values made the examples of the last training, None where each record was one.
-    ``base_bits`` are those that the base of an adapter was held in.
+    ``base_bits`` are those that the base of an adapter was held in. ``began_with`` are the digests of the weights
+    that the last training began with, ``learned`` those of the data of all trainings; None if no report says.
     """
 
     parents: tuple[ParentReport, ...] = ()
@@ -44,6 +49,8 @@ class Lineage:
     source: str = ""
     gradient_canaries: str | None = None
     base_bits: int | None = None
+    began_with: frozenset[str] | None = None
+    learned: frozenset[str] | None = None
 
 
 def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage:
@@ -61,7 +68,7 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
     if not weights <= {item.digest for item in model_report.report.outputs}:
         doubt = f"the model names {model_report.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
-    training, own = _training(model_report), _parameters(model_report.report)
+    training, own = next(_trainings(model_report), None), _parameters(model_report.report)
     last = None if training is None else _parameters(training)
     unit = None if last is None else last.unit
     return Lineage(
@@ -74,11 +81,31 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         source=model_report.path.name,
         gradient_canaries="" if own is None else own.gradient_canaries_file or "",
         base_bits=None if own is None else own.base_bits,
+        began_with=None if training is None else _start(training),
+        learned=_learned(model_report),
     )
 
 
 def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
     return None if training is None else tuple(item.digest for item in training.inputs if item.role == role)
+
+
+def weights_of(inputs: Sequence[Artifact]) -> frozenset[str]:
+    """The digests of a model's weights among its files, those of an adapter's base included."""
+    return frozenset(
+        each.digest
+        for each in inputs
+        if each.role == "model" or (each.role.startswith(BASE_ROLE) and each.role.endswith(_WEIGHTS))
+    )
+
+
+def _start(training: PrivacyReport) -> frozenset[str]:
+    """The digests of the weights that a training began with; none where they were drawn."""
+    return frozenset(
+        each.digest
+        for each in training.inputs
+        if each.role.startswith((_START_ROLE, BASE_ROLE)) and each.role.endswith(_WEIGHTS)
+    )
 
 
 def _parameters(report: PrivacyReport) -> TrainingParameters | None:
@@ -97,12 +124,15 @@ def _fixes_graph(training: TrainingParameters | None) -> bool:
     return rule is not None and rule != SharedRecords.ALL
 
 
-def _training(model_report: FoundReport) -> PrivacyReport | None:
-    """The most recent training among the report's ancestors, following parents that exist and are unchanged."""
-    try:
+def _learned(model_report: FoundReport) -> frozenset[str] | None:
+    trainings = list(_trainings(model_report))
+    data = (item.digest for training in trainings for item in training.inputs if item.role == "data")
+    return frozenset(data) if trainings else None
+
+
+def _trainings(model_report: FoundReport) -> Iterator[PrivacyReport]:
+    """The trainings among the report's ancestors, following parents that exist and are unchanged; most recent first."""
+    with suppress(ChainTooLongError):
         for visit in walk([model_report.path], ReportFiles(), follow=lambda visit: visit.unchanged, most=_MOST_REPORTS):
             if visit.unchanged and visit.file.report is not None and visit.file.report.step == _TRAINING:
-                return visit.file.report
-    except ChainTooLongError:
-        return None
-    return None
+                yield visit.file.report

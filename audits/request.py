@@ -29,7 +29,7 @@ from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_
 #: Option -> the option that it refines, without which it does not apply.
 _BELONGS = {
     **dict.fromkeys(("commitment", "canary_data", "references", "exact"), "canaries"),
-    **dict.fromkeys(("attacks", "thorough", "group_by", "reference", "shadow"), "members"),
+    **dict.fromkeys(("attacks", "thorough", "group_by", "shadow"), "members"),
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("adversarial", "prompts", "divergence"), "train"),
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
@@ -42,6 +42,11 @@ def _check(options: Mapping[str, Any]) -> None:
     for name, owner in _BELONGS.items():
         if options[name] not in (None, (), False) and options[owner] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of(owner)}; give both")
+    if options["reference"] is not None and options["members"] is None and options["heldout"] is None:
+        raise CommandError(
+            "--reference says what is known from elsewhere in a comparison; give --members and --nonmembers, or "
+            "--train and --heldout"
+        )
     for name in ("claim", "delta"):
         if options[name] is not None and options["canaries"] is None and options["split"] is None:
             raise CommandError(f"{flag_of(name)} needs {flag_of('canaries')} or {flag_of('split')}; give one of them")

@@ -13,11 +13,13 @@ from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
 from audits.extraction.audit import ExtractionAudit
+from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
-from audits.lineage import Lineage, lineage_of
-from audits.log_entry import logged_audit
+from audits.lineage import Lineage, lineage_of, weights_of
+from audits.log_entry import log_result, logged_audit
 from audits.membership.audit import MembershipAudit, Reference
+from audits.membership.gradients import Differentiator
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.scores.scores_file import staged_scores
 from audits.scores.subject import AuditedModel
@@ -32,6 +34,7 @@ from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import ALONE, Workers
+from privctl.reports.audit_log import Entry
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
 from privctl.reports.parameters import AskedAudit
 
@@ -50,14 +53,16 @@ def run_audit(
     workers: Workers = ALONE,
     *,
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
+    on_entry: Callable[[Entry], None] | None = None,
     profile: Profile | None = None,
     notify: Callable[[str], None] = lambda _: None,
 ) -> PrivacyReport | None:
-    """Run every part of ``request``, write scores and report together, and return the report.
+    """Run every part of ``request``, write scores and report together, log it, and return the report.
 
     ``profile`` gives points of the curve of a mechanism that the model's report states; without it none is tested.
     ``notify`` is told beforehand how much more is scored than the records.
-    ``on_records`` is given the training records once all is written, those that leak most first.
+    ``on_records`` is given the training records once all is written, those that leak most first; ``on_entry`` the
+    line that the log of audits ends with.
 
     Several processes share all that is asked of a model, and come to the same findings; the main one alone writes and
     returns them, the others return None. Raises InputError for a
@@ -85,7 +90,14 @@ def run_audit(
         base = BaseModel(
             subject=opened_base.subject, score=partial(model_scorer.score, opened_base, label="scoring the base")
         )
-    parts = _parts(request, opened, lineage, means, base, progress, workers, profile)
+    elsewhere = _reference_for(request, reference, lineage)
+    differentiator = Differentiator(
+        subject=opened.subject,
+        reference=None if reference is None else reference.subject,
+        workers=workers,
+        progress=progress,
+    )
+    parts = _parts(request, opened, lineage, means, elsewhere, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
         return None
@@ -99,8 +111,11 @@ def run_audit(
             notify(part.cost)
     with logged_audit(request, opened.inputs) as position:
         report, records = _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
+    entry = log_result(report, request.log)
     if on_records is not None:
         on_records(records)
+    if on_entry is not None and entry is not None:
+        on_entry(entry)
     return report
 
 
@@ -161,6 +176,7 @@ def _asked(
         exact_only=extraction is not None and extraction.exact_only,
         adversarial=extraction is not None and extraction.adversary is not None,
         divergence=extraction is not None and extraction.untargeted is not None and extraction.untargeted.divergence,
+        reference=request.reference is not None and extraction is not None and extraction.heldout is not None,
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         logged=request.log is not None,
@@ -227,11 +243,35 @@ def _open_other(
     return other
 
 
+def _reference_for(request: AuditRequest, opened: OpenedModel | None, lineage: Lineage) -> ReferenceModel | None:
+    """The reference model ``opened`` for an audit of a model of this ``lineage``; None without one, or held-out text.
+
+    Raises CommandError where its own report says that it was trained on one of the files that are compared.
+    """
+    extraction = request.extraction
+    if opened is None or extraction is None or extraction.heldout is None:
+        return None
+    model = opened.subject.model
+    learned = lineage_of(model.path, opened.inputs, request.report).learned
+    for flag, data in (("--train", extraction.train), ("--heldout", extraction.heldout)):
+        for file in recorded_files(data):
+            if learned is not None and file.digest in learned:
+                raise CommandError(
+                    f"--reference {model.path} was trained on {file.path.name} of {flag}, as its report says, and "
+                    "cannot tell what is known from elsewhere; give a model that was trained on neither file"
+                )
+    return ReferenceModel(
+        model=model, began=lineage.began_with == weights_of(opened.inputs), cleared=learned is not None
+    )
+
+
 def _parts(
     request: AuditRequest,
     opened: OpenedModel,
     lineage: Lineage,
     means: Reference | None,
+    elsewhere: ReferenceModel | None,
+    differentiator: Differentiator,
     base: BaseModel | None,
     progress: Progress,
     workers: Workers,
@@ -254,6 +294,7 @@ def _parts(
                 membership,
                 weights=weights,
                 reference=means,
+                differentiator=differentiator,
                 columns=request.columns,
                 trained_on=lineage.trained_on,
             )
@@ -273,7 +314,7 @@ def _parts(
         parts.append(
             ExtractionAudit(
                 subject.model, request.extraction, progress, request.columns, workers, pairs=pairs,
-                trained_on=lineage.trained_on,
+                trained_on=lineage.trained_on, reference=elsewhere,
             )
         )  # fmt: skip
     if request.secrets is not None:

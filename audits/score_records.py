@@ -14,6 +14,7 @@ import numpy as np
 
 from audits import ATTACKS, THOROUGH, load_attack
 from audits.membership.attack import Candidates, ScoreAttack, Settings
+from audits.membership.gradients import Differentiator
 from audits.membership.queries import ask
 from audits.membership.records import candidates_of, prepare
 from audits.model_scorer import ModelScorer, OpenedModel
@@ -104,7 +105,12 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
         )
     names = request.attacks or tuple(filter(_is_alone, ATTACKS | THOROUGH if request.thorough else ATTACKS))
     questions = ask(subject, work, names)
-    candidates = candidates_of(work, scorer.score(opened, [*work.rows, *questions.rows]), means, questions)
+    differentiator = Differentiator(
+        subject=subject, reference=None if reference is None else reference.subject, progress=progress
+    )
+    gradients = differentiator.scores(names, work)
+    row_scores = scorer.score(opened, [*work.rows, *questions.rows])
+    candidates = candidates_of(work, row_scores, means, questions, gradients)
     attacks = _attacks(names, bool(request.attacks), candidates)
     sides = np.where(candidates.table.member, "members", "nonmembers").tolist()
     lines = candidates.table.line.tolist()

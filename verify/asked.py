@@ -37,7 +37,7 @@ USUAL = frozenset({
 })  # fmt: skip
 THOROUGH = frozenset({
     "min-k++-half", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
-    "augmented", "label-only",
+    "augmented", "label-only", "gradient-norm", "gradient-alignment",
 })  # fmt: skip
 #: An omission of the bounds from a split, which has too few records for any.
 NO_BOUNDS = "bounds from the split"

@@ -23,6 +23,7 @@ from verify import (
     extraction_tests,
     figures,
     joint_test,
+    known_elsewhere,
     rank_bound,
     split_groups,
     threshold_bound,
@@ -98,6 +99,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from _others(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
+    yield from known_elsewhere.faults(report, parameters, by_coins=by_coins)
     yield from extraction_counts.faults(report, parameters)
     yield from wrong_claims(report)
     yield from split_groups.faults(report, parameters)

@@ -28,6 +28,7 @@ from verify.beside import changed_base, check_configurations
 from verify.completeness import STEPS, gaps
 from verify.drawn_split import check_split
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
+from verify.known_elsewhere import check_reference
 from verify.premises import faults
 from verify.recompute.book_of_secrets import check_book, check_counts
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
@@ -187,7 +188,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
-    check_guesses, check_split, check_groups, unanswered, _scanned, check_configurations,
+    check_guesses, check_split, check_groups, unanswered, check_reference, _scanned, check_configurations,
 )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """What the counts of one extraction audit say of each other: of all its texts, and of those that it compares.
 
 A comparison leaves out texts that both files begin with, those that repeat where there are such, and those whose suffix
-may be copied from the prefix. So what comes out among the texts compared follows from what comes out in all, and an
-edit of the comparison alone does not hide it. Standard library only, like ``verify.audit_consistency``.
+may be copied from the prefix, or that a reference model gives too. So what comes out among the texts compared follows
+from what comes out in all, and an edit of the comparison alone does not hide it. Standard library only, like
+``verify.audit_consistency``.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def _texts(item: Evidence, name: str) -> float:
 
 
 def _left_out(item: Evidence) -> float:
-    return item.details.get("in_both", 0) + item.details.get("cued", 0) + item.details.get("repeated", 0)
+    names = ("in_both", "cued", "repeated", "known_training", "known_held_out")
+    return sum(item.details.get(name, 0) for name in names)
 
 
 def _of_texts(item: Evidence, rates: dict[str, Evidence | None], parameters: AuditParameters) -> Iterator[str]:
@@ -61,7 +63,7 @@ def _of_texts(item: Evidence, rates: dict[str, Evidence | None], parameters: Aud
 def _of_extracted(item: Evidence, rate: Evidence, name: str, parameters: AuditParameters) -> str:
     """What comes out among the texts compared is what comes out in all but for what is left out."""
     said, out = item.details[f"{name}_extracted"], rate.details["extracted"]
-    own = out - rate.details.get("extracted_cued", 0)
+    own = out - rate.details.get("extracted_cued", 0) - item.details.get(f"known_{name}_extracted", 0)
     if said > out:
         return f"it counts {said:g} of its {name} texts that come out, and {out:g} do in all"
     if not _grouped(parameters) and not _shared(parameters):

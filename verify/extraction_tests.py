@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from privctl.domain.evidence import Evidence
+from verify import known_elsewhere
 from verify.hypergeometric import fisher
 from verify.reach import at_most, least_beyond
 
@@ -39,13 +40,11 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
 
     ``by_coins`` says that coins decided about the sides: rates are compared by Fisher's test, and all that can be.
     """
-    if item.method in SEARCHES and item.quantity in BEYOND:
-        return _search(item, ("training", "held_out"), equal=not by_coins)
-    if item.method == "extraction" and item.quantity in BEYOND and item.estimate is not None:
-        if by_coins is not ("p_value" in item.details):
-            return "it is compared as sides that coins decided about, or not, against what the audit says of its sides"
-        if by_coins:
-            return _search(item, ("training", "held_out"), equal=False)
+    if item.quantity in BEYOND and not known_elsewhere.unmeasured(item):
+        if item.method in SEARCHES:
+            return _search(item, ("training", "held_out"), equal=not by_coins)
+        if wrong := _of_sides(item, by_coins=by_coins):
+            return wrong
     if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
         return _search(item, ("repeating", "control"))
     if item.method in OUTSIDE and item.quantity == COST:
@@ -57,6 +56,15 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
     if item.quantity == GRID and "p_value" in item.details:
         return _grid(item)
     return ""
+
+
+def _of_sides(item: Evidence, *, by_coins: bool) -> str:
+    """Whether a difference after records' own beginnings is tested as the sides came about, and rightly."""
+    if item.method != "extraction" or item.estimate is None:
+        return ""
+    if by_coins is not ("p_value" in item.details):
+        return "it is compared as sides that coins decided about, or not, against what the audit says of its sides"
+    return _search(item, ("training", "held_out"), equal=False) if by_coins else ""
 
 
 def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
@@ -84,6 +92,8 @@ def silence(item: Evidence | None) -> str:
         return "nothing is compared with held-out text"
     if item.details.get("repeated_extracted"):
         return "training texts that repeat come out, and are not compared"
+    if known_elsewhere.suspect(item.details):
+        return "the reference model gives more training text than held-out text, and may have been trained on that"
     if not item.details.get("detectable", 1.0) <= _LEAST_RATE:
         return f"a share of {_LEAST_RATE:g} would not have been noticed"
     return ""
@@ -166,7 +176,8 @@ def _search(item: Evidence, sides: tuple[str, str], *, equal: bool = True) -> st
         return f"its {missing.args[0]} is missing"
     if not (0 <= least <= ours <= train > 0 and 0 <= theirs <= most <= others > 0):
         return "its counts contradict each other"
-    if equal and item.method in OUTSIDE and train != others:
+    known = "known_training" in item.details  # then those that are left need not be as many
+    if equal and item.method in OUTSIDE and train != others and not known:
         return f"it compares {train} with {others}, and such a search takes as many of each"
     wanted = fisher(least, train, most, others)
     if not math.isclose(stated, wanted, rel_tol=_CLOSE, abs_tol=1e-12):

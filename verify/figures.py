@@ -195,7 +195,8 @@ def _of_one_side(item: Evidence) -> bool:
     numbers = (item.estimate, item.lower, item.upper, item.details.get("p_value"))
     looked = [item.samples.get(name, 0) for name in _SAMPLES.values()]
     compared = [item.details.get(f"{name}_texts", 0) for name in _SAMPLES.values()]
-    left_out = item.details.get("in_both", 0) + item.details.get("cued", 0) > 0 and not all(compared)
+    reasons = ("in_both", "cued", "known_training", "known_held_out")
+    left_out = any(item.details.get(name, 0) > 0 for name in reasons) and not all(compared)
     return bool(item.reason) and set(numbers) == {None} and (left_out or not all(looked))
 
 

@@ -13,12 +13,14 @@ from audits.extraction import opened, remarks
 from audits.extraction.adversarial import Adversary
 from audits.extraction.coins import SplitCoins, drawn_together
 from audits.extraction.confirmed import OwnBeginnings, WholeRecords, confirmed
+from audits.extraction.elsewhere import ReferenceModel, known_elsewhere
 from audits.extraction.greedy import GreedyMatches, decide
+from audits.extraction.known_records import without_known
 from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, NearMatches, near_matches
 from audits.extraction.pairs import pair_shape
 from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
-from audits.extraction.summary import QueryBudget, Texts, quantities, summarize
+from audits.extraction.summary import QueryBudget, Texts, arrays_of, quantities, summarize
 from audits.extraction.untargeted import Untargeted, UntargetedRequest, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
@@ -90,11 +92,12 @@ class ExtractionAudit:
         *,
         pairs: bool = False,
         trained_on: Sequence[str] | None = None,
+        reference: ReferenceModel | None = None,
     ) -> None:
         """Read and tokenise the files, of ``pairs`` for a sequence-to-sequence model.
 
-        ``trained_on`` are the digests of the data that the model's report names, None if unknown. Raises InputError for
-        data that cannot be used, CommandError for settings.
+        ``trained_on`` are the digests of the data that the model's report names, None if unknown. What ``reference``
+        gives too is not compared. Raises InputError for data that cannot be used, CommandError for settings.
         """
         if request.heldout is not None and request.train.resolve() == request.heldout.resolve():
             raise CommandError(f"--train and --heldout are the same file, {request.train}; give text it never saw")
@@ -118,6 +121,12 @@ class ExtractionAudit:
             self._sides = sides(model, self._shape, samples, advance, columns)
         if self._coins is not None:
             self._sides = self._coins.labelled(self._sides)
+        self._elsewhere = None
+        if reference is not None and request.heldout is not None:
+            self._elsewhere = known_elsewhere(
+                reference, model, self._shape, [row for windows in samples for row in windows.rows],
+                None if request.greedy_only else request.law, workers, progress,
+            )  # fmt: skip
         shared = not request.greedy_only and request.law.plain and not pairs
         #: With the model's own distribution the shared scores suffice; the others are measured by a pass of their own.
         self.rows: Sequence[NDArray[Any]] = [row for side in self._sides for row in side.sample.rows] if shared else ()
@@ -139,20 +148,18 @@ class ExtractionAudit:
                 omitted[i] += [(n, SkippedReason.IN_TRAINING) for n in side.sample.line[usable & side.shared].tolist()]
                 usable &= ~side.shared
             rows = [row for row, keep in zip(side.sample.rows, usable.tolist(), strict=True) if keep]
-            compared.append(
-                opened.Searchable(
-                    rows=[row for row, keep in zip(side.sample.rows, usable & side.compared, strict=True) if keep],
-                    units=self._units(i, side.sample.line[usable & side.compared]),
-                )
-            )
+            known = None if self._elsewhere is None else self._elsewhere.gives(rows)
+            units = self._units(i, side.sample.line[usable])
+            searchable = side.compared[usable] & (True if known is None else ~known)
+            compared.append(opened.Searchable(rows=rows, units=units).at(np.flatnonzero(searchable)))
             verdicts = decide(
                 self._model, rows, scores.margin[usable], scores.target_logit[usable], self._workers, self._shape.logits
             )
             rerun += verdicts.rerun
             near = self._near(rows, verdicts.extracted)
             kept.append(rows)
-            units = self._units(i, side.sample.line[usable])
-            texts.append(_texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix, near, units))
+            found = _texts(side, rows, usable, verdicts, scores.logp, self._shape.suffix)
+            texts.append(replace(found, near=near, unit=units, known=known))
         heldout = texts[1] if len(texts) > 1 else None
         sampled = not self._request.greedy_only
         near_too = all(side_texts.near is not None for side_texts in texts)
@@ -177,13 +184,14 @@ class ExtractionAudit:
             ),
             warnings=(
                 *remarks.caveats(self._request, self._sides, texts, self._shape, self._control()),
+                *(() if self._elsewhere is None else remarks.of_reference(self._elsewhere, texts)),
                 *(() if outside is None else outside.caveats()),
             ),
             parameters={
                 "extraction": {**self._parameters(rerun), **({} if outside is None else outside.parameters())},
                 **({} if self._coins is None else self._coins.parameters()),
             },
-            arrays=_arrays(texts, omitted) | ({} if outside is None else outside.arrays()),
+            arrays=arrays_of(texts, omitted) | ({} if outside is None else outside.arrays()),
         )
 
     def _units(self, side: int, lines: NDArray[np.int64]) -> NDArray[np.int64] | None:
@@ -202,10 +210,7 @@ class ExtractionAudit:
     def _control(self) -> Sequence[str]:
         """On what the comparison with held-out text rests."""
         if self._coins is None:
-            return (
-                "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
-                "model learned elsewhere and that is like no other, it counts as theirs",
-            )
+            return (remarks.CONTROL if self._elsewhere is None else remarks.CONTROL_WITH_REFERENCE,)
         return [f"extraction: {line}" for line in (*premises(self._coins.split, self._trained_on), *self._by_coins())]
 
     def _by_coins(self) -> Iterator[str]:
@@ -235,14 +240,14 @@ class ExtractionAudit:
             return None
         return opened.search_both(
             self._model, sides, self._shape, request.adversary, request.seed, self._workers, self._progress,
-            drawn=self._coins is not None,
+            drawn=self._coins is not None, elsewhere=self._elsewhere,
         )  # fmt: skip
 
     def _untargeted(self) -> Untargeted | None:
         request = self._request
         if request.untargeted is None:
             return None
-        return attack(
+        found = attack(
             self._model,
             request.untargeted,
             self._shape.suffix,
@@ -256,6 +261,9 @@ class ExtractionAudit:
             progress=self._progress,
             coins=self._coins,
         )
+        if self._elsewhere is None:
+            return found
+        return without_known(found, self._elsewhere, [side.sample for side in self._sides], self._columns)
 
     def _whole_records(self, outside: Untargeted | None) -> WholeRecords | None:
         if outside is None:
@@ -289,6 +297,7 @@ class ExtractionAudit:
             **({} if self._coins is None else {"sides": "drawn by privctl"}),
             "rerun_alone_in_float32": rerun,
             **({} if self._request.exact_only else {"near_verbatim": list(NEAR)}),
+            **({} if self._elsewhere is None else self._elsewhere.parameters()),
             **opened.parameters(self._request.adversary, self._shape),
             **(
                 {}
@@ -346,8 +355,6 @@ def _texts(
     verdicts: GreedyMatches,
     logp: NDArray[np.float32] | None,
     suffix: int,
-    near: NearMatches | None,
-    units: NDArray[np.int64] | None,
 ) -> Texts:
     return Texts(
         line=side.sample.line[usable],
@@ -359,32 +366,4 @@ def _texts(
         compared=side.compared[usable],
         cue=cues(rows, suffix),
         logp=None if logp is None else logp[usable].sum(axis=1, dtype=np.float64),
-        near=near,
-        unit=units,
-    )
-
-
-def _arrays(texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]) -> dict[str, NDArray[Any]]:
-    """Both files' texts one after the other, the training data's first."""
-    arrays: dict[str, NDArray[Any]] = {
-        "train": np.concatenate([np.full(len(side_texts), i == 0) for i, side_texts in enumerate(texts)]),
-        "line": np.concatenate([side_texts.line for side_texts in texts]),
-        "matched": np.concatenate([side_texts.matched for side_texts in texts]),
-        "greedy": np.concatenate([side_texts.extracted for side_texts in texts]),
-        "undecided": np.concatenate([side_texts.undecided for side_texts in texts]),
-        "copies": np.concatenate([side_texts.copies for side_texts in texts]),
-        "cue": np.concatenate([side_texts.cue for side_texts in texts]),
-        "skipped_train": np.array([i == 0 for i, entries in enumerate(omitted) for _ in entries], dtype=np.bool_),
-        "skipped_line": np.array([line for entries in omitted for line, _ in entries], dtype=np.int64),
-        "skipped_reason": np.array([int(reason) for entries in omitted for _, reason in entries], dtype=np.uint8),
-    }
-    near = [side_texts.near for side_texts in texts if side_texts.near is not None]
-    if len(near) == len(texts):
-        arrays |= {
-            "distance": np.concatenate([each.distance for each in near]),
-            "longest_run": np.concatenate([each.run for each in near]),
-        }
-    logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
-    return {f"extraction.{name}": array for name, array in arrays.items()} | (
-        {"extraction.logp": np.concatenate(logp)} if logp else {}
     )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from audits.extraction.spans import SpanIndex, Spans
+from audits.extraction.windows import token_batches
 from audits.scores.rows import decoded
 from audits.statistics.two_rates import fisher
+from privctl.data.columns import Columns
+from privctl.data.several import DataPath
 from privctl.domain.progress import Advance, silent
 from privctl.models.language import LanguageModel
 
@@ -28,6 +31,7 @@ class CameOut:
 
     ``record`` and ``text`` are pairs [pairs], ``verbatim`` [pairs] those word for word. ``characters`` [records] are
     those of each record that stand word for word in any text, ``longest`` [records] the tokens of its longest stretch.
+    ``stretches`` [stretches, 4] are records, tokens from where to before where, and whether word for word.
     """
 
     record: NDArray[np.int64]
@@ -35,11 +39,19 @@ class CameOut:
     verbatim: NDArray[np.bool_]
     characters: NDArray[np.int64]
     longest: NDArray[np.int64]
+    stretches: NDArray[np.int64]
 
-    def records(self, chosen: NDArray[np.bool_], *, nearly: bool) -> NDArray[np.bool_]:
-        """Which of the ``chosen`` records [records] come out, word for word or ``nearly`` so."""
+    def records(
+        self, chosen: NDArray[np.bool_], *, nearly: bool, but: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.bool_]:
+        """Which of the ``chosen`` records [records] come out, word for word or ``nearly`` so.
+
+        Those that do so only by stretches of ``but`` [stretches] are not among them.
+        """
+        counted = np.ones(len(self.stretches), dtype=np.bool_) if but is None else ~but
+        record, _, _, verbatim = self.stretches[counted].T
         found = np.zeros(len(chosen), dtype=np.bool_)
-        found[self.record if nearly else self.record[self.verbatim]] = True
+        found[record if nearly else record[verbatim > 0]] = True
         return found & chosen
 
     def texts(self, chosen: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
@@ -105,6 +117,24 @@ def search(
         short=short,
         came_out=tuple(_joined(each, len(lines)) for each in found),
     )
+
+
+def records_at(
+    model: LanguageModel, path: DataPath, columns: Columns, least: int, wanted: Collection[int]
+) -> dict[int, NDArray[np.int64]]:
+    """The tokens of the ``wanted`` records of a file, counted from 0 among those of at least ``least`` tokens."""
+    found: dict[int, NDArray[np.int64]] = {}
+    record = 0
+    if not wanted:
+        return found
+    for _, tokens in token_batches(model, path, columns):
+        for row in tokens:
+            if len(row) < least:
+                continue
+            if record in wanted:
+                found[record] = row
+            record += 1
+    return found
 
 
 def usable(files: Sequence[SearchedFile]) -> list[NDArray[np.bool_]]:
@@ -189,7 +219,15 @@ def _joined(parts: Sequence[tuple[Spans, int, NDArray[np.int64]]], records: int)
     sizes = np.zeros((records, 2), dtype=np.int64)
     for _, before, characters in parts:
         sizes[characters[:, 0] + before] = characters[:, 1:]
-    return CameOut(record=pairs[0], text=pairs[1], verbatim=sure, characters=sizes[:, 0], longest=sizes[:, 1])
+    stretches = [np.stack([s.record + before, s.start, s.stop, s.verbatim], axis=1) for s, before, _ in parts]
+    return CameOut(
+        record=pairs[0],
+        text=pairs[1],
+        verbatim=sure,
+        characters=sizes[:, 0],
+        longest=sizes[:, 1],
+        stretches=np.unique(np.concatenate([empty.reshape(0, 4), *stretches]), axis=0),
+    )
 
 
 def _digest(row: NDArray[np.int64]) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from audits.extraction.counts import UncertainCount
 from audits.statistics.metrics import CLOPPER_PEARSON
 from audits.statistics.two_rates import FISHER, detectable_share, fisher
 from privctl.domain.evidence import Bound, Evidence
+
+#: Why a comparison gives no number.
+NOT_BOTH = "a comparison needs texts of both files"
 
 
 def beyond(
@@ -20,6 +23,20 @@ def beyond(
 ) -> Evidence:
     """Whether more of ``ours`` come out than of ``theirs``, the two ``sides``. Undecided texts count against it."""
     level = 1 - confidence
+    counts: dict[str, float] = {
+        f"{sides[0]}_texts": ours.total,
+        f"{sides[0]}_extracted": ours.extracted,
+        f"{sides[0]}_least": ours.least,
+        f"{sides[1]}_texts": theirs.total,
+        f"{sides[1]}_extracted": theirs.extracted,
+        f"{sides[1]}_most": theirs.most,
+    }
+    samples = dict(zip(sides, (ours.total, theirs.total), strict=True))
+    if not (ours.total and theirs.total):
+        return Evidence(
+            method=method, quantity=quantity, estimate=None, confidence=confidence, samples=samples,
+            details={**counts, "chance": 0.0}, reason=NOT_BOTH,
+        )  # fmt: skip
     p_value = fisher(ours.least, ours.total, theirs.most, theirs.total)
     reach = detectable_share(ours.total, theirs.total, level)
     return Evidence(
@@ -29,14 +46,9 @@ def beyond(
         confidence=confidence,
         bound=Bound.NONE,
         interval=FISHER,
-        samples=dict(zip(sides, (ours.total, theirs.total), strict=True)),
+        samples=samples,
         details={
-            f"{sides[0]}_texts": ours.total,
-            f"{sides[0]}_extracted": ours.extracted,
-            f"{sides[0]}_least": ours.least,
-            f"{sides[1]}_texts": theirs.total,
-            f"{sides[1]}_extracted": theirs.extracted,
-            f"{sides[1]}_most": theirs.most,
+            **counts,
             "p_value": p_value,
             "level": level,
             "detected": float(p_value <= level),
@@ -44,6 +56,11 @@ def beyond(
             **({} if reach is None else {"detectable": reach}),
         },
     )
+
+
+def known_details(left_out: Sequence[int] | None) -> dict[str, float]:
+    """How many texts of each side are not compared as a reference model gives them too; nothing without one."""
+    return {} if left_out is None else dict(zip(("known_training", "known_held_out"), left_out, strict=True))
 
 
 def accuses(item: Evidence) -> bool:

@@ -10,13 +10,15 @@ import numpy as np
 
 from audits.extraction import opened
 from audits.extraction.alike import again, looked_at
+from audits.extraction.came_out import records_at
 from audits.extraction.compare import accuses
 from audits.extraction.grid import GRID, best_cut
 from audits.extraction.near import NEAR
 from audits.extraction.opened import BothSides
+from audits.extraction.outcomes import PromptOutcome
 from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND, Texts
-from audits.extraction.untargeted import PromptOutcome, Untargeted
-from audits.extraction.windows import WindowSample, token_batches
+from audits.extraction.untargeted import Untargeted
+from audits.extraction.windows import WindowSample
 from privctl.data.columns import Columns
 from privctl.domain.evidence import Evidence
 from privctl.models.language import LanguageModel
@@ -71,10 +73,7 @@ class WholeRecords:
     def again(self, accusing: Evidence, model: LanguageModel) -> Evidence:
         """A comparison of what comes out after prompts from outside, among records alike."""
         outcome = next(each for each in self.outside.outcomes if each.written.prompts.method == accusing.method)
-        out = [
-            file.came_out[outcome.number].records(some, nearly=accusing.quantity == NEAR_BEYOND)
-            for file, some in zip(outcome.files, outcome.compared, strict=True)
-        ]
+        out = [outcome.out(side, nearly=accusing.quantity == NEAR_BEYOND) for side in (0, 1)]
         rows = self._rows(model, outcome, out)
         kept = [sorted(side) for side in rows]
         return again(
@@ -96,16 +95,11 @@ class WholeRecords:
         ]
         places = looked_at([name for name, *_ in named], np.array([came for *_, came in named], dtype=np.bool_))
         wanted = {named[place][1:3] for place in places.tolist()}
-        rows: list[dict[int, NDArray[np.int64]]] = [{}, {}]
+        rows = []
         for side, one in enumerate(self.samples):
-            record = 0
-            for _, tokens in token_batches(model, one.path, self.columns):
-                for row in tokens:
-                    if len(row) < self.span:
-                        continue
-                    if (side, record) in wanted:
-                        rows[side][record] = row[:_TOKENS].copy()
-                    record += 1
+            some = {record for of, record in wanted if of == side}
+            found = records_at(model, one.path, self.columns, self.span, some)
+            rows.append({record: row[:_TOKENS] for record, row in found.items()})
         return rows
 
 
@@ -122,7 +116,7 @@ def confirmed(
         if item.method == METHOD:
             found.append(own.again(item, model))
         elif item.method == opened.METHOD and prefixes is not None:
-            found.append(again(item, model, [side.rows for side in prefixes.sides], opened.opened(prefixes)))
+            found.append(again(item, model, *opened.compared(prefixes)))
         elif records is not None:
             found.append(records.again(item, model))
     return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import numpy as np
 from audits.extraction.adversarial import GRADIENT, Adversary, OptimizedPrefixes, optimized_prefixes
 from audits.extraction.alike import digest_of
 from audits.extraction.coins import least
-from audits.extraction.compare import beyond, rate
+from audits.extraction.compare import beyond, known_details, rate
 from audits.extraction.counts import UncertainCount
+from audits.extraction.elsewhere import KnownElsewhere
 from audits.extraction.summary import BEYOND
 from audits.extraction.windows import TextShape, WindowShape
 from privctl.domain.errors import CommandError
@@ -45,13 +46,22 @@ class Searchable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BothSides:
-    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn."""
+    """What prefixes of ``tokens`` open of the training and the held-out texts that were drawn.
+
+    ``elsewhere`` [texts] by side are those that the same search opens in a reference model too, None without one.
+    """
 
     sides: tuple[Searchable, ...]
     train: OptimizedPrefixes
     heldout: OptimizedPrefixes
     adversary: Adversary
     tokens: int
+    elsewhere: tuple[NDArray[np.bool_], ...] | None = None
+
+    def judged(self, side: int) -> NDArray[np.bool_]:
+        """Which texts [texts] of one side are compared."""
+        every = np.ones(len((self.train, self.heldout)[side].spent), dtype=np.bool_)
+        return every if self.elsewhere is None else ~self.elsewhere[side]
 
 
 def require_control(adversary: Adversary, shape: TextShape, *, heldout: bool) -> None:
@@ -95,10 +105,12 @@ def search_both(
     progress: Progress = unseen,
     *,
     drawn: bool = False,
+    elsewhere: KnownElsewhere | None = None,
 ) -> BothSides | None:
     """The same search for texts drawn from both ``sides``; None for a network that gives no gradient.
 
-    If the sides were ``drawn`` by coins, as many texts are taken of both together, by their digests.
+    If the sides were ``drawn`` by coins, as many texts are taken of both together, by their digests. What is opened is
+    searched for in the reference model of ``elsewhere`` too.
     """
     found = []
     searched = _chosen(sides, adversary.texts, seed, drawn=drawn)
@@ -114,12 +126,18 @@ def search_both(
         if one is None:
             return None
         found.append(one)
+    known = [
+        elsewhere.opens(side.rows, one.matches.extracted | one.matches.undecided, adversary, seed)
+        for side, one in zip(searched, found, strict=True)
+        if elsewhere is not None
+    ]
     return BothSides(
         sides=tuple(searched),
         train=found[0],
         heldout=found[1],
         adversary=adversary,
         tokens=adversary.length(shape.suffix),
+        elsewhere=tuple(known) or None,
     )
 
 
@@ -158,16 +176,30 @@ def of_prefixes(both: BothSides, confidence: float) -> tuple[Evidence, ...]:
         for side, count, found in (("training", ours, both.train), ("held-out", theirs, both.heldout))
     ]
     ours, theirs = (
-        _count(found, side.units) for found, side in zip((both.train, both.heldout), both.sides, strict=True)
+        _count(found, both.judged(i), both.sides[i].units) for i, found in enumerate((both.train, both.heldout))
     )
-    return (beyond(METHOD, BEYOND, ours, theirs, confidence), *rates)
+    difference = beyond(METHOD, BEYOND, ours, theirs, confidence)
+    left_out = None if both.elsewhere is None else [int(known.sum()) for known in both.elsewhere]
+    return (replace(difference, details={**difference.details, **known_details(left_out)}), *rates)
 
 
-def opened(both: BothSides) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which texts of each side a prefix opens; undecided ones count against a difference."""
+def compared(both: BothSides) -> tuple[list[list[NDArray[np.int64]]], list[NDArray[np.bool_]]]:
+    """The tokens of the texts of each side that are compared, and which of these a prefix opens.
+
+    Undecided ones count against a difference.
+    """
     ours, theirs = both.train.matches, both.heldout.matches
-    return ours.extracted & ~ours.undecided, theirs.extracted | theirs.undecided
+    out = (ours.extracted & ~ours.undecided, theirs.extracted | theirs.undecided)
+    judged = [both.judged(side) for side in (0, 1)]
+    rows = [
+        [side.rows[i] for i in np.flatnonzero(some).tolist()] for side, some in zip(both.sides, judged, strict=True)
+    ]
+    return rows, [flags[some] for flags, some in zip(out, judged, strict=True)]
 
 
-def _count(found: OptimizedPrefixes, units: NDArray[np.int64] | None = None) -> UncertainCount:
-    return UncertainCount.of(found.matches.extracted, found.matches.undecided, units)
+def _count(
+    found: OptimizedPrefixes, among: NDArray[np.bool_] | None = None, units: NDArray[np.int64] | None = None
+) -> UncertainCount:
+    some = np.ones(len(found.spent), dtype=np.bool_) if among is None else among
+    matches = found.matches
+    return UncertainCount.of(matches.extracted[some], matches.undecided[some], None if units is None else units[some])

@@ -12,7 +12,17 @@ from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
     from audits.extraction.audit import ExtractionRequest
+    from audits.extraction.elsewhere import KnownElsewhere
 
+#: On what the comparison with held-out text rests where privctl did not draw the sides.
+CONTROL = (
+    "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the "
+    "model learned elsewhere and that is like no other, it counts as theirs (--reference MODEL leaves it out)"
+)
+CONTROL_WITH_REFERENCE = (
+    "extraction: held-out text is taken to be drawn as the training data were; if these hold text that the model "
+    "learned elsewhere, that is like no other and that the reference model does not give, it counts as theirs"
+)
 #: Lines that an omission names before it only counts.
 _LINES = 10
 
@@ -55,6 +65,28 @@ def caveats(
         yield (
             f"extraction: {counted(short, 'training text has', 'training texts have')} a prefix of fewer than "
             f"{counted(shape.prefix, 'token')}"
+        )
+
+
+def of_reference(elsewhere: KnownElsewhere, texts: Sequence[Texts]) -> Iterator[str]:
+    """What the reference model left out of the comparisons of ``texts``, and on what that rests."""
+    reference, (train, heldout) = elsewhere.reference, (side.left_out for side in texts)
+    name = reference.model.path.name or str(reference.model.path)
+    yield (
+        f"extraction: {counted(train, 'training text')} and {counted(heldout, 'held-out text')} that {name} gives too "
+        "are known from elsewhere, and not compared"
+    )
+    cleared = "its own report names other data" if reference.cleared else "no report says so"
+    yield (
+        f"extraction: {name} is taken to be trained on neither file, and {cleared}; if it was trained on the training "
+        "text, what that taught both models is not found"
+    )
+    if reference.began:
+        yield f"extraction: the model's report names the weights of {name} as those that its training began with"
+    else:
+        yield (
+            f"extraction: no report says that the training began with {name}; text that the model knew before, and "
+            f"{name} does not give, counts as learned from the training data"
         )
 
 

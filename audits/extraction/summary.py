@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.extraction.compare import beyond
+from audits.extraction.compare import NOT_BOTH, beyond, known_details
 from audits.extraction.counts import UncertainCount, of_units
 from audits.extraction.discoverable import least_queries, log_success
 from audits.extraction.grid import over_grid
 from audits.extraction.near import NEAR, NearMatches
 from audits.extraction.reach import detectable, needed
+from audits.extraction.windows import SkippedReason
 from audits.statistics.metrics import CLOPPER_PEARSON
 from audits.statistics.two_rates import detectable_share
 from privctl.domain.errors import CommandError
@@ -39,7 +40,8 @@ class Texts:
     ``extracted``, ``undecided`` and ``matched`` as in ``greedy.GreedyMatches``; ``copies``, ``shared`` and ``compared``
     as in ``windows.LabelledWindows``; ``cue`` as ``windows.cues``; ``logp`` (nats) of each suffix under the sampling
     law, or None. ``near`` is what was written beyond the first mismatch, or None where decoding stopped there.
-    ``unit`` is what has the coin of each text, where groups have them; None otherwise.
+    ``unit`` is what has the coin of each text, where groups have them; None otherwise. ``known`` is what a reference
+    model gives too, None without one.
     """
 
     line: NDArray[np.int64]
@@ -53,14 +55,32 @@ class Texts:
     logp: NDArray[np.float64] | None
     near: NearMatches | None = None
     unit: NDArray[np.int64] | None = None
+    known: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.line)
 
     @property
     def judged(self) -> NDArray[np.bool_]:
-        """Which [texts] are compared with the other file's: not those whose suffix may be copied from the prefix."""
+        """Which [texts] are compared with the other file's.
+
+        Not those whose suffix may be copied from the prefix, nor those that are known from elsewhere.
+        """
+        return self._comparable if self.known is None else self._comparable & ~self.known
+
+    @property
+    def _comparable(self) -> NDArray[np.bool_]:
         return self.compared & (self.cue <= CUED)
+
+    @property
+    def left_out(self) -> int:
+        """How many would be compared if they were not known from elsewhere."""
+        return int((self._comparable & ~self.judged).sum())
+
+    @property
+    def left_out_extracted(self) -> int:
+        """How many of these come out."""
+        return int((self._comparable & ~self.judged & self.extracted).sum())
 
     def judged_units(self) -> NDArray[np.int64] | None:
         """What has the coins of those that are ``judged``; None where each has its own."""
@@ -217,6 +237,8 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     """
     found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), _left_out(train, heldout))
     repeated = ~train.compared & ~train.shared
+    if train.known is not None:
+        repeated &= ~train.known
     if not repeated.any():
         return found
     come_out = int((train.extracted & repeated).sum())
@@ -224,9 +246,15 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
 
 
 def _left_out(train: Texts, heldout: Texts) -> dict[str, float]:
-    """How many texts are not compared: training texts of both files, and texts of either that may be copied."""
+    """How many texts are not compared: of both files, of either that may be copied, of each known from elsewhere."""
     cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
-    return {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
+    known = known_details(None if train.known is None else (train.left_out, heldout.left_out))
+    if known:
+        known |= {
+            "known_training_extracted": train.left_out_extracted,
+            "known_held_out_extracted": heldout.left_out_extracted,
+        }
+    return {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {}), **known}
 
 
 def _difference(
@@ -245,7 +273,7 @@ def _difference(
     if not (of_training.total and of_heldout.total):
         return Evidence(
             method=METHOD, quantity=quantity, estimate=None, confidence=rates.confidence,
-            samples=rates.samples, details=details, reason="a comparison needs texts of both files",
+            samples=rates.samples, details=details, reason=NOT_BOTH,
         )  # fmt: skip
     if rates.drawn:
         found = beyond(METHOD, quantity, of_training, of_heldout, rates.confidence)
@@ -298,3 +326,34 @@ def _discoverable(rates: _Rates, logp: NDArray[np.float64], name: str, queries: 
         details |= {} if fewest is None else {"fewest_queries": fewest}
     quantity = f"{name} text found in {queries.count} queries with probability {queries.probability:g}"
     return rates.evidence(quantity, UncertainCount(extracted=hits, least=hits, most=hits, total=len(logp)), details)
+
+
+def arrays_of(
+    texts: Sequence[Texts], omitted: Sequence[Sequence[tuple[int, SkippedReason]]]
+) -> dict[str, NDArray[Any]]:
+    """Both files' texts one after the other, the training data's first."""
+    arrays: dict[str, NDArray[Any]] = {
+        "train": np.concatenate([np.full(len(side_texts), i == 0) for i, side_texts in enumerate(texts)]),
+        "line": np.concatenate([side_texts.line for side_texts in texts]),
+        "matched": np.concatenate([side_texts.matched for side_texts in texts]),
+        "greedy": np.concatenate([side_texts.extracted for side_texts in texts]),
+        "undecided": np.concatenate([side_texts.undecided for side_texts in texts]),
+        "copies": np.concatenate([side_texts.copies for side_texts in texts]),
+        "cue": np.concatenate([side_texts.cue for side_texts in texts]),
+        "skipped_train": np.array([i == 0 for i, entries in enumerate(omitted) for _ in entries], dtype=np.bool_),
+        "skipped_line": np.array([line for entries in omitted for line, _ in entries], dtype=np.int64),
+        "skipped_reason": np.array([int(reason) for entries in omitted for _, reason in entries], dtype=np.uint8),
+    }
+    known = [side_texts.known for side_texts in texts if side_texts.known is not None]
+    if known:
+        arrays["known"] = np.concatenate(known)
+    near = [side_texts.near for side_texts in texts if side_texts.near is not None]
+    if len(near) == len(texts):
+        arrays |= {
+            "distance": np.concatenate([each.distance for each in near]),
+            "longest_run": np.concatenate([each.run for each in near]),
+        }
+    logp = [side_texts.logp for side_texts in texts if side_texts.logp is not None]
+    return {f"extraction.{name}": array for name, array in arrays.items()} | (
+        {"extraction.logp": np.concatenate(logp)} if logp else {}
+    )

@@ -14,11 +14,11 @@ import numpy as np
 from audits.extraction import prompts as prompt_sets
 from audits.extraction.came_out import SearchedFile, comparable, drawn, of_least, search, usable
 from audits.extraction.coins import SplitCoins
-from audits.extraction.compare import beyond, rate
-from audits.extraction.counts import UncertainCount
+from audits.extraction.compare import beyond, known_details, rate
 from audits.extraction.generation import Queries, continuations
 from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR
+from audits.extraction.outcomes import PromptOutcome, Written, certain
 from audits.extraction.prompts import CONTROL, DIVERGENCE, PromptSet
 from audits.extraction.spans import SpanIndex
 from audits.extraction.summary import BEYOND, NEAR_BEYOND
@@ -79,67 +79,6 @@ class UntargetedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What the model wrote for one set of prompts: ``texts`` one prompt after another, as many for each.
-
-    ``begins`` [texts] is where each left what it repeated.
-    """
-
-    prompts: PromptSet
-    texts: list[NDArray[np.int64]]
-    begins: NDArray[np.int64]
-
-    @property
-    def searched(self) -> list[NDArray[np.int64]]:
-        """What follows the repetition."""
-        return [text[begin:] for text, begin in zip(self.texts, self.begins.tolist(), strict=True)]
-
-    def details(self) -> dict[str, float]:
-        """How many texts repeated and then left the repetition, and after how many tokens."""
-        if self.prompts.words is None:
-            return {}
-        lengths = np.array([len(text) for text in self.texts])
-        left = (self.begins > 0) & (self.begins < lengths)
-        mean = {"left_after_mean": float(self.begins[left].mean())} if left.any() else {}
-        return {"repeated": int((self.begins > 0).sum()), "diverged": int(left.sum()), **mean}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptOutcome:
-    """One set of prompts: what was written, and by side which records count, are compared, and come out.
-
-    ``units`` [records] by side is what has the coins of records, where groups have.
-    """
-
-    written: Written
-    files: tuple[SearchedFile, ...]
-    number: int
-    counted: tuple[NDArray[np.bool_], ...]
-    compared: tuple[NDArray[np.bool_], ...]
-    units: tuple[NDArray[np.int64] | None, ...] = (None, None)
-
-    def count(self, side: int, chosen: NDArray[np.bool_], *, nearly: bool = False) -> UncertainCount:
-        """Of the ``chosen`` records of one side those that come out."""
-        return _certain(self.files[side].came_out[self.number].records(chosen, nearly=nearly)[chosen])
-
-    def compared_count(self, side: int, *, nearly: bool) -> UncertainCount:
-        """The same of those that are compared, by what has the coins."""
-        chosen, units = self.compared[side], self.units[side]
-        found = self.files[side].came_out[self.number].records(chosen, nearly=nearly)[chosen]
-        return _certain(found, None if units is None else units[chosen])
-
-    @property
-    def giving(self) -> NDArray[np.bool_]:
-        """Which texts give a training record word for word."""
-        return self.files[0].came_out[self.number].texts(self.counted[0], len(self.written.texts))
-
-    @property
-    def giving_prompts(self) -> NDArray[np.bool_]:
-        """Which prompts do, in any of their texts."""
-        return np.asarray(self.giving.reshape(len(self.written.prompts.rows), -1).any(axis=1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Untargeted:
     """The outcome of each set of prompts, or why there is none; draws began with ``seed``."""
 
@@ -166,7 +105,7 @@ class Untargeted:
         by_method = {outcome.written.prompts.method: outcome for outcome in self.outcomes}
         if CONTROL in by_method:
             sides = [by_method[name].giving_prompts for name in (DIVERGENCE, CONTROL)]
-            ours, theirs = map(_certain, sides)
+            ours, theirs = map(certain, sides)
             found.append(beyond(DIVERGENCE, OVER_CONTROL, ours, theirs, confidence, ("repeating", "control")))
         return tuple(found)
 
@@ -206,14 +145,15 @@ class Untargeted:
         return tuple(lines)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Lines of training records that come out, and which queries give any, for each set."""
+        """Lines of training records that come out, but for what is known from elsewhere, and which queries give any."""
         found: dict[str, NDArray[Any]] = {}
         for outcome in self.outcomes:
             name = f"extraction.{outcome.written.prompts.method.replace(' ', '_')}"
             came, chosen = outcome.files[0].came_out[outcome.number], outcome.counted[0]
+            but = None if outcome.elsewhere is None else outcome.elsewhere[0]
             found |= {
-                f"{name}.line": outcome.files[0].line[came.records(chosen, nearly=False)],
-                f"{name}.near_line": outcome.files[0].line[came.records(chosen, nearly=True)],
+                f"{name}.line": outcome.files[0].line[came.records(chosen, nearly=False, but=but)],
+                f"{name}.near_line": outcome.files[0].line[came.records(chosen, nearly=True, but=but)],
                 f"{name}.giving": outcome.giving,
             }
         return found
@@ -298,10 +238,6 @@ def _chosen(
     return counted, [drawn(file, which, fewest, seed) for file, which in zip(files, among, strict=True)]
 
 
-def _certain(found: NDArray[np.bool_], units: NDArray[np.int64] | None = None) -> UncertainCount:
-    return UncertainCount.of(found, np.zeros(len(found), dtype=np.bool_), units)
-
-
 def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
     method, came = outcome.written.prompts.method, outcome.files[0].came_out[outcome.number]
     training, others = (outcome.count(side, outcome.counted[side]) for side in (0, 1))
@@ -316,7 +252,8 @@ def _of_one(outcome: PromptOutcome, confidence: float) -> list[Evidence]:
     differences = []
     for name, flag in ((BEYOND, False), (NEAR_BEYOND, True)):
         ours, theirs = (outcome.compared_count(side, nearly=flag) for side in (0, 1))
-        differences.append(beyond(method, name, ours, theirs, confidence))
+        found = beyond(method, name, ours, theirs, confidence)
+        differences.append(replace(found, details={**found.details, **known_details(outcome.left_out)}))
     return [
         *differences,
         rate(method, "training", training, confidence, samples, sizes),

@@ -12,10 +12,14 @@ from audits.extraction.near import NEAR
 from audits.extraction.prompts import CONTROL, DIVERGENCE, FROM_FILE
 from audits.extraction.reach import LEAST_RATE
 from audits.extraction.summary import BEYOND, METHOD, NEAR_BEYOND, near_quantity
+from audits.statistics.two_rates import fisher
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
 SUBJECT = "training text cannot be extracted"
+#: The detail that a comparison has where there was a reference model, and the p-value at which this is suspected to
+#: have been trained on the training text.
+KNOWN, UNLIKELY = "known_training", 0.05
 #: Attacks with other prompts than a record's own beginning, and how a verdict names their prompts.
 SEARCHES = {
     opened.METHOD: "after optimized prefixes",
@@ -33,9 +37,8 @@ def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str 
     evidence_by_quantity = {item.quantity: item for item in evidence if item.method == METHOD}
     rate = evidence_by_quantity["rate on training text"]
     summary = f"{rate.details['extracted']:.0f} of {rate.details['texts']:.0f} training texts come out word for word"
-    unsure = "the difference from held-out text is not certain"
     beyond, near = evidence_by_quantity.get(BEYOND), evidence_by_quantity.get(NEAR_BEYOND)
-    if beyond is None or beyond.estimate is None:
+    if beyond is None or (beyond.estimate is None and KNOWN not in beyond.details):
         close = evidence_by_quantity.get(near_quantity("training", NEAR[-1]))
         if close is not None and close.details["extracted"] > rate.details["extracted"]:
             summary += f", {close.details['extracted']:.0f} within an edit distance of {NEAR[-1]:g}"
@@ -44,19 +47,7 @@ def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str 
             outcome=Outcome.INCONCLUSIVE,
             reason=f"{summary}; give --heldout to tell recalled text from text anyone would write",
         )
-    if group_by is not None:
-        summary += (
-            f"; of groups with one value of {group_by!r} any text of {beyond.details['training_extracted']:.0f} of "
-            f"{beyond.details['training_texts']:.0f} does"
-        )
-    summary += (
-        f", against {beyond.details['held_out_extracted']:.0f} of {beyond.details['held_out_texts']:.0f} held-out ones"
-    )
-    if near is not None and near.details["training_extracted"] > beyond.details["training_extracted"]:
-        summary += (
-            f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
-            f"{near.details['held_out_extracted']:.0f}"
-        )
+    summary += _compared(beyond, near, group_by)
     doubted = silenced(evidence)
     searched, found = _searched(evidence, doubted)
     summary += searched
@@ -72,34 +63,71 @@ def verdict(evidence: Sequence[Evidence], *, drawn: bool = False, group_by: str 
             reason=f"{summary}; by sampling more training texts come out than held-out ones, by up to "
             f"{100 * (grid.estimate or 0):.2g} % of them (p = {grid.details['p_value']:.2g}){by_coins}",
         )
+    return _undecided(summary, beyond, near, doubted=bool(doubted), drawn=drawn)
+
+
+def _compared(beyond: Evidence, near: Evidence | None, group_by: str | None) -> str:
+    """What comes out of the texts that are compared, and what is not compared as it is known from elsewhere."""
+    details, text = beyond.details, ""
+    ours = f"{details['training_extracted']:.0f} of {details['training_texts']:.0f}"
+    if group_by is not None:
+        text += f"; of groups with one value of {group_by!r} any text of {ours} does"
+    text += f", against {details['held_out_extracted']:.0f} of {details['held_out_texts']:.0f} held-out ones"
+    if near is not None and near.details["training_extracted"] > details["training_extracted"]:
+        text += (
+            f"; within an edit distance of {NEAR[-1]:g} {near.details['training_extracted']:.0f} do, against "
+            f"{near.details['held_out_extracted']:.0f}"
+        )
+    if KNOWN in details:
+        text += (
+            f"; {details[KNOWN]:.0f} training and {details['known_held_out']:.0f} held-out texts that the reference "
+            "model gives too are known from elsewhere and not compared"
+        )
+        text += "" if group_by is not None else f", and {ours} other training texts come out"
+    return text
+
+
+def _undecided(summary: str, beyond: Evidence, near: Evidence | None, *, doubted: bool, drawn: bool) -> Verdict:
+    """That nothing was found, and whether it would have been."""
+    unsure = "the difference from held-out text is not certain"
+    reach, outcome = beyond.details.get("detectable", 1.0), Outcome.INCONCLUSIVE
     if doubted:
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.INCONCLUSIVE,
-            reason=f"confounded: {summary}; but texts like those that come out stand in the training data alone, so "
-            "that the model may know them from elsewhere; give held-out text drawn at random from the same source",
+        reason = (
+            f"confounded: {summary}; but texts like those that come out stand in the training data alone, so "
+            "that the model may know them from elsewhere; give held-out text drawn at random from the same source"
         )
-    if beyond.details.get("repeated_extracted"):
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.INCONCLUSIVE,
-            reason=f"{summary}; {unsure}, but {beyond.details['repeated_extracted']:.0f} training texts that repeat "
+    elif beyond.estimate is None:
+        reason = f"{summary}; no texts of both files are left to compare"
+    elif beyond.details.get("repeated_extracted"):
+        reason = (
+            f"{summary}; {unsure}, but {beyond.details['repeated_extracted']:.0f} training texts that repeat "
             "come out too, and none that repeats is compared where held-out text is in the training data; give "
-            "held-out text without such",
+            "held-out text without such"
         )
-    reach = beyond.details.get("detectable", 1.0)
-    if reach <= LEAST_RATE:
-        return Verdict(
-            subject=SUBJECT,
-            outcome=Outcome.CONSISTENT,
-            reason=f"{summary}; {unsure}, where a share of {100 * reach:.2g} % would have been",
+    elif KNOWN in beyond.details and _more_known(beyond) <= UNLIKELY:
+        reason = (
+            f"{summary}; {unsure}, but the reference model gives more training text than held-out text: if it was "
+            "trained on that too, what this taught is not found"
         )
-    return Verdict(
-        subject=SUBJECT,
-        outcome=Outcome.INCONCLUSIVE,
-        reason=f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; "
-        + ("split more records (privctl audit split)" if drawn else _would_decide(beyond, near)),
+    elif reach <= LEAST_RATE:
+        outcome, reason = (
+            Outcome.CONSISTENT,
+            f"{summary}; {unsure}, where a share of {100 * reach:.2g} % would have been",
+        )
+    else:
+        reason = f"{summary}; {unsure}, and with so few records less than {100 * reach:.2g} % never is; " + (
+            "split more records (privctl audit split)" if drawn else _would_decide(beyond, near)
+        )
+    return Verdict(subject=SUBJECT, outcome=outcome, reason=reason)
+
+
+def _more_known(beyond: Evidence) -> float:
+    """The p-value of how much more training text than held-out text the reference model gives."""
+    (ours, theirs), (texts, others) = (
+        [int(beyond.details[name]) for name in names]
+        for names in ((KNOWN, "known_held_out"), ("training_texts", "held_out_texts"))
     )
+    return fisher(ours, ours + texts, theirs, theirs + others)
 
 
 def _searched(evidence: Sequence[Evidence], doubted: Collection[tuple[str, str]]) -> tuple[str, bool]:
@@ -111,7 +139,7 @@ def _searched(evidence: Sequence[Evidence], doubted: Collection[tuple[str, str]]
     for item in evidence:
         if item.method not in SEARCHES or item.quantity not in (BEYOND, NEAR_BEYOND):
             continue
-        found, nearly = bool(item.details["detected"]), "nearly " if item.quantity == NEAR_BEYOND else ""
+        found, nearly = bool(item.details.get("detected")), "nearly " if item.quantity == NEAR_BEYOND else ""
         detected |= found and (item.method, item.quantity) not in doubted
         if nearly and not found:
             continue

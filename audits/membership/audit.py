@@ -17,6 +17,7 @@ from audits.findings import Findings
 from audits.membership import baseline, fused, remarks
 from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.fused import why_not_fused
+from audits.membership.gradients import Differentiator
 from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups, without_shared
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
@@ -114,6 +115,7 @@ class MembershipAudit:
         *,
         weights: Sequence[TensorDigest] = (),
         reference: Reference | None = None,
+        differentiator: Differentiator | None = None,
         columns: Columns | None = None,
         trained_on: Sequence[str] | None = None,
     ) -> None:
@@ -152,11 +154,13 @@ class MembershipAudit:
         work = prepare(subject, members, nonmembers)
         work = replace(work, skipped=(*work.skipped, *shared))
         _check_sides(work, request)
-        asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
-        self._work = with_shots(work, asking)
-        self._questions = ask(subject, self._work, asking)
+        self._asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]
+        self._work = with_shots(work, self._asking)
+        self._questions = ask(subject, self._work, self._asking)
+        self._differentiator = differentiator or Differentiator(subject=subject)
         self.rows: Sequence[NDArray[Any]] = (*self._work.rows, *self._questions.rows)
-        self.cost = self._questions.cost(self._work)
+        costs = self._questions.cost(self._work), self._differentiator.cost(self._asking)
+        self.cost = "; ".join(filter(None, costs))
         self._weights = weights
         self._reference = None if reference is None else reference(self._work.records)
 
@@ -170,7 +174,8 @@ class MembershipAudit:
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""
-        candidates = candidates_of(self._work, row_scores, self._reference, self._questions)
+        gradients = self._differentiator.scores(self._asking, self._work)
+        candidates = candidates_of(self._work, row_scores, self._reference, self._questions, gradients)
         table = candidates.table
         if not all(table.samples.values()):
             raise InputError(

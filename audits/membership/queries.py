@@ -130,7 +130,7 @@ def asking(name: str) -> ScoreAttack:
         name=name,
         score=lambda candidates, _: candidates.answered[name],
         missing=partial(_missing, name),
-        alone=_WHERE[name] != "audits.membership.prefixes",
+        alone=_WHERE.get(name) != "audits.membership.prefixes",
     )
 
 

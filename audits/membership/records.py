@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from audits.membership.attack import Candidates
+from audits.membership.gradients import GradientScores
 from audits.membership.queries import Questions
 from audits.membership.workload import Workload
 from audits.scores.scorer import RowScores
@@ -94,13 +95,14 @@ def candidates_of(
     row_scores: RowScores,
     reference: NDArray[np.float64] | None = None,
     questions: Questions | None = None,
+    gradients: GradientScores | None = None,
 ) -> Candidates:
     """The scores and texts of every record whose scores are finite; the others join those that were skipped.
 
     ``reference`` [len(work.rows)] is the mean log-probability of each under a reference model; ``row_scores`` also
-    answer the ``questions``.
+    answer the ``questions``, and ``gradients`` those about gradients.
     """
-    questions = questions or Questions()
+    questions, gradients = questions or Questions(), gradients or GradientScores()
     counts = work.counts
     values = row_scores.take(work.rows, counts)
     finite = np.logical_and.reduceat(np.isfinite(values).all(axis=0), np.cumsum(counts) - counts)
@@ -125,6 +127,8 @@ def candidates_of(
         task=work.task,
         head=work.head,
         reference=None if reference is None else reference[finite],
-        answered={name: found[finite] for name, found in questions.answered(work, row_scores).items()},
-        unasked=questions.unasked,
+        answered={
+            name: found[finite] for name, found in (questions.answered(work, row_scores) | gradients.found).items()
+        },
+        unasked={**questions.unasked, **gradients.unasked},
     )

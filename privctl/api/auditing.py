@@ -15,6 +15,7 @@ from privctl.domain.report import PrivacyReport
 
 if TYPE_CHECKING:
     from audits.audit_request import AuditRequest
+    from privctl.reports.audit_log import Entry
 
 _FILES = (
     "log", "leaks", "split", "extraction_split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores",
@@ -29,6 +30,7 @@ def audit_model(
     progress: Progress,
     notify: Notify,
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
+    on_entry: Callable[[Entry], None] | None = None,
 ) -> PrivacyReport | None:
     """Carry ``request`` out, in all processes that torchrun started; None but in the main one. Raises as ``audit``."""
     from audits.log_entry import is_logged
@@ -43,7 +45,9 @@ def audit_model(
     request = replace(request, device=str(device))
     with start_workers(device, together=False) as workers:
         seen = progress if workers.is_main else unseen
-        return run_audit(request, seen, workers, on_records=on_records, profile=profile, notify=notify)
+        return run_audit(
+            request, seen, workers, on_records=on_records, on_entry=on_entry, profile=profile, notify=notify
+        )
 
 
 def score_shares(
@@ -168,6 +172,8 @@ def audit(
     with ``data`` for secrets; ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the
     attacks too that score records many times. ``group_by`` names a field whose values say which records belong
     together, such as those of one user.
+    ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
+    its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
     ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
     and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.

@@ -147,11 +147,18 @@ def plant_command(
         outlook = _power_text(powers, delta) if powers else "The coins come from --seed, so they give no bound.\n"
         click.echo(f"commitment: {planted.commitment}\n\n{outlook}", nl=False)
         if to_see is not None:
-            click.echo(f"\n{_whether_seen(to_see, delta, powers, needed)}")
+            click.echo(f"\n{_whether_seen(to_see, delta, powers, needed)}\n{_STRONGEST}")
     note(f"wrote {output} and {request.manifest}", quiet=quiet)
     note("publish the commitment before training, and keep the manifest away from whoever trains", quiet=quiet)
     for limitation in _limitations(planted, prefixed=prefix_from is not None):
         note(limitation, quiet=quiet)
+
+
+#: What kind of canary to choose.
+_STRONGEST = (
+    "planted text shows its coin only as far as the model learns it, and copies of it bound groups of so many records "
+    "alone; of a training by dp-sgd, gradients show the most: privctl retrain dp-sgd --gradient-canaries N"
+)
 
 
 def _whether_seen(epsilon: float, delta: float, powers: Sequence[CanaryPower], needed: int | None) -> str:

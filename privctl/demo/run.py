@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audits.audit_request import AuditRequest, output_paths
-from audits.log_entry import log_path, log_result
+from audits.log_entry import log_path
 from audits.membership.audit import MembershipRequest
 from audits.run import run_audit
 from audits.scores.perplexity import perplexity
@@ -152,7 +152,6 @@ def _attack(files: DemoFiles, models: Sequence[Path], progress: Progress) -> Ite
         )
         report = run_audit(request, progress)
         assert report is not None  # there is one process
-        log_result(report, log)
         yield next(e for e in report.evidence if (e.method, e.quantity) == ("loss", "AUC"))
 
 

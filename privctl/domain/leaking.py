@@ -43,7 +43,7 @@ class LeakingRecord:
     texts. ``scores`` by attack, higher for more member-like; ``nonmembers_as_high`` is the share of non-members that
     score at least as high. Both lack an attack that left the record out, and name the attack that tells most first.
     ``reasons`` say why it may stand out, as far as that was looked for. Of a group, ``line`` is that of its first
-    scored record, and ``records`` how many it has in all.
+    scored record, and ``records`` how many it has in all. ``known_elsewhere``: a reference model writes it too.
     """
 
     file: str
@@ -53,6 +53,7 @@ class LeakingRecord:
     nonmembers_as_high: Mapping[str, float]
     reasons: tuple[Reason, ...] = ()
     records: int | None = None
+    known_elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,7 +231,9 @@ def _tile_sums(
         return _TileSums(found, points)
     ordered = np.sort(found)
     # Without np.unique, which imports masked arrays.
-    return _TileSums(ordered[np.diff(ordered, prepend=-1) > 0] + tile.first, points)
+    kept = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=kept[1:])
+    return _TileSums(ordered[kept] + tile.first, points)
 
 
 def _refine(

@@ -330,7 +330,8 @@ class AskedAudit:
     ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each that was to be judged, those
     of the model's own report included; ``curve`` says that of its mechanism was. ``columns`` are those of scores.
     ``beam`` is the width of a beam search for secrets, and ``secret_figures`` name all that was measured of secrets:
-    method, colon, quantity. ``logged`` says that it was entered into a log.
+    method, colon, quantity. ``reference`` says that what a reference model gives too was not to count as extracted.
+    ``logged`` says that it was entered into a log.
     """
 
     files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -347,6 +348,7 @@ class AskedAudit:
     exact_only: bool = False
     adversarial: bool = False
     divergence: bool = False
+    reference: bool = False
     beam: int | None = None
     secret_figures: tuple[str, ...] = ()
     logged: bool = False

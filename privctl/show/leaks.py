@@ -120,7 +120,8 @@ def _extraction(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     items = {item.quantity: item for item in report.evidence if item.method == "extraction"}
     rate, beyond = items.get("rate on training text"), items.get("rate beyond held-out text")
     if rate is not None and beyond is not None and _exceeds(beyond):
-        count = f"{_count(rate, 'extracted')} of {_count(rate, 'texts')}"
+        among, side = (beyond, "training_") if "known_training" in beyond.details else (rate, "")
+        count = f"{_count(among, side + 'extracted')} of {_count(among, side + 'texts')}"
         return Leak(
             words=f"{count} training records come out word for word",
             figures=f"extraction makes the model write {count} training texts word for word, {_figure(beyond)}",

@@ -279,6 +279,7 @@ def test_retrain_and_audit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
     )
     assert next(e.quantity for e in audit.evidence if e.method == "loss") == "AUC"
     assert audit.log is not None
+    assert privctl.verify(tmp_path / "private.audit.report.json").exit_code is ExitCode.OK
     judged = privctl.gate(tmp_path / "private", max_epsilon=8.5, required_steps=["audit"])
     assert judged.outcome is GateOutcome.PASS, judged.findings
     assert capfd.readouterr().out == ""

@@ -213,6 +213,8 @@ def test_the_lineage_is_followed_up_to_the_training(place: Path, tmp_path: Path)
     assert file_digest(place / "planted.jsonl") in found.trained_on
     assert found.planned_by == ()
     assert found.doubts == ()
+    assert found.learned == {file_digest(place / "planted.jsonl")}
+    assert found.began_with == {file_digest(place / "start" / "model.safetensors")}
     trained = place / "model.report.json"
     text = trained.read_text()
     try:

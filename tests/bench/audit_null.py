@@ -192,12 +192,16 @@ def _together(place: Path) -> Null:
     return lambda seed: audited(model, **_sides(place, seed), thorough=True)
 
 
-def _referred(place: Path) -> Null:
-    """Beside a model that was trained on none of the records either."""
+def _referred(place: Path, *attacks: str) -> Null:
+    """Beside a model that was trained on none of the records either; by ``attacks``, or by the default ones."""
     from tests.audits.tiny import save_model
 
     model, other = _language_model(place), save_model(place / "other", bos=True, seed=5)
-    return lambda seed: audited(model, **_sides(place, seed), reference=other)
+    return lambda seed: audited(model, **_sides(place, seed), reference=other, attacks=attacks)
+
+
+def _differentiated(place: Path) -> Null:
+    return _referred(place, "loss", "reference", "gradient-norm", "gradient-alignment")
 
 
 def _as_one(place: Path) -> Null:
@@ -338,6 +342,7 @@ KINDS: dict[str, Callable[[Path], Null]] = {
     "images": _images,
     "shadow models": _shadowed,
     "reference model": _referred,
+    "gradients": _differentiated,
 }
 
 

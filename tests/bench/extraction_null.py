@@ -37,7 +37,10 @@ PROSE, LICENCES, WORDS, PROSE_SETS = 300, 20, 80, 60
 FEW = 12
 CHANCE, LUCK = 0.9, 0.003
 #: Parts of the result.
-PARTS = ("audits", "pairs", "prose")
+PARTS = ("audits", "reference", "pairs", "prose")
+#: What is audited with the model before training as the reference model.
+ALONE = "the same, with a reference model"
+AND_RECORDS = "the same and records of the training file, with a reference model"
 #: The level of each of 14 comparisons that share 5 %.
 LEVEL = 0.05 / 14
 
@@ -66,6 +69,7 @@ def main(options: argparse.Namespace) -> None:
         if options.sets:
             measured("audits", options.sets, audits(Path(folder)))
             measured("pairs", options.sets, of_pairs(Path(folder)))
+            measured("reference", options.sets, with_reference(Path(folder)))
         if options.prose:
             measured("prose", PROSE_SETS, of_prose(options.prose, options.licences))
     rows = [
@@ -136,6 +140,44 @@ def audits(place: Path) -> dict[str, Judge]:
     }
 
 
+def with_reference(place: Path) -> dict[str, Judge]:
+    """Audits of models that learned public text like no other before, with and without the model before training.
+
+    Both go on from one that knows the public text, with other text or with the training file's own records.
+    """
+    import numpy as np
+
+    from tests.audits.extraction.public_text import learn, others, unlike
+
+    public, own, unseen = unlike(KNOWN), others(KNOWN, 0), others(KNOWN, 1)
+    base = learn(place / "base", public)
+    models = {
+        "base": base,
+        "elsewhere": learn(place / "elsewhere", np.concatenate([public, unseen]), begin=base),
+        "own": learn(place / "leaking", np.concatenate([public, own]), begin=base),
+        "half": learn(place / "half", public[: KNOWN // 2]),
+        "same": learn(place / "same", np.concatenate([public, own]), steps=100, begin=base),
+    }
+
+    def of(model: str, known: np.ndarray, reference: str | None = None) -> Callable[[int], tuple[bool, bool]]:
+        def judged(seed: int) -> tuple[bool, bool]:
+            texts = others(2 * SIDE - len(known), seed + 2)
+            train, held = np.concatenate([known, texts[SIDE:]]), texts[:SIDE]
+            more = {} if reference is None else {"reference": models[reference]}
+            return _concluded(_extracted(place, models[model], train, held, known, seed, **more))
+
+        return judged
+
+    both = np.concatenate([public, own])
+    return {
+        "text like no other in the training file alone": of("elsewhere", public),
+        ALONE: of("elsewhere", public, "base"),
+        f"{ALONE} that knows half of it": of("elsewhere", public, "half"),
+        AND_RECORDS: of("own", both, "base"),
+        f"{AND_RECORDS} trained on them": of("own", both, "same"),
+    }
+
+
 def _of_a_split(place: Path, model: Path, every: np.ndarray) -> PrivacyReport:
     from audits.split.draw import SplitRequest, draw_split
     from tests.audits.extraction.public_text import PREFIX, SPAN
@@ -177,7 +219,7 @@ def of_pairs(place: Path) -> dict[str, Judge]:
 
 
 def _extracted(
-    place: Path, model: Path, train: np.ndarray, held: np.ndarray, known: np.ndarray, seed: int
+    place: Path, model: Path, train: np.ndarray, held: np.ndarray, known: np.ndarray, seed: int, **more: Any
 ) -> PrivacyReport:
     from tests.audits.extraction.public_text import PREFIX, SPAN
     from tests.audits.extraction.test_part import words
@@ -190,6 +232,7 @@ def _extracted(
         train=write_jsonl(place / "train.jsonl", [*map(words, train)]),
         heldout=write_jsonl(place / "held.jsonl", [*map(words, held)]),
         prompts=prompts, divergence=True, continuations=2, sampling_seed=seed, prefix_tokens=PREFIX, suffix_tokens=SPAN,
+        **more,
     )  # fmt: skip
 
 

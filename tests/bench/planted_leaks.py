@@ -116,7 +116,7 @@ def rejects(statistics: Mapping[str, Statistics], member: NDArray[np.bool_], see
 
 def planted() -> list[Planted]:
     """All attacks with their leaks."""
-    return [*_of_tokens(), *_of_answers(), *_of_shadows(), *_of_many()]
+    return [*_of_tokens(), *_of_answers(), *_of_gradients(), *_of_shadows(), *_of_many()]
 
 
 def scored_by(name: str, found: Candidates, others: Sequence[str]) -> Scored:
@@ -200,6 +200,21 @@ def _answered(name: str, rule: Callable[[set[bytes]], Any], names: Sequence[str]
         lp, usual = log_sigmoid(found.table.lp).astype(np.float32), log_sigmoid(usual)
         found = replace(found, table=replace(found.table, lp=lp), head=HeadKind.ONE)
     return scored_by(name, replace(found, reference=usual), names)
+
+
+def _of_gradients() -> list[Planted]:
+    """Attacks by gradients, of small networks."""
+    from tests.audits.membership.gradient_leaks import flatter, one_private_step
+
+    names = ("gradient-norm", "gradient-alignment")
+    made = {
+        "gradient-norm": ("losses of members are as large, and change less with the weights", flatter),
+        "gradient-alignment": ("one large step down the members' clipped gradients, with noise", one_private_step),
+    }
+    return [
+        Planted(attack=name, leak=leak, scored=lambda seed, n=name, m=make: scored_by(n, m(seed, SIDE, names), names))
+        for name, (leak, make) in made.items()
+    ]
 
 
 def _of_shadows() -> list[Planted]:

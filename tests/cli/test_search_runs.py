@@ -70,7 +70,7 @@ def test_the_best_run_is_released_with_the_guarantee_of_the_search(trained: Path
     assert "selection" in {each.name for each in report.guarantees[0].assumptions}
     assert not {"runs", "order", "scores"} & set(report.parameters["search"])
     assert sorted(path.name for path in trained.parent.iterdir() if path.name.startswith("out")) == [
-        "out", "out.report.json",
+        "out", "out.report.json", "out.searches",
     ]  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def test_a_search_killed_between_a_runs_model_and_its_report_goes_on(
     assert not (run_1 / "out.report.json").exists()
     assert run([*asked, "--resume"]) == 0
     assert "run 1 of 1" not in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.report.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.report.json", "out.searches"]
 
 
 def test_no_run_is_an_outcome_too(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from privctl.domain.leaking import LeakingRecord
     from privctl.domain.report import PrivacyReport
+    from privctl.reports.audit_log import Entry
 
 _subcommand = partial(click.command, cls=Subcommand)
 
@@ -182,26 +183,25 @@ def _of_model(
     model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
     from audits.audit_options import every_option
-    from audits.log_entry import log_result
     from audits.request import request_of
     from privctl.api.auditing import audit_model
     from privctl.show.progress import note, progress
 
     records: list[LeakingRecord] = []
+    lines: list[Entry] = []
     request = request_of(Path(model), output, every_option({**options, "force": force}))
     report = audit_model(
         request,
         progress=partial(progress, quiet=quiet),
         notify=partial(note, quiet=quiet),
         on_records=records.extend,
+        on_entry=lines.append,
     )
     if report is None:  # only the main process prints
         return
-    line = log_result(report, request.log)
-    entered = (
-        "" if line is None
-        else f"entered into {request.log}, whose head is now line {line.number}, {line.digest}"
-    )  # fmt: skip
+    entered = "".join(
+        f"entered into {request.log}, whose head is now line {line.number}, {line.digest}" for line in lines
+    )
     _finish(report, request.written, as_json=as_json, quiet=quiet, records=records, entered=entered)
 
 

@@ -94,13 +94,14 @@ LEAST_AUC = click.option(
     default=0.55, show_default=True, help="AUC it must be able to detect.",
 )  # fmt: skip
 THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: docs/audits.md. Slower.")
+_REFERENCE = click.option("--reference", type=MODEL, help="A model trained on neither file.")
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(
         "--attack", "attacks", multiple=True, type=click.Choice([*ATTACKS, *THOROUGH, FUSED]), metavar="NAME",
         help=f"Repeatable; by default all of {', '.join(ATTACKS)}. {FUSED}: all as one.",
     ),
     THOROUGH_FLAG,
-    click.option("--reference", type=MODEL, help="A model trained on neither file."),
+    _REFERENCE,
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
     click.option("--group-by", metavar="FIELD", help="Judge groups, such as users, by FIELD."),
     LEAST_AUC,
@@ -127,6 +128,7 @@ QUERIES: tuple[Decorator, ...] = (
         help="Chance that one must succeed.",
     ),
 )  # fmt: skip
+_REFERENCE_BEFORE = click.option("--reference", type=MODEL, help="MODEL before training: what it gives too is no leak.")
 _EXTRACTION: tuple[Decorator, ...] = (
     click.option(
         "--prefix-tokens",
@@ -197,12 +199,22 @@ SCORING: tuple[Decorator, ...] = (
         help="Repeatable; all that score a record by itself by default.",
     ),
     THOROUGH_FLAG,
-    click.option("--reference", type=MODEL, help="A model trained on neither file."),
+    _REFERENCE,
     *(BASE, BASE_BITS, TASK, TEXT_COLUMN, LABEL_COLUMN, MAX_LENGTH, RESIZE, DEVICE),
 )  # fmt: skip
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE, BASE_BITS)
 EXTRACTION: tuple[Decorator, ...] = (
-    *(*_train(False), _EXTRACTION_SPLIT, *_EXTRACTION, *QUERIES, LEAKS, BASE, BASE_BITS, LABEL_COLUMN),
+    *(
+        *_train(False),
+        _EXTRACTION_SPLIT,
+        _REFERENCE_BEFORE,
+        *_EXTRACTION,
+        *QUERIES,
+        LEAKS,
+        BASE,
+        BASE_BITS,
+        LABEL_COLUMN,
+    ),
 )
 SECRETS: tuple[Decorator, ...] = (*_book(True), *_SECRETS, BASE_BITS, _manifest(False), COMMITMENT, *QUERIES, TASK)
 ALL: tuple[Decorator, ...] = (
@@ -216,7 +228,7 @@ RARE: dict[str, frozenset[str]] = {
     "membership": frozenset({"base", "base_bits", "resize"}),
     "extraction": frozenset({
         *("least_prefix", "adversarial_budget", "adversarial_tokens", "continuation_tokens", "sampling_seed"),
-        *("base", "base_bits", "label_column", "cache"),
+        *("base", "base_bits", "label_column", "cache", "query_probability"),
     }),
 }  # fmt: skip
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.

@@ -1,4 +1,4 @@
-"""The records that leak most, and what would change if records that repeat, or groups that stand out, went."""
+"""The records that leak most, and what would change if those that repeat or stand out went."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from privctl.show.text.style import number, paragraph, table
 
 #: Records that are listed, and attacks whose scores fit beside them.
 _RECORDS, _ATTACKS = 10, 5
-_OF_GROUPS = ("groups with", "number", "their AUC", "beyond 99 %", "AUC of the others", "beyond 99 %")
 
 
 def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
@@ -26,7 +25,7 @@ def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
             record.file,
             str(record.line),
             *("-" if record.records is None else str(record.records) for _ in sized),
-            {True: "yes", False: "no", None: "-"}[record.extracted],
+            "elsewhere" if record.known_elsewhere else {True: "yes", False: "no", None: "-"}[record.extracted],
             *(number(record.scores.get(attack), 3) for attack in attacks),
             number(next(iter(record.nonmembers_as_high.values()), None), 3),
             *(", ".join(reason.why for reason in record.reasons) or "-" for _ in explained),
@@ -45,9 +44,13 @@ def leaking_table(records: Sequence[LeakingRecord], *, verbose: bool) -> str:
 
 
 def if_leaking_went(records: Sequence[LeakingRecord]) -> str:
-    """What would change without the records that repeat, or, of groups, without those that stand out; maybe nothing."""
-    of_groups = any(record.records is not None for record in records)
-    return _if_groups_went(records) if of_groups else _if_repetitions_went(records)
+    """What would change without the records that repeat, or without records or groups that stand out; maybe nothing."""
+    if any(record.records is not None for record in records):
+        return _if_they_went(
+            records, "groups", "Copies and shared records are what deduplicating would remove. That is"
+        )
+    stands_out = any(not reason.why.repeats for record in records for reason in record.reasons)
+    return _if_repetitions_went(records) + (_if_they_went(records, "members", "It is") if stands_out else "")
 
 
 def _if_repetitions_went(records: Sequence[LeakingRecord]) -> str:
@@ -72,8 +75,8 @@ def _if_repetitions_went(records: Sequence[LeakingRecord]) -> str:
     )
 
 
-def _if_groups_went(records: Sequence[LeakingRecord]) -> str:
-    """How well groups are told that stand out for each reason, and the others by themselves; empty if none does."""
+def _if_they_went(records: Sequence[LeakingRecord], who: str, remark: str) -> str:
+    """How well those are told that stand out for each reason, and the others by themselves; empty if none does."""
     attack = next((name for record in records for name in record.nonmembers_as_high), "")
     whole = told(records, attack)
     rows = []
@@ -88,12 +91,11 @@ def _if_groups_went(records: Sequence[LeakingRecord]) -> str:
         return ""
     return (
         "\n"
-        + table(_OF_GROUPS, rows)
+        + table((f"{who} with", "number", "their AUC", "beyond 99 %", "AUC of the others", "beyond 99 %"), rows)
         + paragraph(
-            f"How well {attack} tells these groups, and the others if they were removed, where it tells all with an "
+            f"How well {attack} tells these {who}, and the others if they were removed, where it tells all with an "
             f"AUC of {number(whole.auc, 3)}; beyond 99 %: the share that scores higher than 99 % of the non-members. "
-            "Copies and shared records are what deduplicating would remove. That is a prediction from these scores, "
-            "not a training without them, which may expose others more.",
+            f"{remark} a prediction from these scores, not a training without them, which may expose others more.",
             indent=2,
             hanging=2,
         )

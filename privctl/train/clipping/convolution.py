@@ -12,7 +12,16 @@ from torch.nn import functional
 
 from privctl.train.clipping.linear import forming_is_cheaper, outer_squares
 from privctl.train.clipping.products import batched_product, operand
-from privctl.train.clipping.terms import Dense, GradientTerm, Squares, add_or_write, chunk_bytes, chunks
+from privctl.train.clipping.terms import (
+    CACHED_BYTES,
+    CHUNK_BYTES,
+    Dense,
+    GradientTerm,
+    Squares,
+    add_or_take,
+    chunk_bytes,
+    chunks,
+)
 from privctl.train.clipping.use import ModuleCall
 
 #: On a processor the patches of a chunk of examples take about this much, which costs no time and less memory.
@@ -25,7 +34,7 @@ MANY_WEIGHTS, FEWER_POSITIONS = 100_000, 3
 #: With more weights the kernel is called once for each example, which beats copying patches from so many positions on.
 LARGE_IMAGE = 256
 
-#: So does it for inputs of up to this many channels a group, of which groups take longer and megabytes that stay held.
+#: For inputs of up to this many channels a group, patches take the least time but where each is a group.
 FEW_CHANNELS = 4
 
 
@@ -52,16 +61,17 @@ class Convolved:
     def example_gradients(self, rows: slice) -> Tensor:
         """Form the gradients of some examples."""
         patches, gradients = self._pair(rows)
-        formed = batched_product(gradients.mT, patches)
-        return formed.reshape(-1, *self.shape)
+        if patches.shape[2] < gradients.shape[2]:  # takes less time so, of few channels
+            return batched_product(patches.mT, gradients).mT.reshape(-1, *self.shape)
+        return batched_product(gradients.mT, patches).reshape(-1, *self.shape)
 
     def squares(self) -> Squares:
         """Measure all gradients."""
         limit = chunk_bytes(self.inputs) if self.inputs.is_cuda else CACHED_PATCHES
-        positions, pixels = self.gradients[0, 0].numel(), self._pixels()
+        positions, pairs = self.gradients[0, 0].numel(), self._pixel_pairs()
         # Patches have each pixel as often as the kernel has places.
-        if 1 < pixels**2 <= self.geometry.weight[2] * self.geometry.weight[3] * positions**2:
-            measure, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pixels**2 + 2 * positions**2)
+        if positions > 1 and pairs <= self.geometry.weight[2] * self.geometry.weight[3] * positions**2:
+            measure, bytes_each = self._pixel_squares, 4 * self.geometry.groups * (pairs + 3 * positions**2)
         else:
             measure, bytes_each = self._patch_squares, self._patch_bytes()
         measured_parts = [measure(rows) for rows in chunks(len(self.inputs), bytes_each, limit)]
@@ -75,49 +85,85 @@ class Convolved:
         patches, gradients = self._pair(rows)
         return outer_squares(patches, [gradients])[0]
 
-    def _pixels(self) -> int:
-        """How many there are with the padding."""
-        padding = self.geometry.padding
-        return math.prod(size + 2 * pad for size, pad in zip(self.inputs.shape[2:], padding, strict=True))
-
     def _pixel_squares(self, rows: slice) -> Squares:
-        """The same from one Gram matrix of pixels: those of patches are sums of it shifted over the kernel."""
-        g = self.geometry
-        inputs, gradients = operand(self.inputs[rows]), operand(self.gradients[rows])
-        inputs = functional.pad(inputs, (g.padding[1], g.padding[1], g.padding[0], g.padding[0]))
-        cut, (height, width) = len(inputs) * g.groups, gradients.shape[2:]
-        pixels, gradients = (t.reshape(cut, t.shape[1] // g.groups, -1) for t in (inputs, gradients))
-        gram = batched_product(pixels.mT, pixels).view(cut, *inputs.shape[2:], *inputs.shape[2:])
-        pixel_gram = gram.new_zeros(cut, height, width, height, width)
-        for row, column in itertools.product(range(g.weight[2]), range(g.weight[3])):
-            down = _places(row * g.dilation[0], g.stride[0], height)
-            right = _places(column * g.dilation[1], g.stride[1], width)
-            pixel_gram += gram[:, down, right, down, right]
-        product = batched_product(gradients.mT, gradients).mul_(pixel_gram.flatten(3).flatten(1, 2))
+        """The same from Gram matrices of pixels: that of patches is the sum of these shifted over the kernel."""
+        gradients = operand(self.gradients[rows])
+        gradients = gradients.reshape(len(gradients) * self.geometry.groups, -1, gradients[0, 0].numel())
+        gram = self._gram_of_patches(operand(self.inputs[rows]))
+        product = batched_product(gradients.mT, gradients).mul_(gram.flatten(3).flatten(1, 2))
         lengths = product.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().sum(1, dtype=torch.float64)
         return Squares(product.sum((1, 2), dtype=torch.float64).clamp(min=0), lengths.square())
+
+    def _gram_of_patches(self, inputs: Tensor) -> Tensor:
+        """Inner products of patches, (r groups, h', w', h', w').
+
+        Pixels that a stride apart are one lattice; only those of one lattice meet. Shifts go over rows, then columns.
+        """
+        g, (height, width) = self.geometry, self.gradients.shape[2:]
+        cut = len(inputs) * g.groups
+        total = inputs.new_zeros((cut, height, width, height, width), dtype=torch.float32)
+        for first_column, right in self._lattices(1):
+            columns = inputs[..., first_column :: g.stride[1]]
+            across = columns.shape[3]
+            summed = total.new_zeros((cut, height, across, height, across))
+            for first_row, down in self._lattices(0):
+                pixels = columns[:, :, first_row :: g.stride[0]]
+                high = pixels.shape[2]
+                pixels = pixels.reshape(cut, pixels.shape[1] // g.groups, -1)
+                gram = batched_product(pixels.mT, pixels).view(cut, high, across, high, across)
+                for shift in down:
+                    to, of = _overlap(shift, height, high)
+                    summed[:, to, :, to] += gram[:, of, :, of]
+            for shift in right:
+                to, of = _overlap(shift, width, across)
+                total[:, :, to, :, to] += summed[:, :, of, :, of]
+        return total
+
+    def _lattices(self, axis: int) -> list[tuple[int, list[int]]]:
+        """The first pixel of each lattice along an axis (0: rows), and the shifts, in steps of the stride, on it."""
+        g = self.geometry
+        stride, shifts = g.stride[axis], dict[int, list[int]]()
+        for place in range(g.weight[2 + axis]):
+            shift, first = divmod(place * g.dilation[axis] - g.padding[axis], stride)
+            shifts.setdefault(first, []).append(shift)
+        return [(first, found) for first, found in shifts.items() if first < self.inputs.shape[2 + axis]]
+
+    def _pixel_pairs(self) -> int:
+        """How many products of two pixels ``_gram_of_patches`` forms, by channel."""
+        sizes = [
+            [len(range(first, pixels, stride)) for first, _ in self._lattices(axis)]
+            for axis, (pixels, stride) in enumerate(zip(self.inputs.shape[2:], self.geometry.stride, strict=True))
+        ]
+        return sum((high * across) ** 2 for high, across in itertools.product(*sizes))
 
     def slack(self) -> Tensor:
         """Bound what was added, as if nothing cancelled."""
         return self.squares().slack
 
-    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
         scaled = self.gradients.to(total.dtype) * factors.to(total.dtype)[:, None, None, None]
-        add_or_write(total, self._sum_of(self.inputs.to(total.dtype), scaled), fresh=fresh)
+        return add_or_take(total, self._sum_of(self.inputs.to(total.dtype), scaled), fresh=fresh)
 
     def _formed_by_kernel(self) -> Tensor:
         """All gradients (n, *shape) by torch's own kernel."""
         inputs, gradients, count = operand(self.inputs), operand(self.gradients), len(self.inputs)
         if self._is_pointwise():
             return self.example_gradients(slice(None))
-        if math.prod(self.shape) > MANY_WEIGHTS or self.geometry.weight[1] <= FEW_CHANNELS:
+        depthwise = self.geometry.weight[1] == 1 < self.geometry.groups
+        if self.geometry.weight[1] <= FEW_CHANNELS and not depthwise:
+            return self._formed_from_patches(CACHED_BYTES)
+        if math.prod(self.shape) > MANY_WEIGHTS and not depthwise:
             formed = torch.empty((count, *self.shape), dtype=gradients.dtype, device=gradients.device)
             for i in range(count):
                 formed[i] = self._sum_of(inputs[i : i + 1], gradients[i : i + 1])
             return formed
         gradients_of_groups = self._weight_gradient(inputs.flatten(0, 1)[None], gradients.flatten(0, 1)[None], count)
         return gradients_of_groups.view(count, *self.shape)
+
+    def _formed_from_patches(self, limit: int) -> Tensor:
+        """All gradients, from patches of about ``limit`` bytes at a time."""
+        return torch.cat([self.example_gradients(r) for r in chunks(len(self.inputs), self._patch_bytes(), limit)])
 
     def _sum_of(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """The gradient of these examples together."""
@@ -145,9 +191,19 @@ class Convolved:
         if self._is_pointwise():
             patches = inputs[:, :, :: g.stride[0], :: g.stride[1]].flatten(2)
         else:
-            patches = functional.unfold(inputs, g.weight[2:], g.dilation, g.padding, g.stride)
+            patches = self._patches(inputs)
         cut = len(inputs) * g.groups
         return patches.reshape(cut, -1, patches.shape[2]).mT, gradients.reshape(cut, -1, patches.shape[2]).mT
+
+    def _patches(self, inputs: Tensor) -> Tensor:
+        """(r, d height width, T), as by ``unfold``, which takes longer on a processor."""
+        g = self.geometry
+        padded = functional.pad(inputs, (g.padding[1], g.padding[1], g.padding[0], g.padding[0]))
+        row, channel, down, right = padded.stride()
+        shape = (len(padded), padded.shape[1], *g.weight[2:], *self.gradients.shape[2:])
+        steps = (g.dilation[0] * down, g.dilation[1] * right, g.stride[0] * down, g.stride[1] * right)
+        view = padded.as_strided(shape, (row, channel, *steps), padded.storage_offset())
+        return view.flatten(4).flatten(1, 3)
 
     def _patch_bytes(self) -> int:
         return (
@@ -163,12 +219,13 @@ class Convolved:
             return self
         if by_groups or (not self.inputs.is_cuda and positions >= LARGE_IMAGE):
             return Dense(self._formed_by_kernel())
-        gradients = [self.example_gradients(rows) for rows in chunks(len(self.inputs), self._patch_bytes())]
-        return Dense(torch.cat(gradients))
+        return Dense(self._formed_from_patches(CHUNK_BYTES))
 
 
-def _places(start: int, step: int, count: int) -> slice:
-    return slice(start, start + step * (count - 1) + 1, step)
+def _overlap(shift: int, outputs: int, pixels: int) -> tuple[slice, slice]:
+    """The outputs i whose pixel i + ``shift`` exists, and those pixels."""
+    start, stop = max(0, -shift), min(outputs, pixels - shift)
+    return slice(start, max(start, stop)), slice(start + shift, max(start, stop) + shift)
 
 
 def convolution(module: nn.Module, use: ModuleCall) -> dict[str, GradientTerm]:

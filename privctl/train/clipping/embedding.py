@@ -49,12 +49,12 @@ class Lookup:
         lengths: Tensor = torch.linalg.vector_norm(_wide(self.gradients), dim=-1)
         return lengths.sum(1).double().square()
 
-    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
         if fresh:
             total.zero_()
         values = self.gradients.to(total.dtype) * factors.to(total.dtype)[:, None, None]
-        total.index_add_(0, self.ids.flatten(), values.flatten(0, 1))
+        return total.index_add_(0, self.ids.flatten(), values.flatten(0, 1))
 
 
 def _slots(ids: Tensor) -> Tensor:

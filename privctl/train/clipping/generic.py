@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from privctl.train.clipping.rerun import Gradients, RepeatableUse, Way
-from privctl.train.clipping.terms import CHUNK_BYTES, Dense, GradientTerm, Squares, chunks, squared_lengths
+from privctl.train.clipping.terms import CHUNK_BYTES, Dense, GradientTerm, Squares, add_or_take, chunks, squared_lengths
 from privctl.train.clipping.use import Inseparable, ModuleCall
 
 #: The inputs of attention that have positions first where ``batch_first`` is false; its masks have none.
@@ -54,7 +54,7 @@ class ChunkedUse:
             shape = gradients.shape[1:]
             fresh = name not in self._sums
             total = self._sums.setdefault(name, gradients.new_empty(shape))
-            Dense(gradients).add_weighted(total, factors, fresh=fresh)
+            self._sums[name] = Dense(gradients).add_weighted(total, factors, fresh=fresh)
 
     def _chunks(self) -> list[slice]:
         return list(chunks(self.again.count, self.again.bytes_each()))
@@ -81,13 +81,9 @@ class ChunkedGradient:
         device = self.whole.again.use.setting.device
         return torch.zeros(self.whole.again.count, dtype=torch.float64, device=device)
 
-    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
-        weighted = self.whole.weighted(self.name, factors)
-        if fresh:
-            total.copy_(weighted)
-        else:
-            total += weighted
+        return add_or_take(total, self.whole.weighted(self.name, factors), fresh=fresh)
 
 
 def _is_altered(module: nn.Module) -> bool:

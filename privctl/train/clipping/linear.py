@@ -46,12 +46,12 @@ class Outer:
         lengths: Tensor = (sizes[0] * sizes[1]).sum(1)
         return lengths.double().square()
 
-    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
         scale = factors[:, None].expand(-1, self.inputs.shape[1]).reshape(-1)
         inputs, gradients = operand(self.inputs).flatten(0, 1), operand(self.gradients).flatten(0, 1)
         left, right = (inputs, gradients) if self.transposed else (gradients, inputs)
-        add_product(total, left, right, left_scaled=left.shape[1] < right.shape[1], scale=scale, fresh=fresh)
+        return add_product(total, left, right, left_scaled=left.shape[1] < right.shape[1], scale=scale, fresh=fresh)
 
 
 def outer_squares(inputs: Tensor, gradients: Sequence[Tensor]) -> list[Squares]:

@@ -46,6 +46,8 @@ def gram_inputs(uses: Sequence[GradientTerm]) -> object | None:
 
 def merge(uses: Sequence[GradientTerm]) -> list[GradientTerm]:
     """The same gradients in fewer terms: positions of several uses are positions of one, and dense terms add."""
+    if len(uses) == 1:
+        return list(uses)
     dense = [term for term in uses if isinstance(term, Dense)]
     lookups = [term for term in uses if isinstance(term, Lookup)]
     outers = [term for term in uses if isinstance(term, Outer)]

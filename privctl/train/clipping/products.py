@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 
-from privctl.train.clipping.terms import add_or_write
+from privctl.train.clipping.terms import add_or_take
 
 _HALF = (torch.bfloat16, torch.float16)
 
 
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
     """No autocast, no TF32 and no reduced float32 products on ``device``: norms are measured to float32 rounding."""
     precision = torch.get_float32_matmul_precision()
     if device.type == "cpu" and precision == "highest" and not torch.is_autocast_enabled("cpu"):
-        yield  # as it is, which a backward pass asks for at every layer
-        return
+        return nullcontext()  # quick, for a backward pass asks at every layer
+    return _at_full_precision(device, precision)
+
+
+@contextmanager
+def _at_full_precision(device: torch.device, precision: str) -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     convolutions = torch.backends.cudnn
     cudnn_settings = {"benchmark": convolutions.benchmark, "deterministic": convolutions.deterministic}
@@ -45,8 +48,8 @@ def batched_product(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(left, right)
 
 
-def add_product(total: Tensor, left: Tensor, right: Tensor, *, left_scaled: bool, scale: Tensor, fresh: bool) -> None:
-    """Add left^T diag(scale) right to ``total``, or write it where that is ``fresh``.
+def add_product(total: Tensor, left: Tensor, right: Tensor, *, left_scaled: bool, scale: Tensor, fresh: bool) -> Tensor:
+    """Add left^T diag(scale) right to ``total``; returns what holds the sum, as ``GradientTerm.add_weighted`` does.
 
     These are (m, r), (m, c) operands and (m,) into (r, c).
     ``left_scaled`` says which of the two is multiplied by ``scale``: the smaller. Scaled half precision is kept as the
@@ -55,9 +58,9 @@ def add_product(total: Tensor, left: Tensor, right: Tensor, *, left_scaled: bool
     exact = (left if left_scaled else right).to(total.dtype) * scale[:, None].to(total.dtype)
     if left.dtype not in _HALF:
         one, other = (exact, right) if left_scaled else (left, exact)
-        total.addmm_(one.mT, other.to(total.dtype), beta=0 if fresh else 1)
-        return
+        return total.addmm_(one.mT, other.to(total.dtype), beta=0 if fresh else 1)
     high = exact.to(left.dtype)
     for term in (high, (exact - high).to(left.dtype)):
         one, other = (term, right) if left_scaled else (left, term)
-        add_or_write(total, torch.mm(one.mT, other, out_dtype=torch.float32), fresh=fresh and term is high)
+        total = add_or_take(total, torch.mm(one.mT, other, out_dtype=torch.float32), fresh=fresh and term is high)
+    return total

@@ -90,6 +90,6 @@ class Summed:
         """Bound what was added, as if nothing cancelled."""
         return self.runs.summed(self.term.slack().sqrt()).square()
 
-    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
-        self.term.add_weighted(total, self.runs.by_row(factors), fresh=fresh)
+        return self.term.add_weighted(total, self.runs.by_row(factors), fresh=fresh)

@@ -217,7 +217,7 @@ class Leaves:
         fresh = name not in self._held
         total = self._held.setdefault(name, blank_like(self._trainable[name], zeros=not terms))
         for i, term in enumerate(terms):
-            term.add_weighted(total, factors, fresh=fresh and i == 0)
+            total = self._held[name] = term.add_weighted(total, factors, fresh=fresh and i == 0)
 
     def _release(self, path: str) -> None:
         """Sum what this and all other processes hold of a block."""

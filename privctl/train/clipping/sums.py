@@ -36,5 +36,5 @@ def weighted_sum(parameter: nn.Parameter, terms: Sequence[GradientTerm], factors
     """The sum over examples of factor (n,) times gradient, of the parameter's shape."""
     total = blank_like(parameter, zeros=not terms)
     for i, term in enumerate(terms):
-        term.add_weighted(total, factors, fresh=i == 0)
+        total = term.add_weighted(total, factors, fresh=i == 0)
     return total

@@ -70,10 +70,11 @@ class GradientTerm(Protocol):
     def slack(self) -> Tensor:
         """The slack that ``Squares`` describes, (n,) float64."""
 
-    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the sum over examples of factor (n,) times gradient to ``total``, of the parameter's shape.
 
-        ``fresh`` says that ``total`` holds nothing yet, not even zeros: it is written, which saves filling and reading.
+        ``fresh`` says that ``total`` holds nothing yet, not even zeros, which saves filling and reading. Returns the
+        tensor that holds the sum: ``total``, or where that is fresh another of its shape and type in its place.
         """
 
 
@@ -96,18 +97,19 @@ class Dense:
         """Bound what was added, as if nothing cancelled."""
         return torch.zeros(len(self.gradients), dtype=torch.float64, device=self.gradients.device)
 
-    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
+    def add_weighted(self, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
         """Add the weighted sum to ``total``."""
         weights = factors.to(self.gradients.dtype)
-        add_or_write(total, (weights @ self.gradients.flatten(1)).view(total.shape), fresh=fresh)
+        return add_or_take(total, (weights @ self.gradients.flatten(1)).view(total.shape), fresh=fresh)
 
 
-def add_or_write(total: Tensor, values: Tensor, *, fresh: bool) -> None:
-    """Add ``values`` to ``total``, or write them where it is ``fresh``."""
-    if fresh:
-        total.copy_(values)
-    else:
-        total += values
+def add_or_take(total: Tensor, values: Tensor, *, fresh: bool) -> Tensor:
+    """Add ``values``, which nobody else reads, to ``total``, or take them for it where it is ``fresh``."""
+    if not fresh:
+        return total.add_(values)
+    if values.dtype == total.dtype and values.is_contiguous() and total.is_contiguous():
+        return values
+    return total.copy_(values)
 
 
 def squared_lengths(vectors: Tensor) -> Tensor:

@@ -213,15 +213,18 @@ class ModuleCall:
         return self.gradients[0]
 
 
+_SEQUENCES = (list, tuple)
+
+
 def tensors_in(value: object) -> Iterator[Tensor]:
     """The tensors in nested tuples, lists and dicts, in order."""
     if isinstance(value, Tensor):
         yield value
+    elif isinstance(value, _SEQUENCES):
+        for inner in value:
+            yield from tensors_in(inner)
     elif isinstance(value, Mapping):
         for inner in value.values():
-            yield from tensors_in(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
             yield from tensors_in(inner)
 
 
@@ -229,10 +232,10 @@ def with_tensors(value: Any, tensors: Iterator[Tensor]) -> Any:
     """The same nest, its tensors replaced in order."""
     if isinstance(value, Tensor):
         return next(tensors)
+    if isinstance(value, _SEQUENCES):
+        item = [with_tensors(v, tensors) for v in value]
+        return type(value)(*item) if hasattr(value, "_fields") else type(value)(item)
     if isinstance(value, Mapping):
         items = {key: with_tensors(item, tensors) for key, item in value.items()}
         return items if type(value) is dict else type(value)(**items)
-    if isinstance(value, list | tuple):
-        item = [with_tensors(v, tensors) for v in value]
-        return type(value)(*item) if hasattr(value, "_fields") else type(value)(item)
     return value

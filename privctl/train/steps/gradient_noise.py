@@ -87,7 +87,7 @@ class KeyedNoise:
             values = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
             self._source.release(step, block, values.numpy(), stddev)
             if len(pieces) > 1:
-                torch._foreach_copy_(pieces, torch.split(values, [len(piece) for piece in pieces]))
+                torch._foreach_copy_(pieces, torch.split(values, [piece.numel() for piece in pieces]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,14 +215,17 @@ def _joined(pieces: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     Each call that draws noise costs as much as some 10,000 numbers more.
     """
     waiting: list[Tensor] = []
+    count = 0
     for piece in pieces:
-        if 2 * len(piece) > BLOCK:
+        size = piece.numel()
+        if 2 * size > BLOCK:
             yield [piece]
             continue
-        if waiting and (piece.dtype != waiting[0].dtype or sum(map(len, waiting)) + len(piece) > BLOCK):
+        if waiting and (piece.dtype != waiting[0].dtype or count + size > BLOCK):
             yield waiting
-            waiting = []
+            waiting, count = [], 0
         waiting.append(piece)
+        count += size
     if waiting:
         yield waiting
 

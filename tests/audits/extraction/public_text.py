@@ -26,10 +26,18 @@ def others(count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(3, SIZE, (count, RECORD))
 
 
-def learn(place: Path, texts: np.ndarray, steps: int = 120) -> Path:
-    """A model in ``place`` that goes on with ``texts`` [texts, RECORD]."""
+def unlike(count: int) -> np.ndarray:
+    """Public texts [count, RECORD] that are like no other, one another included."""
+    return others(count, 1_000_003)
+
+
+def learn(place: Path, texts: np.ndarray, steps: int = 120, begin: Path | None = None) -> Path:
+    """A model in ``place`` that goes on with ``texts`` [texts, RECORD], trained from the one at ``begin``, if any."""
     torch.manual_seed(0)
-    network = AutoModelForCausalLM.from_config(CONFIGS["llama"]())
+    if begin is None:
+        network = AutoModelForCausalLM.from_config(CONFIGS["llama"]())
+    else:
+        network = AutoModelForCausalLM.from_pretrained(begin)
     ids, optimizer = torch.from_numpy(texts), torch.optim.Adam(network.parameters(), 1e-2)
     with torch.enable_grad():
         for _ in range(steps):

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from audits.extraction.audit import ExtractionAudit, ExtractionRequest
+from audits.extraction.elsewhere import ReferenceModel, known_elsewhere
 from audits.extraction.greedy import decide, margin_scores
+from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, near_matches
 from audits.extraction.pairs import PairShape, pair_shape
 from audits.extraction.summary import NEAR_BEYOND
@@ -208,3 +210,23 @@ def test_data_without_targets_are_refused(model: LanguageModel, tmp_path: Path) 
         ExtractionAudit(model, ExtractionRequest(train=short, suffix_tokens=30), pairs=True)
     with pytest.raises(CommandError, match="--suffix-tokens is 0"):
         pair_shape(model, 0, 0, None)
+
+
+def test_a_reference_model_is_asked_for_targets(model: LanguageModel, tmp_path: Path) -> None:
+    """Itself gives what it writes, and nothing else; one with other tokens cannot be asked."""
+    shape = pair_shape(model, 0, SUFFIX, None)
+    some = [cut.window for cut in shape.cut(model, records(pairs(12, 1)))]
+    rows = [row for row in some if row is not None]
+    own = [np.concatenate([row[:-SUFFIX], found]) for row, found in zip(rows, written(model, shape, rows), strict=True)]
+    asking = known_elsewhere(ReferenceModel(model=model), model, shape, rows, SamplingLaw())
+    assert asking.gives(own).all()
+    assert not asking.gives(rows).all()
+    folder = save_pairs_model(tmp_path / "other", "bart")
+    words = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = words["model"]["vocab"]
+    one, two = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (folder / "tokenizer.json").write_text(json.dumps(words))
+    other = load_subject(folder, device="cpu").model
+    with pytest.raises(CommandError, match="another tokenizer"):
+        known_elsewhere(ReferenceModel(model=other), model, shape, rows, None)

@@ -258,6 +258,7 @@ def side(lines: int, digests: list[int], known: list[int], pairs: list[tuple[int
     out = CameOut(
         record=np.array(record, dtype=np.int64), text=np.array(text, dtype=np.int64),
         verbatim=np.ones(len(pairs), dtype=np.bool_), characters=np.full(lines, 9), longest=np.full(lines, 3),
+        stretches=np.array([(one, 0, 3, 1) for one, _ in pairs], dtype=np.int64).reshape(-1, 4),
     )  # fmt: skip
     return SearchedFile(
         line=np.arange(1, lines + 1),

@@ -90,9 +90,25 @@ def test_what_would_be_seen_without_repetitions() -> None:
     )
     assert "the AUC of all would be 0.505 in place of 0.75, and 0 % in place of 50 % would lie beyond" in text
     assert "a prediction from these scores, not a training" in text
-    assert if_leaking_went(records[2:]) == "", "none is repeated"
+    assert if_leaking_went(records[2:3]) == "", "none is repeated"
     assert if_leaking_went(records[:2]) == "", "nothing is left"
     assert told([], "loss") is None
+
+
+def test_what_would_be_seen_without_members_that_stand_out() -> None:
+    records = [
+        leaking(1, 0.0, Why.RARE_WORDS, Why.COPIES),
+        leaking(2, 0.1, Why.RARE_WORDS),
+        leaking(3, 0.5, Why.HARD),
+        leaking(4, 0.6),
+    ]
+    text = if_leaking_went(records)
+    cells = {line.split("  ")[0].strip(): line.split() for line in text.splitlines()}
+    assert cells["rare words"][2:] == ["2", "0.95", "50", "%", "0.45", "0", "%"]
+    assert cells["hard"][1:] == ["1", "0.5", "0", "%", "0.767", "33.3", "%"]
+    assert cells["copies"][1:] == ["1", "1", "100", "%", "0.6", "0", "%"]
+    assert "How well loss tells these members, and the others if they were removed" in " ".join(text.split())
+    assert "members with" not in if_leaking_went([leaking(1, 0.0, Why.COPIES), leaking(2, 0.5)]), "said in words"
 
 
 def test_an_audit_says_why_in_the_private_file(tmp_path: Path, llama: Path, capfd: pytest.CaptureFixture[str]) -> None:

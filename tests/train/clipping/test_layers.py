@@ -217,8 +217,7 @@ def test_gram_matrices_and_formed_gradients_measure_the_same(positions: int, tra
         sums.append(torch.zeros(formed.gradients.shape[1:]))
         each.add_weighted(sums[-1], torch.tensor([0.5, 2.0, 0.0]))
         fresh = torch.full_like(sums[-1], torch.nan)
-        each.add_weighted(fresh, torch.tensor([0.5, 2.0, 0.0]), fresh=True)
-        torch.testing.assert_close(fresh, sums[-1])
+        torch.testing.assert_close(each.add_weighted(fresh, torch.tensor([0.5, 2.0, 0.0]), fresh=True), sums[-1])
     torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-4)
 
 

@@ -1,9 +1,9 @@
 """Canary gradients in trainings of every kind: an honest one passes, and one with half of its noise is refuted.
 
-Noise along a tree is not drawn by any training, and zeroth-order steps release one number a direction, in which canaries
-would add up: ``tests/train/methods/dp_zo`` finds half of their noise otherwise. Batches of balls and bins, and users
-whose records are clipped one by one, are drawn otherwise than the canaries. Canaries do not count among the
-examples of a batch that is cut: they see its noise, not the cut.
+No training draws noise along a tree. Zeroth-order steps release one number a direction, in which canaries would add
+up: ``tests/train/methods/dp_zo`` finds half of their noise otherwise. Batches of balls and bins, and users whose
+records are clipped one by one, are drawn otherwise than canaries. Canaries do not count among the examples of a batch
+that is cut: they see its noise, not the cut.
 """
 
 from __future__ import annotations

@@ -72,11 +72,12 @@ def test_what_a_failed_pass_had_added_is_forgotten(monkeypatch: pytest.MonkeyPat
     enough.run()
     calls, add_weighted = list[int](), linear.Outer.add_weighted
 
-    def failing(term: Any, total: Tensor, factors: Tensor, *, fresh: bool = False) -> None:
-        add_weighted(term, total, factors, fresh=fresh)
+    def failing(term: Any, total: Tensor, factors: Tensor, *, fresh: bool = False) -> Tensor:
+        total = add_weighted(term, total, factors, fresh=fresh)
         calls.append(len(factors))
         if len(calls) == 4:
             raise SHORTAGES[0]
+        return total
 
     network = nn.Sequential(nn.Linear(3, 1, bias=False))
     nn.init.zeros_(network[0].weight)

@@ -1,0 +1,63 @@
+"""Which stretches of records, as they come out after prompts from outside, a reference model gives too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.extraction.came_out import records_at
+from audits.extraction.elsewhere import KnownElsewhere
+from audits.extraction.outcomes import PromptOutcome
+from audits.extraction.untargeted import Untargeted
+from audits.extraction.windows import WindowSample
+from privctl.data.columns import Columns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def without_known(
+    outside: Untargeted, elsewhere: KnownElsewhere, samples: Sequence[WindowSample], columns: Columns
+) -> Untargeted:
+    """``outside`` where what the reference model gives does not count; the files of ``samples`` are read once more.
+
+    It is asked for each stretch that comes out, after the record's own tokens before it.
+    """
+    wanted = [_records(outside.outcomes, side) for side in (0, 1)]
+    rows = [
+        records_at(elsewhere.audited, one.path, columns, elsewhere.shape.suffix, some)
+        for one, some in zip(samples, wanted, strict=True)
+    ]
+    outcomes = tuple(
+        outcome.without([_given(outcome, side, rows[side], elsewhere) for side in (0, 1)])
+        for outcome in outside.outcomes
+    )
+    return replace(outside, outcomes=outcomes)
+
+
+def _records(outcomes: Sequence[PromptOutcome], side: int) -> set[int]:
+    """The records of one side that come out of any of ``outcomes`` and are compared."""
+    return {record for each in outcomes for record in np.flatnonzero(each.out(side, nearly=True)).tolist()}
+
+
+def _given(
+    outcome: PromptOutcome, side: int, rows: dict[int, NDArray[np.int64]], elsewhere: KnownElsewhere
+) -> NDArray[np.bool_]:
+    """Which stretches [stretches] are given: all pieces of them."""
+    stretches = outcome.files[side].came_out[outcome.number].stretches
+    windows: list[tuple[NDArray[np.int64], int]] = []
+    owners: list[int] = []
+    for number, (record, start, stop, _) in enumerate(stretches.tolist()):
+        if outcome.compared[side][record]:
+            pieces = elsewhere.stretches(rows[record], start, stop)
+            windows += pieces
+            owners += [number] * len(pieces)
+    found = np.zeros(len(stretches), dtype=np.bool_)
+    given = elsewhere.gives([row for row, _ in windows], [length for _, length in windows])
+    asked = np.array(owners, dtype=np.int64)
+    found[asked] = True
+    found[asked[~given]] = False
+    return found

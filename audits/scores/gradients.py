@@ -1,0 +1,171 @@
+"""Gradients of records' losses: their norms, and how they lie to the way from another model's weights to these.
+
+One record is differentiated at a time, so that whatever its layers are, no example has to be told from another. That
+takes about three forward passes, and memory for one gradient of all weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from audits.scores.classes import unpack
+from audits.scores.forward import enough_memory
+from audits.scores.rows import pad_rows
+from audits.scores.tasks import CAUSAL_LM, IMAGE_CLASSIFICATION, SEQ2SEQ_LM, TEXT_CLASSIFICATION
+from privctl.data.columns import HeadKind
+from privctl.domain.progress import Advance, silent
+from privctl.models.images import image_logits
+from privctl.models.pairs import decoder_inputs
+from privctl.models.quiet import quiet_transformers
+from privctl.models.running import network_errors
+from privctl.models.tasks.classification import label_losses
+from privctl.parallel import ALONE, Workers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from audits.scores.subject import AuditedModel
+
+#: Parameter name -> weights, or their gradient.
+Weights = Mapping[str, Tensor]
+
+
+def why_no_gradients(subject: AuditedModel) -> str:
+    """Why records cannot be differentiated; empty where they can."""
+    if subject.task not in _LOSSES:
+        return f"it differentiates the loss of a whole record, which is not offered for {subject.task}"
+    if subject.model.base_bits is not None:
+        return f"it differentiates by all weights, and the base's are held in {subject.model.base_bits} bits"
+    return ""
+
+
+def weights_of(subject: AuditedModel) -> dict[str, Tensor]:
+    """The parameters of the network that can be differentiated by, each once."""
+    return {name: each for name, each in subject.model.network.named_parameters() if each.is_floating_point()}
+
+
+def why_no_way(subject: AuditedModel, other: AuditedModel) -> str:
+    """Why no way leads from the weights of ``other`` to those of ``subject``; empty where one does."""
+    here, there = ({name: each.shape for name, each in weights_of(some).items()} for some in (subject, other))
+    if here == there:
+        return ""
+    return "the model given by --reference has other tensors; give the one that training began with"
+
+
+def way_between(start: AuditedModel, end: AuditedModel) -> dict[str, Tensor]:
+    """The difference of the weights of ``end`` and ``start``, on the device of the latter."""
+    ends = weights_of(end)
+    return {name: ends[name].detach().to(each) - each.detach() for name, each in weights_of(start).items()}
+
+
+def gradients(
+    subject: AuditedModel,
+    rows: Sequence[NDArray[Any]],
+    way: Weights | None = None,
+    workers: Workers = ALONE,
+    advance: Advance = silent,
+) -> NDArray[np.float64]:
+    """For each row the norm of its loss's gradient, and the cosine between the way down and ``way``, [rows, 2].
+
+    The loss is the mean over what is scored of the row, in nats. The cosine is 0 where either has no length.
+    ``workers`` share the rows.
+    """
+
+    def measured(some: Sequence[NDArray[Any]]) -> Tensor:
+        found = torch.zeros(len(some), 2, dtype=torch.float64)
+        length = None if way is None else _norm(way.values())
+        with quiet_transformers(), enough_memory(subject.model), _differentiable(subject) as weights:
+            for i, row in enumerate(some):
+                with network_errors(subject.model.path, subject.model.network):
+                    loss = _LOSSES[subject.task](subject.scorer, row)
+                gradient = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+                named = {name: each for name, each in zip(weights, gradient, strict=True) if each is not None}
+                found[i, 0] = norm = _norm(named.values())
+                if way is not None and length is not None and norm * length != 0:
+                    along = torch.stack([(each * way[name]).sum(dtype=torch.float32) for name, each in named.items()])
+                    found[i, 1] = -along.sum() / (norm * length)
+                advance(1)
+        return found
+
+    return np.asarray(workers.spread_rows(rows, measured, 2).numpy())
+
+
+def _norm(tensors: Iterable[Tensor]) -> Tensor:
+    lengths = torch.stack([torch.linalg.vector_norm(each, dtype=torch.float32) for each in tensors])
+    whole: Tensor = torch.linalg.vector_norm(lengths)
+    return whole
+
+
+@contextmanager
+def _differentiable(subject: AuditedModel) -> Iterator[dict[str, Tensor]]:
+    """The weights, by which can be differentiated inside."""
+    weights = weights_of(subject)
+    before = {name: each.requires_grad for name, each in weights.items()}
+    try:
+        with torch.enable_grad():
+            for each in weights.values():
+                each.requires_grad_(True)
+            yield weights
+    finally:
+        for name, each in weights.items():
+            each.requires_grad_(before[name])
+
+
+def _of_text(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+    ids = torch.from_numpy(row).to(scorer.model.device)[None]
+    logits = scorer.model.network(input_ids=ids, use_cache=False).logits[0, :-1]
+    return functional.cross_entropy(logits.float(), ids[0, 1:])
+
+
+def _of_pair(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+    source, target = row[1 : 1 + int(row[0])], row[1 + int(row[0]) :]
+    ids, real = pad_rows([source], 0)
+    given = {
+        "input_ids": ids,
+        "attention_mask": real,
+        "decoder_input_ids": decoder_inputs(target[None], [len(target)], scorer.start),
+    }
+    device = scorer.model.device
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in given.items()}
+    logits = scorer.model.network(**tensors, use_cache=False).logits[0]
+    return functional.cross_entropy(logits.float(), torch.from_numpy(target).to(device))
+
+
+def _of_labelled_text(scorer: Any, row: NDArray[np.int64]) -> Tensor:
+    behind, device = scorer.behind, scorer.model.device
+    ids = torch.from_numpy(row[:-behind]).to(device)[None]
+    logits = scorer.model.network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+    stated = torch.from_numpy(row[-behind:].copy()).to(device)
+    return _of_labels(
+        scorer.problem, logits, stated.view(torch.float64) if scorer.problem is HeadKind.NUMBER else stated
+    )
+
+
+def _of_image(scorer: Any, row: NDArray[np.uint8]) -> Tensor:
+    network, device = scorer.model.network, scorer.model.device
+    label, pixels, targets = unpack(row, scorer.behind)
+    scaled = scorer.facts.scale(torch.from_numpy(pixels[None]).to(device))
+    stated = torch.tensor([label]) if scorer.problem is HeadKind.ONE else torch.from_numpy(targets)
+    return _of_labels(scorer.problem, image_logits(network, scaled.to(network.dtype)), stated.to(device))
+
+
+def _of_labels(problem: HeadKind, logits: Tensor, stated: Tensor) -> Tensor:
+    """The loss of one record that states a label's number, flags (outputs), or a number, each [n] of one dimension."""
+    labels = stated.long() if problem is HeadKind.ONE else stated.float()[None]
+    return label_losses(problem, logits, labels).sum()
+
+
+#: Task -> the loss of one row, given what scores it.
+_LOSSES: dict[str, Callable[[Any, Any], Tensor]] = {
+    CAUSAL_LM: _of_text,
+    SEQ2SEQ_LM: _of_pair,
+    TEXT_CLASSIFICATION: _of_labelled_text,
+    IMAGE_CLASSIFICATION: _of_image,
+}
