@@ -30,6 +30,8 @@ _ROOM = 1e-6
 #: Parameters of a training that nothing else shows.
 _LOST = (
     "epsilon",
+    "text_column",
+    "label_column",
     "clipping",
     "clipping_passes",
     "micro_examples",

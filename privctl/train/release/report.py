@@ -285,6 +285,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "epsilon": request.budget.epsilon,
         "delta": job.delta,
         "data": request.data.train.name,
+        **request.data.columns.named,
         "unit": request.data.unit,
         **({} if job.similar_names is None else {"similar_names": job.similar_names}),
         "initial_weights": job.model.initial_weights,
