@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audits.claims import EpsilonClaim, claims_of, mechanism_of
+from privctl.data.columns import USUAL, Columns
 from privctl.domain.errors import PrivctlError
 from privctl.domain.events import Ledger
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
@@ -35,6 +36,7 @@ class Lineage:
     ``gradient_canaries`` the digest of the file that the training wrote of them, empty if it wrote none. A later step's
     model has none: what was observed while the model before it was trained says nothing about its guarantees.
     ``unit`` is the field whose values made the examples of the last training, None where each record was one.
+    ``columns`` are the fields of its data.
     ``base_bits`` are those that the base of an adapter was held in. ``began_with`` are the digests of the weights
     that the last training began with, ``learned`` those of the data of all trainings; None if no report says.
     """
@@ -46,6 +48,7 @@ class Lineage:
     planned_by: tuple[str, ...] | None = None
     mechanism: Ledger | None = None
     unit: str | None = None
+    columns: Columns = USUAL
     source: str = ""
     gradient_canaries: str | None = None
     base_bits: int | None = None
@@ -78,6 +81,7 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         planned_by=_read(training, "plan"),
         mechanism=mechanism_of(model_report.report.mechanism, model_report.report.guarantees),
         unit=unit,
+        columns=USUAL if last is None else Columns(text=last.text_column, label=last.label_column),
         source=model_report.path.name,
         gradient_canaries="" if own is None else own.gradient_canaries_file or "",
         base_bits=None if own is None else own.base_bits,

@@ -22,7 +22,7 @@ from audits.findings import ALPHA, PRIVATE
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.baseline import Baseline
 from audits.membership.joint_test import with_joint_test
-from audits.membership.remarks import backwards_warnings
+from audits.membership.remarks import LOSSES, backwards_warnings
 from audits.membership.verdict import LEAST_AUC, verdict
 from audits.score_parts import attacks_in, read_parts
 from audits.scores.table import Skip
@@ -148,7 +148,7 @@ def run_record_scores(
             **({} if split is None else split_parameters(split)),
         },
         evidence=(*evidence, *bounds),
-        verdicts=(verdict(evidence, blind, least_auc, drawn=split is not None),),
+        verdicts=(verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES),),
         omissions=(
             Omission(
                 what="baselines without the model",
@@ -165,7 +165,7 @@ def run_record_scores(
             f"{100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
             "a stronger attack may find what these scores did not",
             *_similar(read.ids, columns.record),
-            *backwards_warnings(evidence),
+            *backwards_warnings(evidence, LOSSES),
             PRIVATE,
         ),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from audits.asked import ASKED, as_text, files_of, pairs_of, stated
+from audits.audit_options import flag_of
 from audits.audit_request import AuditRequest, require_distinct
 from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
@@ -81,6 +82,7 @@ def run_audit(
         base_bits=request.base_bits,
     )
     lineage = lineage_of(request.model, opened.inputs, request.report)
+    request = _as_trained(request, lineage, notify if workers.is_main else lambda _: None)
     reference = _open_other(model_scorer, request, request.reference, opened, "--reference", "one that saw no data")
     means = None if reference is None else partial(model_scorer.means, reference)
     compared = None if request.secrets is None else request.base
@@ -117,6 +119,22 @@ def run_audit(
     if on_entry is not None and entry is not None:
         on_entry(entry)
     return report
+
+
+def _as_trained(request: AuditRequest, lineage: Lineage, notify: Callable[[str], None]) -> AuditRequest:
+    """``request`` with the fields that the training read, where none are named: another would audit other texts."""
+    named, trained = request.columns.named, lineage.columns.named
+    unnamed = {name: field for name, field in trained.items() if name not in named}
+    if not unnamed or (request.membership, request.extraction, request.secrets) == (None, None, None):
+        return request
+    flags = " ".join(f"{flag_of(name)} {field}" for name, field in unnamed.items())
+    notify(f"the audit goes by {flags}, as {lineage.source} says of the training; name another field to change that")
+    columns = replace(
+        request.columns,
+        text=request.columns.text or lineage.columns.text,
+        label=request.columns.label or lineage.columns.label,
+    )
+    return replace(request, columns=columns)
 
 
 def _findings(model_scorer: ModelScorer, opened: OpenedModel, parts: Sequence[AuditPart]) -> list[Findings]:
@@ -168,6 +186,7 @@ def _asked(
         attacks=() if membership is None else membership.attacks,
         thorough=membership is not None and membership.thorough,
         least_auc=None if membership is None else membership.least_auc,
+        **request.columns.named,
         group_by=next((each for each in _group_fields(request, findings) if each is not None), None),
         claims=pairs_of(_claims(request, lineage)) if bounds else (),
         curve=any("canary_curve" in part.parameters for part in findings),

@@ -1,8 +1,8 @@
 """privctl: make trained models safe to hand out, and prove how safe they are.
 
 From Python, the commands are functions: ``privctl.noise``, ``retrain``, ``audit``, ``audit_scores``, ``account``,
-``verify`` and ``gate``. ``make_private``, ``from_opacus`` and ``AuditCallback`` serve training loops that are not
-privctl's. Importing privctl loads none of the engines. See docs/python.md.
+``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus`` and ``AuditCallback`` serve training loops that
+are not privctl's. Importing privctl loads none of the engines. See docs/python.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import inspect
 
-    from privctl.api import account, audit, audit_scores, gate, noise, retrain, verify
+    from privctl.api import account, audit, audit_scores, gate, noise, report, retrain, verify
     from privctl.integrations.from_opacus import from_opacus
     from privctl.integrations.make_private import make_private
     from privctl.integrations.trainer_callback import AuditCallback
@@ -30,13 +30,14 @@ __all__ = [
     "gate",
     "make_private",
     "noise",
+    "report",
     "retrain",
     "verify",
 ]
 
 #: Name -> the module that holds it, imported when it is first asked for.
 _HOME = {
-    **dict.fromkeys(("account", "audit", "audit_scores", "retrain", "verify"), "privctl.api"),
+    **dict.fromkeys(("account", "audit", "audit_scores", "report", "retrain", "verify"), "privctl.api"),
     "from_opacus": "privctl.integrations.from_opacus",
     "make_private": "privctl.integrations.make_private",
     "AuditCallback": "privctl.integrations.trainer_callback",

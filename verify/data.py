@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from privctl.data.columns import Columns, HeadKind
 from privctl.domain.events import Ledger
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
@@ -16,6 +17,8 @@ from verify.events import row_of
 from verify.stated import EXTERNAL, TRAINING, readable
 
 _SUBJECT = "data"
+#: Tasks whose records have other fields than a text and a label.
+_HEADS = {"token-classification": HeadKind.TOKENS, "question-answering": HeadKind.SPAN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,19 @@ def unit_of(report: PrivacyReport) -> str | None:
     """The field that says whom a record belongs to, where the report names one."""
     parameters = readable(TrainingParameters, report)
     return None if parameters is None else parameters.unit
+
+
+def columns_of(report: PrivacyReport) -> Columns | None:
+    """How the training that ``report`` is of read its data; None for other reports."""
+    parameters = readable(TrainingParameters, report)
+    if report.step != TRAINING or parameters is None:
+        return None
+    return Columns(
+        text=parameters.text_column,
+        label=parameters.label_column,
+        pair=parameters.task == "seq2seq-lm",
+        problem=_HEADS.get(parameters.task or "", HeadKind.ONE),
+    )
 
 
 def most_of(report: PrivacyReport) -> int | None:

@@ -55,7 +55,8 @@ def from_file(model: LanguageModel, path: DataPath, columns: Columns, room: int)
     A file of an unknown suffix has one on each line. Of a record with a prompt and a response the prompt is taken;
     conversations end where the answer begins, by the tokenizer's chat template. Raises InputError as ``rows_of`` does.
     """
-    columns = _columns(path, replace(columns, chat=asking_with(model.tokenizer, model.path), empty=False, pair=False))
+    ask = asking_with(model.tokenizer, model.tokenizer_from)
+    columns = _columns(path, replace(columns, chat=ask, empty=False, pair=False))
     lines, texts = [], []
     for row in rows_of(path, columns, otherwise=".txt"):
         lines.append(row.number)
@@ -150,7 +151,7 @@ def _tokens(model: LanguageModel, random: np.random.Generator, times: int) -> ND
 def _asked(model: LanguageModel, rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
     """The prompts that hold ``rows``: a request by the chat template where there is one, else these tokens alone."""
     if getattr(model.tokenizer, "chat_template", None):
-        ask = asking_with(model.tokenizer, model.path)
+        ask = asking_with(model.tokenizer, model.tokenizer_from)
         texts = [_MESSAGE.format(_text(model, row).strip()) for row in rows]
         return encode(model, [ask([{"role": "user", "content": text}], "the prompt").text for text in texts])
     front = np.array([model.tokenizer.bos_token_id] if begins_with_bos(model) else [], dtype=np.int64)

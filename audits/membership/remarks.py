@@ -12,6 +12,9 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
 
+#: What to look at where members look less like training data than non-members.
+SWAPPED = "check that the two files were not swapped and come from one source"
+LOSSES = "a higher score must mean more likely a member: negate losses, and check who is marked as a member"
 _SIDES = {True: "member", False: "nonmember"}
 
 
@@ -61,11 +64,11 @@ def omissions(table: ScoreTable) -> list[Omission]:
     ]
 
 
-def backwards_warnings(evidence: Sequence[Evidence]) -> list[str]:
+def backwards_warnings(evidence: Sequence[Evidence], check: str = SWAPPED) -> list[str]:
     """Warn about attacks with an AUC below chance. That points at the data, so the scores are not silently negated."""
     return [
         f"{item.method}: the {item.quantity} lies below {item.details['chance']:g}, so members look less like training "
-        "data than non-members; check that the two files were not swapped and come from one source"
+        f"data than non-members; {check}"
         for item in evidence
         if item.quantity == "AUC" and item.upper is not None and item.upper < item.details["chance"]
     ]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from audits.membership.baseline import BLIND, DIFFERENCE, GUARD, Baseline
+from audits.membership.remarks import SWAPPED
 from privctl.domain.evidence import Evidence, JointTest
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
@@ -19,12 +20,17 @@ _DRAWN = "; coins that privctl threw decided who is a member, so the two files d
 
 
 def verdict(
-    attacks: Sequence[Evidence], blind: Baseline, least_auc: float = LEAST_AUC, *, drawn: bool = False
+    attacks: Sequence[Evidence],
+    blind: Baseline,
+    least_auc: float = LEAST_AUC,
+    *,
+    drawn: bool = False,
+    check: str = SWAPPED,
 ) -> Verdict:
     """Judge by the attacks' joint test, or by their intervals without one; ``attacks`` is all but the baselines'.
 
     Where privctl has ``drawn`` the split, records that differ without the model do so by chance, which the joint test
-    allows for; so the baselines silence nothing.
+    allows for; so the baselines silence nothing. ``check`` says what to look at where members score lower.
     """
     if drawn:
         blind = replace(blind, evidence=(), p_value=1.0)
@@ -71,8 +77,7 @@ def verdict(
         return Verdict(
             subject=SUBJECT,
             outcome=Outcome.INCONCLUSIVE,
-            reason=f"the sides differ, but backwards: {worst.method} {worst.quantity} {_span(worst)}; check that the "
-            "two files were not swapped and come from one source",
+            reason=f"the sides differ, but backwards: {worst.method} {worst.quantity} {_span(worst)}; {check}",
         )
     reach = [item.sees for item in first.values() if item.sees is not None]
     sharpest = min(reach, default=1.0)

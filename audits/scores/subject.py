@@ -183,4 +183,4 @@ def text_columns(subject: AuditedModel, columns: Columns | None) -> Columns:
 
 def with_chat(columns: Columns | None, model: LanguageModel) -> Columns:
     """``columns`` with the chat template of the ``model``'s tokenizer; empty texts are read, to be left out by name."""
-    return replace(columns or Columns(), chat=chat_with(lambda: model.tokenizer, model.path), empty=True)
+    return replace(columns or Columns(), chat=chat_with(lambda: model.tokenizer, model.tokenizer_from), empty=True)

@@ -12,12 +12,13 @@ from privctl.api.accounting import account
 from privctl.api.auditing import audit
 from privctl.api.gating import gate
 from privctl.api.noising import noise
+from privctl.api.reporting import report
 from privctl.api.scoring import audit_scores
 from privctl.api.training import retrain
 from privctl.api.verifying import verify
 from privctl.domain.notebook import show_by
 
-__all__ = ["account", "audit", "audit_scores", "gate", "noise", "retrain", "verify"]
+__all__ = ["account", "audit", "audit_scores", "gate", "noise", "report", "retrain", "verify"]
 
 
 def _in_html(value: object) -> str:
@@ -26,4 +27,10 @@ def _in_html(value: object) -> str:
     return fragment(value)
 
 
-show_by(_in_html)
+def _as_text(value: object) -> str:
+    from privctl.show.text.printed import printed
+
+    return printed(value)
+
+
+show_by(_in_html, _as_text)

@@ -15,6 +15,11 @@ from privctl.domain.report import PrivacyReport
 _COLUMNS = {"score_column": ("score",), "member_column": "member", "id_column": "id"}
 #: The options for scores of many models, which need no others.
 MANY_MODELS = {**_COLUMNS, "models": True, "split": None, "threshold": None}
+#: What scores of one model's records are for, instead of the option.
+_INSTEAD = {
+    "claim": "of one model, a claim is tested by privctl audit membership --split, on records whose members were drawn",
+    "threshold": "scores of one model's records are judged at every threshold together",
+}
 
 
 def report_on_scores(
@@ -83,7 +88,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name in ("claim", "threshold"):
         if options[name] is not None:
             raise CommandError(
-                f"{flag_of(name)} needs scores of many models; give --models too, or remove {flag_of(name)}"
+                f"{flag_of(name)} needs scores of many models, trained with and without one record; give those and "
+                f"--models, or remove {flag_of(name)}: {_INSTEAD[name]}"
             )
 
 

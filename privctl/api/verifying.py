@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Omission, PrivacyReport
 
 if TYPE_CHECKING:
+    from privctl.data.columns import Columns
     from privctl.data.several import DataPath
     from verify.data import DataAtHand
     from verify.public_records import PublicAtHand
@@ -86,7 +88,6 @@ def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
 
 
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
-    from privctl.data.columns import Columns
     from privctl.data.count import count_examples, possible_counts, similar_names_at
     from privctl.data.recorded import recorded_files
     from verify.data import DataAtHand, most_of, shared_of, stated, unit_of
@@ -99,7 +100,7 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     unit = next(filter(None, map(unit_of, known)), None)
     most = next(filter(None, map(most_of, known)), None)
     shared = next(filter(None, map(shared_of, known)), None)
-    columns = Columns(text=text_column)
+    columns = _columns(known, text_column)
     examples = count_examples(data, unit, columns, most, shared)
     possible = None if most is None or shared is None else possible_counts(data, unit, columns, most, shared)
     digests = tuple(file.digest for file in recorded_files(data))
@@ -107,12 +108,20 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
     return DataAtHand(name=data.name, examples=examples, digests=digests, possible=possible, similar=similar)
 
 
+def _columns(known: Sequence[PrivacyReport], text_column: str | None) -> Columns:
+    """The fields of the data: those that the training among ``known`` reports named, unless the text's is given."""
+    from privctl.data.columns import USUAL
+    from verify.data import columns_of
+
+    columns = next(filter(None, map(columns_of, known)), USUAL)
+    return columns if text_column is None else replace(columns, text=text_column)
+
+
 def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_column: str | None) -> PublicAtHand:
     """What is at hand of public records; where a text is a whole record, they are held against those at ``data`` too.
 
     Images and sounds are not, nor pairs, words with labels, and questions: training compares more than their text.
     """
-    from privctl.data.columns import Columns
     from privctl.data.contents import first_shared, texts_at
     from privctl.data.count import count_examples, of_texts
     from privctl.data.recorded import recorded_files
@@ -122,7 +131,7 @@ def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_
 
     if report.step != "retrain":
         raise CommandError(f"--public {public} is mixed into a training, and the report is of another step; remove it")
-    columns, shared = Columns(text=text_column), None
+    columns, shared = _columns([report], text_column), None
     task = parameters_as(TrainingParameters, report).task
     if data is not None and task in ONE_TEXT and of_texts(public, columns) and of_texts(data, columns):
         shared = first_shared(texts_at(public, columns), texts_at(data, columns)) is not None

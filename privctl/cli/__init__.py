@@ -7,11 +7,13 @@ functions, so that ``--help`` stays as quick as Python itself.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from typing import NoReturn
 
 import click
@@ -112,7 +114,20 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets this, and means it
             signal.signal(number, _interrupt)
-    sys.exit(run(sys.argv[1:]))
+    _write_whole()
+    code = run(sys.argv[1:])
+    with suppress(ValueError):  # closed
+        try:
+            sys.stdout.flush()
+        except OSError:  # said before; Python would try again, and exit with a code of its own
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _write_whole() -> None:
+    """With PYTHONUNBUFFERED Python drops what a full disk or a size limit cuts off a write, and says nothing."""
+    if sys.stdout is not None and isinstance(raw := getattr(sys.stdout, "buffer", None), io.FileIO):
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(raw), sys.stdout.encoding, sys.stdout.errors)
 
 
 def run(arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from privctl.cli.numbers import IN_GROUP
-from privctl.cli.options import MODEL, common, show
+from privctl.cli.options import MODEL, common, show, verbose
 from privctl.domain.errors import CommandError, ExitCode
 from privctl.domain.verdict import Outcome
 
@@ -43,7 +43,7 @@ def inspect(
     The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
     that one no longer matches, or that a report beside the model, under its name, describes other weights; 3 that the
     model's own report or a file that it names is missing. The claims of the reports are shown as written, not
-    recomputed.
+    recomputed. Of many tensors, those that differ only in numbers in their names have one line, without --verbose.
 
     With --group-size K, what the model's own report guarantees to one example is turned into what that means for K,
     such as all records of one user: by the loss distribution of the group, from the ledger, in real arithmetic.
@@ -92,7 +92,7 @@ def inspect(
                 ChainRow(depth=link.depth, path=link.path, report=link.report, verdicts=link.verdicts) for link in chain
             ]
             files = [_file_row(file, hashed[file.path]) for file in checkpoint.files]
-            show(inspect_text(files, rows, beside, group))
+            show(inspect_text(files, rows, beside, group, verbose=verbose()))
     if beside or any(v.outcome is Outcome.REFUTED for link in chain for v in link.verdicts):
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):

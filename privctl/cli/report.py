@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,17 +10,7 @@ from privctl.cli.options import debug, reports_at, show
 from privctl.cli.options import force as force_option
 from privctl.domain.errors import CommandError
 
-if TYPE_CHECKING:
-    from privctl.show.page_data import PageData
-
-#: Format -> suffix (or name) of the default output.
-FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
-#: What a name's ending promises.
-_ENDINGS = {
-    ".html": ("html",), ".htm": ("html",), ".md": ("markdown", "model-card"), ".markdown": ("markdown", "model-card"),
-    ".json": ("intoto",), ".pdf": (), ".docx": (), ".svg": (), ".png": (),
-}  # fmt: skip
-_LONGEST = 200
+FORMATS = ("html", "markdown", "model-card", "intoto")
 
 
 @click.command()
@@ -68,56 +56,24 @@ def report(
       privctl report private.report.json --format markdown -o -
       privctl report plain/ noised/ private/ --plot chart.svg
     """
+    from privctl.api.reporting import check_title, place_of, written
     from privctl.data.places import require_inputs
-    from privctl.reports.files import require_spare
-    from privctl.show.gather.load import load
-    from privctl.show.page_data import AUDIT_STEP
     from privctl.show.progress import note
-    from privctl.storage.atomic import require_absent, write_bytes
 
-    if title is not None and not 0 < len(title) <= _LONGEST:
-        raise CommandError(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
+    check_title(title)
     require_inputs(*reports)
     reports = reports_at(reports, quiet)
     if plot is not None:
         _draw(reports, plot, output, force, quiet)
         if output is None and kind is None:
             return
-    kind = kind or _meant(output)
-    place = output or _default(reports[0], kind)
+    place, kind = place_of(reports, output, kind, force=force)
     standard = str(place) == "-"
-    if not standard and place.resolve() in {path.resolve() for path in reports}:
-        raise CommandError(f"{place} is one of the reports; choose another --output")
-    if output is not None and not standard:
-        _require_ending(output, kind)
-    if not standard:
-        require_spare(place)
-    if not standard and not (kind == "model-card" and place.is_file()):
-        require_absent(place, force)
-    data = load(reports, title, drawn=kind == "html")
-    text = _written(kind, data, reports, None if standard else place)
+    text = written(reports, None if standard else place, kind, title, force=force)
     if standard:
         show(text.decode(), as_json=kind == "intoto")
         return
-    audited = any(source.report.step == AUDIT_STEP for source in data.sources)
-    write_bytes(place, text, replace=force or kind == "model-card", public=not audited)
     note(f"wrote {place}", quiet=quiet)
-
-
-def _require_ending(output: Path, kind: str) -> None:
-    """Refuse a name that promises another format; one without an ending that is known promises none."""
-    promised = _ENDINGS.get(output.suffix.lower())
-    if promised is not None and kind not in promised:
-        other = f"--format {promised[0]}, or " if promised else ""
-        raise CommandError(
-            f"--output {output} would hold {kind}; give {other}a name that ends in .{FORMATS[kind].rpartition('.')[2]}"
-        )
-
-
-def _meant(output: Path | None) -> str:
-    """The format of a file that only its name describes."""
-    text = output is not None and "markdown" in _ENDINGS.get(output.suffix.lower(), ())
-    return "markdown" if text else "html"
 
 
 def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: bool, quiet: bool) -> None:
@@ -143,42 +99,3 @@ def _draw(reports: tuple[Path, ...], plot: Path, output: Path | None, force: boo
     write_bytes(plot, draw(comparison, "png" if suffix == ".png" else "svg"), replace=force)
     show(table(HEADINGS, [*comparison.rows()]) + "".join(paragraph(line, indent=2) for line in comparison.notes))
     note(f"wrote {plot}", quiet=quiet)
-
-
-def _written(kind: str, data: PageData, reports: tuple[Path, ...], place: Path | None) -> bytes:
-    if kind == "html":
-        from privctl.show.html.page import page
-
-        return page(data).encode()
-    if kind == "markdown":
-        from privctl.show.markdown.report import markdown
-
-        return markdown(data).encode()
-    if kind == "model-card":
-        from privctl.show.markdown.model_card import insert_summary
-
-        return insert_summary(place.read_bytes() if place is not None and place.is_file() else None, data, str(place))
-    from privctl.show.formats.intoto import statement
-    from privctl.show.gather.files import with_files
-
-    return statement(with_files(data, reports)).encode()
-
-
-def _default(first: Path, kind: str) -> Path:
-    if kind == "model-card":
-        return _model_folder(first) / FORMATS[kind]
-    name = first.name.removesuffix(".json").removesuffix(".report") or first.name
-    return first.with_name(name + FORMATS[kind])
-
-
-def _model_folder(first: Path) -> Path:
-    """The folder of the weights that the first report wrote, if inside the report's folder; else the latter."""
-    from privctl.reports.files import read_report
-    from privctl.show.page_data import MODEL_ROLE
-
-    own = first.absolute().parent
-    for artifact in read_report(first).outputs:
-        folder = Path(os.path.normpath(own / artifact.path)).parent
-        if artifact.role == MODEL_ROLE and folder.is_relative_to(own) and os.path.isdir(folder):
-            return folder
-    return own

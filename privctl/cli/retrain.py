@@ -184,3 +184,8 @@ def _finish(method: TrainingMethod, report: PrivacyReport, options: dict[str, An
     text = encode(report) if options["as_json"] else rendered(report, caveat, **told)
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])
+    if (unit := options.get("unit")) is not None:
+        note(
+            f"audit it with --group-by {unit}: what it protects is all records with one value of it",
+            quiet=options["quiet"],
+        )

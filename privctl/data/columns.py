@@ -74,6 +74,12 @@ class Columns:
     problem: HeadKind = HeadKind.ONE
 
     @property
+    def named(self) -> dict[str, str]:
+        """The fields that the user named, under the names of the options."""
+        found = {"text_column": self.text, "label_column": self.label}
+        return {name: value for name, value in found.items() if value is not None}
+
+    @property
     def label_name(self) -> str:
         """The field of the label."""
         return self.label or "label"

@@ -57,6 +57,8 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
+#: Where a chat template may lie beside them.
+CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,11 @@ class LanguageModel:
     base_bits: int | None = None
 
     @property
+    def tokenizer_from(self) -> Path:
+        """What the tokenizer came with: the base, for an adapter without one of its own, else the model."""
+        return self.path if self.base is None or tokenizer_folder(self.path) is not None else self.base
+
+    @property
     def context(self) -> int | None:
         """The most tokens the model can see at once, where its configuration says."""
         return context_of(self.network, None)
@@ -168,7 +175,8 @@ def load_model(
         config = read_config(folder, whole)
         check_kind(whole, config, kind)
         reads = kind not in (IMAGE_CLASSIFIER, AUDIO_CLASSIFIER)
-        tokenizer = read_tokenizer(tokenizer_folder(path) or folder, path) if reads else None
+        own = tokenizer_folder(path)
+        tokenizer = read_tokenizer(own or folder, path if own else whole) if reads else None
         dtype: torch.dtype | str = torch.float32 if target.type == "cpu" or base_bits is not None else "auto"
         if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER, AUDIO_CLASSIFIER):
             _fit_head(config, adapter.adapter)

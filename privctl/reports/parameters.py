@@ -115,7 +115,8 @@ class TrainingParameters:
     """Of ``privctl retrain``: what the reports of all methods share.
 
     ``batch_size`` is the expected one, ``sample_rate`` the chance that a step draws an example. ``updates`` were made,
-    ``steps_begun`` were begun and count as spent. ``history`` holds the measures of each epoch by name.
+    ``steps_begun`` were begun and count as spent. ``text_column`` and ``label_column`` are fields of the data, None
+    where they have the usual names. ``history`` holds the measures of each epoch by name.
     ``similar_names`` is how many users have names that only their spelling tells from another's, None in older reports.
     """
 
@@ -143,6 +144,8 @@ class TrainingParameters:
     epsilon: float | None = None
     delta: float | None = None
     data: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
     unit: str | None = None
     similar_names: int | None = None
     max_records_per_user: int | None = None
@@ -328,7 +331,8 @@ class AskedAudit:
     """What an audit was asked, as far as something could be left out of its report.
 
     ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each that was to be judged, those
-    of the model's own report included; ``curve`` says that of its mechanism was. ``columns`` are those of scores.
+    of the model's own report included; ``curve`` says that of its mechanism was. ``columns`` are those of scores,
+    ``text_column`` and ``label_column`` the fields of records, None where they have the usual names.
     ``beam`` is the width of a beam search for secrets, and ``secret_figures`` name all that was measured of secrets:
     method, colon, quantity. ``reference`` says that what a reference model gives too was not to count as extracted.
     ``logged`` says that it was entered into a log.
@@ -343,6 +347,8 @@ class AskedAudit:
     delta: float | None = None
     threshold: float | None = None
     columns: tuple[str, ...] = ()
+    text_column: str | None = None
+    label_column: str | None = None
     group_by: str | None = None
     greedy_only: bool = False
     exact_only: bool = False

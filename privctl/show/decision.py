@@ -65,7 +65,7 @@ def conclusion(report: PrivacyReport) -> Conclusion:
     ]
     certain += [leak.words for leak in found_leaks(report)]
     if certain and backwards(report):
-        certain.append(f"{_BACKWARDS}; the files may have been swapped")
+        certain.append(_why_backwards(report))
     if certain:
         return _concluded(Decision.WITHHOLD, certain)
     if refuted:
@@ -95,6 +95,13 @@ def backwards(report: PrivacyReport) -> bool:
     return below and not any(item.lower is not None and item.lower > 0.5 for item in areas)
 
 
+def _why_backwards(report: PrivacyReport) -> str:
+    """What may have gone wrong: with two files of records, or with scores from elsewhere."""
+    if any(item.role == "scores" for item in report.inputs):
+        return f"{_BACKWARDS}; the scores may be losses, where a higher one must mean more likely a member"
+    return f"{_BACKWARDS}; the files may have been swapped"
+
+
 def _concluded(decision: Decision, reasons: Sequence[str]) -> Conclusion:
     return Conclusion(decision=decision, sentence=f"{decision}: {'; '.join(reasons)}.")
 
@@ -109,7 +116,7 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
                 "compare records that were assigned at random"
             )
         if first.startswith("the sides differ, but backwards"):
-            return f"{_BACKWARDS}; the files may have been swapped"
+            return _why_backwards(report)
         least = _detectable(report.evidence)
         if least is None:
             return "no attack found a leak, but with so few records it would have missed any"

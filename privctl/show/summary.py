@@ -193,18 +193,25 @@ def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
         return "Nothing bounds what this model gives away: its report states no guarantee."
     plan = subject.source.report.step in PLANS
     asserted = [a.statement for a in lead.assumptions if a.state is AssumptionState.ASSERTED]
-    only = asserted[0] if len(asserted) == 1 else ""
     text = {
         Status.PROVED: "Proved: it follows from what was enforced and checked.",
-        Status.CONDITIONAL: f"Conditional: it follows if this holds, which nothing enforces: {only}."
-        if only
-        else f"Conditional: it follows if {counted(len(asserted), 'assumption')} that nothing enforces hold.",
+        Status.CONDITIONAL: _condition(asserted),
         Status.CLAIMED: "Claimed: a published formula says so, and it does not follow.",
         Status.REFUTED: "Refuted: the stated bound is certainly false.",
         Status.VOID: "Void: an assumption is violated, so nothing is guaranteed.",
     }[lead.status]
     meaning = weak(lead, subject.source.report) or _in_words(lead)
     return " ".join(filter(None, ["A plan, not a run." if plan else "", text, meaning]))
+
+
+def _condition(asserted: Sequence[str]) -> str:
+    """On what a conditional guarantee rests, in the words of its assumptions; of many the last are counted."""
+    if not asserted:
+        return "Conditional: it follows if the stated assumptions hold."
+    said, more = asserted[:_NAMED], len(asserted) - _NAMED
+    these = "this holds, which" if len(asserted) == 1 else f"these {len(asserted)} assumptions hold, which"
+    rest = [f"and {more} more, which stand beside the guarantee"] if more > 0 else []
+    return f"Conditional: it follows if {these} nothing enforces: {'; '.join([*said, *rest])}."
 
 
 def _attack_sentence(subject: JudgedSubject) -> str:

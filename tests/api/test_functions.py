@@ -17,7 +17,7 @@ import pytest
 
 import privctl
 from privctl.api.arguments import range_of
-from privctl.cli import root
+from privctl.cli import root, run
 from privctl.cli.groups import GroupWithCommand
 from privctl.cli.numbers import Number, Whole
 from privctl.domain.errors import CommandError, ExitCode, InputError
@@ -63,7 +63,7 @@ def default_of(parameter: click.Parameter) -> Any:
 #: Function -> its command.
 COMMANDS = {
     "noise": ("noise",), "account": ("account",), "audit": ("audit",), "verify": ("verify",),
-    "audit_scores": ("audit", "scores"),
+    "audit_scores": ("audit", "scores"), "report": ("report",),
 }  # fmt: skip
 
 
@@ -192,6 +192,26 @@ def test_a_verification_is_written_where_it_is_asked_for(model: Path) -> None:
     assert [v.subject for v in found.verdicts]
     with pytest.raises(CommandError, match="nothing edits"):
         privctl.verify(own, output=own)
+
+
+def test_a_page_is_what_the_command_writes(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    privctl.noise(model, epsilon=1, **FACTS)
+    own, page = model.with_name("m.private.report.json"), model.with_name("page.md")
+    assert privctl.report(own, output=page) == page
+    assert privctl.report([own]) == model.with_name("m.private.html")
+    assert capfd.readouterr() == ("", "")
+    assert run(["report", str(own), "-o", "-", "--format", "markdown"]) == 0
+    assert capfd.readouterr().out == page.read_text()
+    for more, said in (
+        ({"output": page}, "exists; give --force"),
+        ({"output": model.with_name("p.png")}, "would hold html"),
+        ({"output": own}, "is one of the reports"),
+        ({"kind": "pdf"}, "--format is 'pdf'"),
+        ({"output": "-"}, "is for the command line"),
+        ({"title": ""}, "--title has 0 characters"),
+    ):
+        with pytest.raises(CommandError, match=said):
+            privctl.report(own, **more)  # type: ignore[arg-type]
 
 
 def test_account_finds_noise_and_epsilon(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,29 @@ def test_values_are_shown_and_escaped(value: Shown) -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize(
+    "value",
+    [REPORT, Reports((REPORT, REPORT)), REPORT.guarantees[0], GateJudgement(findings=(FINDING,), notes=(EVIL,))],
+    ids=["report", "reports", "guarantee", "gate"],
+)
+def test_printed_values_are_a_few_harmless_lines(value: Shown) -> None:
+    assert "\x1b" not in str(value)
+    assert len(str(value)) < min(1200, len(repr(value)))
+
+
+def test_a_printed_report_says_what_matters_and_where_the_rest_is() -> None:
+    many = replace(REPORT, step="retrain", guarantees=(CONDITIONAL,), warnings=("a",) * 30)
+    said = str(many)
+    assert said.startswith("report of privctl retrain, 2030-01-01T00:00:00Z\n")
+    assert f"epsilon {CONDITIONAL.epsilon:g}" in said
+    assert "conditional" in said
+    assert "1 asserted" in " ".join(said.split())
+    assert "30 in .warnings" in said
+    assert str(replace(many, verdicts=REPORT.verdicts * 9)).count("refuted: ") == 4
+    assert "... and 5 more" in str(replace(many, verdicts=REPORT.verdicts * 9))
+    assert repr(many).startswith("PrivacyReport(")
+
+
 def test_a_guarantee_is_shown_with_its_status() -> None:
     text = CONDITIONAL._repr_html_()
     assert text is not None
@@ -84,6 +107,7 @@ def test_a_verification_is_shown(tmp_path: Path) -> None:
     assert "inconclusive" in text
     assert "no step named" in text
     assert "<script" not in text
+    assert str(privctl.api.verify(place)).startswith("verification\n")
 
 
 def test_other_values_are_refused() -> None:

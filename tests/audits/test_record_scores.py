@@ -17,6 +17,8 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
+from privctl.show.decision import conclusion
+from privctl.show.gather.next_step import next_step
 from verify.audit_consistency import faults
 
 
@@ -58,7 +60,11 @@ def test_the_area_is_that_of_another_library(tmp_path: Path) -> None:
 def test_what_is_concluded_where_nothing_is_found(tmp_path: Path, count: int, shift: float, outcome: Outcome) -> None:
     report = report_on(table(tmp_path / "s.csv", *drawn(count, shift)))
     assert report.verdicts[0].outcome is outcome
-    assert any("swapped" in line for line in report.warnings) is (shift < 0)
+    assert any("negate losses" in line for line in report.warnings) is (shift < 0)
+    assert ("negate losses" in report.verdicts[0].reason) is (shift < 0)
+    assert ("may be losses" in conclusion(report).sentence) is (shift < 0)
+    assert ("negate the scores" in next_step(report, tmp_path / "s.audit.report.json").advice) is (shift < 0)
+    assert "swapped" not in conclusion(report).sentence
     assert list(faults(report)) == []
 
 
@@ -169,7 +175,8 @@ def test_the_command_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--claim", "1,1e-5"], "--claim needs scores of many models; give --models too, or remove --claim"),
+        (["--claim", "1,1e-5"], "of one model, a claim is tested by privctl audit membership --split"),
+        (["--threshold", "1"], "scores of one model's records are judged at every threshold together"),
         (["--models", "--id-column", "x"], "--id-column is for scores of records; remove it, or --models"),
         (["-o", "s.csv", "-f"], "is an input of this audit; choose another --output"),
     ],

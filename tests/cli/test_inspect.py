@@ -133,3 +133,19 @@ def test_what_may_be_given_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "members.jsonl").write_text('{"text": "a"}\n')
     assert run(["inspect", str(tmp_path / "members.jsonl")]) == 3
     assert "is no log of audits; inspect takes one (NAME.audits.jsonl), a model's folder" in capsys.readouterr().err
+
+
+def test_the_tensors_of_all_layers_are_on_one_line(
+    tmp_path: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = {f"h.{i}.{kind}.weight": W + i for i in range(12) for kind in ("q", "v")}
+    model = write_model(tmp_path / "m.safetensors", {**layers, "h.12.q.weight": W.T.copy(), "head": W})
+    assert run(["inspect", str(model)]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[1:6] for line in shown if line[:1] == ["h.*.q.weight"]] == [["12", "F32", "2x3", "288", "B"]]
+    assert [line[1] for line in shown if line[:1] in (["h.*.v.weight"], ["head"])] == ["12", "1"]
+    assert [line[3] for line in shown if line[:1] == ["h.12.q.weight"]] == ["3x2"]
+    assert run(["inspect", str(model), "--verbose"]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert sum(line[:1] == [name] for line in shown for name in layers) == len(layers)
+    assert any(blake3((W + 3).tobytes()).hexdigest()[:12] in " ".join(line) for line in shown)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,3 +137,16 @@ def test_only_the_released_model_may_be_read_by_others(tmp_path: Path, write_mod
         modes.pop(name)
     assert len(modes) >= 6
     assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_cut_off_is_an_error(tmp_path: Path, unbuffered: str) -> None:
+    """Also where Python does not buffer, as in many containers, and would say nothing of what was not written."""
+    with open(tmp_path / "help.txt", "wb") as out:
+        done = subprocess.run(
+            ["bash", "-c", 'ulimit -f 1 && exec "$@"', "bash", sys.executable, "-m", "privctl", "audit", "--help-all"],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, stdout=out, stderr=subprocess.PIPE, check=False,
+        )  # fmt: skip
+    assert done.returncode == 4
+    assert done.stderr == b"privctl: the operating system refused: File too large; files written earlier are intact\n"
+    assert (tmp_path / "help.txt").stat().st_size <= 1024

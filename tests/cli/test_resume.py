@@ -179,6 +179,23 @@ def test_noise_of_the_device_is_secret_and_begins_where_the_run_stopped(
         noise.release([torch.zeros(4)], 1.0, 1)
 
 
+def test_a_finished_run_has_nothing_to_resume(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the settings of the run or with others: nothing is trained, and it is said how to train again."""
+    place = interrupted
+    assert resume(place) == 0
+    written = (place / "out.report.json").read_bytes()
+    for more in ([], ["--seed", "3"], ["--force"]):
+        capsys.readouterr()
+        assert resume(place, *more) == 2
+        said = capsys.readouterr().err
+        assert f"{place / 'out'} is finished, and out.report.json is its report, so there is no run to resume" in said
+        assert "give --force to train again" in said
+    assert (place / "out.report.json").read_bytes() == written
+    shutil.rmtree(place / "out")
+    (place / "out.report.json").unlink()
+    begin(place)
+
+
 def test_the_help_says_what_may_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["retrain", "dp-sgd", "--help-all"]) == 0
     told = "Only --held-out, --show-unprotected, --log, --device and what changes speed or memory may differ"

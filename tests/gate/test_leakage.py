@@ -18,6 +18,7 @@ from privctl.domain.report import Artifact
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks.exposure import upper_bits
 from privctl.gate.checks.leakage import BASELINES
+from privctl.show.text.gate import render
 from tests.gate.made import (
     DATA,
     FAIL,
@@ -196,6 +197,39 @@ def test_power(tmp_path: Path, asked: str, item: Evidence, outcome: object) -> N
     report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", item)
     found = only(judged(report, looked, min_power=asked), "min_power")
     assert (found.outcome, found.subject) == (outcome, asked.split("=")[0])
+
+
+@pytest.mark.parametrize(
+    ("asked", "item", "said"),
+    [
+        # To see an AUC 0.05 above chance where 0.1 is seen takes four times as many.
+        ("auc=0.55", replace(auc(0.5, 0.4, 0.6), samples={"members": 300, "nonmembers": 250}),
+         "audit again with about 1,200 members and 1,000 non-members"),
+        ("extraction=0.3", replace(extraction(0.0, 0.0, 0.1), samples={"training": 60}), "about 120 training texts"),
+        ("epsilon=2", lower_bound(0.5), "privctl audit split --to-see 2 says whether"),
+        ("auc=0.55", auc(0.5, 0.4, 0.6), "audit again with more records"),
+    ],
+)  # fmt: skip
+def test_an_audit_that_saw_too_little_says_how_many_would_do(
+    tmp_path: Path, asked: str, item: Evidence, said: str
+) -> None:
+    report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", item)
+    assert said in only(judged(report, looked, min_power=asked), "min_power").fix
+
+
+def test_an_upper_bound_above_the_limit_says_how_many_records_bring_it_down(tmp_path: Path) -> None:
+    """A margin of 0.1 above the estimate becomes 0.05 with four times the sample."""
+    counts = {"members": 100, "nonmembers": 100}
+    near, wide = auc(0.55, 0.45, 0.65, samples=counts), auc(0.5, 0.3, 0.7, "lira", samples=counts)
+    report, looked = making(tmp_path / "m.json", PROVED), audit(tmp_path / "a.json", near, wide)
+    judgement = judged(report, looked, max_auc="0.6")
+    assert {each.fix for each in of(judgement, "max_auc")} == {
+        "audit again with about 400 members and 400 non-members, so that the interval is narrower"
+    }
+    assert "max_auc (2 findings): loss AUC" in " ".join(render(judgement).split())
+    few = replace(near, estimate=None, lower=None, upper=None, reason="too few non-members")
+    (found,) = of(judged(report, audit(tmp_path / "b.json", few), max_auc="0.6"), "max_auc")
+    assert found.fix == "mend what the audit names, and audit again"
 
 
 def test_the_power_of_extraction_is_that_of_the_comparison_with_held_out_text(tmp_path: Path) -> None:

@@ -9,17 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from audits.scores.subject import with_chat
 from privctl.data.columns import Columns
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import InputError
 from privctl.models.chat import chat_of
 from privctl.models.guard import templates
+from privctl.models.language import LanguageModel
+from privctl.storage.reader import ADAPTER_NAME
 
 _TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ '|' + m.role + '|' + m.content + '\n' }}{% endfor %}"
@@ -60,6 +64,23 @@ def test_the_template_makes_the_text_and_its_response(tmp_path: Path, begins: bo
 def test_a_tokenizer_without_a_template(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 1 is a conversation, and the tokenizer of .*model has no chat template"):
         read(tmp_path, model(tmp_path / "model", None))
+
+
+@pytest.mark.parametrize(("own", "named"), [(False, "base"), (True, "adapter")])
+def test_of_an_adapter_the_tokenizer_without_a_template_is_named(tmp_path: Path, own: bool, named: str) -> None:
+    folders = {name: tmp_path / name for name in ("base", "adapter")}
+    model(folders["base"], None)
+    folders["adapter"].mkdir()
+    (folders["adapter"] / ADAPTER_NAME).write_bytes(b"")
+    if own:
+        model(folders["adapter"], None)
+    tokenizer = AutoTokenizer.from_pretrained(folders["base"])
+    loaded = LanguageModel(path=folders["adapter"], folder=folders["base"], network=None, tokenizer=tokenizer,
+                           device=torch.device("cpu"), base=folders["base"])  # fmt: skip
+    chat = with_chat(None, loaded).chat
+    assert chat is not None
+    with pytest.raises(InputError, match=f"the tokenizer of {folders[named]} has no chat template"):
+        chat(_TURNS, "line 1")
 
 
 @pytest.mark.parametrize(

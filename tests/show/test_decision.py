@@ -357,3 +357,27 @@ def test_a_path_never_reads_as_an_option(tmp_path: Path, monkeypatch: pytest.Mon
     odd = tuple(replace(item, path="--debug") if item.role == "members" else item for item in inputs("members"))
     step = next_step(replace(extraction(55, 0), inputs=odd), tmp_path / "a.report.json")
     assert parsed(step.command)[5] == "./--debug"
+
+
+def test_where_users_were_protected_they_are_judged_together(tmp_path: Path) -> None:
+    """Unless they were; a split of records has to be drawn again, by users; and fields have the names they had."""
+    training = replace(report(), step="retrain", parameters={"unit": "who"})
+    write_report(tmp_path / "model.report.json", training)
+    parent = ParentReport(path="model.report.json", digest=file_digest(tmp_path / "model.report.json"))
+    place, asked = tmp_path / "model.audit.report.json", {"text_column": "body", "label_column": "kind"}
+    small = replace(membership(0.0, 60), inputs=inputs("members", "nonmembers"), parents=(parent,))
+    records = replace(small, parameters={"asked": asked})
+    words = parsed(next_step(records, place).command)
+    assert words[words.index("--group-by") :][:6] == [
+        "--group-by", "who", "--text-column", "body", "--label-column", "kind",
+    ]  # fmt: skip
+    drawn = parsed(next_step(replace(records, inputs=inputs("members", "nonmembers", "split")), place).command)
+    assert drawn[1:3] == ["audit", "split"]
+    assert drawn[drawn.index("--group-by") :][:4] == ["--group-by", "who", "--text-column", "body"]
+    assert "--label-column" not in drawn
+    users = next_step(replace(records, parameters={"asked": asked, "group_by": "who", "least_auc": 0.55}), place)
+    assert "groups of members" in users.advice
+    leaky = replace(extraction(55, 0), inputs=inputs("members"), parents=(parent,), parameters={"asked": asked})
+    again = parsed(next_step(leaky, place).command)
+    assert again[again.index("--unit") + 1] == "who"
+    assert again[again.index("--text-column") + 1] == "body"

@@ -138,3 +138,22 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
     assert whose in " ".join(markdown(data(model(guarantee))).split())
     given = f"one given example ({meaning}) was used" if meaning else "one given example was used"
     assert f"whether {given} and be right more than 62.1 % of the time" in _in_words(guarantee)
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "Conditional: it follows if the stated assumptions hold."),
+        (1, "it follows if this holds, which nothing enforces: the loss is of kind 0."),
+        (3, "if these 3 assumptions hold, which nothing enforces: the loss is of kind 0; the loss is of kind 1; the"),
+        (9, "the loss is of kind 5; and 3 more, which stand beside the guarantee."),
+    ],
+)
+def test_a_conditional_guarantee_names_what_it_rests_on(count: int, said: str) -> None:
+    asserted = tuple(
+        Assumption(name=f"a{i}", statement=f"the loss is of kind {i}", state=AssumptionState.ASSERTED)
+        for i in range(count)
+    )
+    sentence = summarize(data(model(replace(BOUND, assumptions=asserted))).subjects[0]).guarantee
+    assert said in sentence
+    assert "of kind 6" not in sentence

@@ -13,6 +13,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import Artifact
+from privctl.domain.sample_size import in_words, times_for_bound
 from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
@@ -30,7 +31,8 @@ BASELINES = (BLIND, LENGTH, CONTROL)
 _TPR, _FPR = "TPR at ", " % FPR"
 _MEDIAN, _DISCLOSED = "median bits, included", "disclosed, included"
 _EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
-_BIGGER = "audit again with more records, so that the interval is narrower"
+_BIGGER = "audit again with {}, so that the interval is narrower"
+_MEND = "mend what the audit names, and audit again"
 _NOT_BIGGER = "the estimate itself is above the limit, so a larger audit would likely fail: make the model safer"
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
@@ -158,7 +160,7 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         doubt = _why_doubtful(item, policy) or ("" if item.lower is not None else "it has no lower bound")
         doubt = doubt or why_not_planted(report)
         if doubt:
-            yield _inconclusive(LOWER_BOUND, report, i, item, doubt, "mend what the audit names, and audit again")
+            yield _inconclusive(LOWER_BOUND, report, i, item, doubt, _MEND)
         elif item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=LOWER_BOUND,
@@ -180,6 +182,7 @@ def _check_maximum(
     if not items:
         yield _missing(case, policy, rule, what)
     passed: list[_EvidenceItem] = []
+    enough = _enough([item for _, _, item in items], limit)
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.upper is not None else "it has no upper bound")
         doubt = (
@@ -196,16 +199,30 @@ def _check_maximum(
                 place=report.place("evidence", i, "lower"),
             )
         elif doubt:
-            yield _inconclusive(rule, report, i, item, doubt, _BIGGER)
+            yield _inconclusive(rule, report, i, item, doubt, _MEND)
         elif item.upper is not None and item.upper > limit:
             above = item.estimate is not None and item.estimate > limit
-            fix = _NOT_BIGGER if above else _BIGGER
+            fix = _NOT_BIGGER if above else _BIGGER.format(enough)
             yield _inconclusive(
                 rule, report, i, item, f"{_interval_text(item)}: the upper bound is above {limit:g}", fix
             )
         else:
             passed.append((report, i, item))
     yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper")
+
+
+def _enough(items: Sequence[Evidence], limit: float) -> str:
+    """Records that would bring the upper bounds of all ``items`` within ``limit`` if their estimates stay, in words."""
+    times = [
+        (more, item)
+        for item in items
+        if item.estimate is not None
+        and item.upper is not None
+        and item.upper > limit
+        and (more := times_for_bound(item.estimate, item.upper, limit)) is not None
+    ]
+    more, item = max(times, key=lambda each: each[0], default=(0.0, None))
+    return ("" if item is None else in_words(item, more)) or "more records"
 
 
 def _pass_finding(

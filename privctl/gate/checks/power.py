@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
+from privctl.domain.sample_size import in_words, times_for_area, times_for_share
 from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -31,7 +32,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         found = evidence_of(case, _CHOSEN[name])
         compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.estimate is not None}
         sizes = [
-            (size, report.place("evidence", i, *where))
+            (size, report.place("evidence", i, *where), item)
             for report, i, item in found
             for size, where in (_least(item),)
             if size is not None and low <= size <= high and not (item.quantity == _ALONE and id(report) in compared)
@@ -39,9 +40,11 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         what = _NAMES[name]
         if not sizes:
             outcome, place = GateOutcome.INCONCLUSIVE, policy.places.get(RULE, case.anchor)
+            fix = f"give the report of an audit that says what {what} it could have seen"
             message = f"no audit of this model given says what {what} it could have seen"
         else:
-            size, place = min(sizes, key=lambda each: each[0])
+            size, place, item = min(sizes, key=lambda each: each[0])
+            fix = _enough(name, item, size, required)
             seen = size <= required
             outcome = GateOutcome.PASS if seen else GateOutcome.INCONCLUSIVE
             message = f"{what} of {size:.4g} would have been seen, {required:g} {'is' if seen else 'was'} asked" + (
@@ -52,9 +55,23 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             outcome=outcome,
             subject=name,
             message=message,
-            fix="" if outcome is GateOutcome.PASS else "audit again with more records or canaries",
+            fix="" if outcome is GateOutcome.PASS else fix,
             place=place,
         )
+
+
+def _enough(name: str, item: Evidence, size: float, required: float) -> str:
+    """What would have let the audit see ``required`` where it saw ``size``, in numbers where they follow."""
+    if name == "epsilon":
+        return (
+            f"before the next training draw a larger split (privctl audit split --to-see {required:g} says whether it "
+            "is large enough) or plant more canaries, and audit that model"
+        )
+    if name == "auc":
+        more = in_words(item, times_for_area(size, required))
+    else:
+        more = in_words(item, times_for_share(size, required, none=not item.details.get("held_out_extracted")))
+    return f"audit again with {more or 'more records'}"
 
 
 def _least(item: Evidence) -> tuple[float | None, tuple[str, ...]]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from privctl.domain.errors import PrivctlError
 from privctl.domain.guarantee import Notion
 from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.sample_size import rounded, times_for_area
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX
-from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.reports.parameters import AskedAudit, AuditParameters, ParametersError, TrainingParameters, parameters_as
 from privctl.show.decision import Decision, backwards, conclusion
 from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
 from privctl.storage.folder import BASE_ROLE
@@ -53,12 +54,15 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
         return _train_again(report, place, files, repeated=repeated)
     if decision is Decision.INCONCLUSIVE:
         return _audit_again(report, place, files)
+    if decision is Decision.NOTHING and both and (users := _users(report, place)) is not None:
+        return _of_users(report, place, both, users)
     if decision is Decision.UNTESTED:
         return NextStep(advice="put a claim to the test with --claim EPS,DELTA")
     model = _model(report.inputs, place)
     if both and EXTRACTION not in _subjects(report) and _settings(report).task == _CAUSAL:
-        words = ("audit", *_audited(report, place), "--train", both[0], "--heldout", both[1], "-o", _fresh(place))
-        return NextStep(advice="see whether the model writes its training records word for word", command=_call(*words))
+        words = ("--train", both[0], "--heldout", both[1], *_columns(report), "-o", _fresh(place))
+        advice = "see whether the model writes its training records word for word"
+        return NextStep(advice=advice, command=_call("audit", *_audited(report, place), *words))
     if model is None:
         return NextStep(advice="hold the report against your policy (`privctl gate`)")
     return NextStep(advice="hold the reports beside the model against your policy", command=_call("gate", model))
@@ -81,6 +85,9 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
     classes = task.endswith("-classification")
     if classes:
         words += ["--labels", _CLASSES]
+    words += _columns(report)
+    if training is not None and (unit := _unit(training[1])) is not None:
+        words += ["--unit", unit]
     output = model.with_name(f"{model.name.removesuffix('.safetensors')}.dp-sgd")
     command = _call(*words, "--epsilon", _smaller_epsilon(training), "-o", output)
     named = [] if start else [f"{_START} is the model as it was before it was trained on these records"]
@@ -94,11 +101,11 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
     again = ("-o", _fresh(place))
     if undecided.subject == EXTRACTION and "heldout" not in files and "train" in files:
         held_out = both[1] if both else "HELD-OUT.jsonl"
-        words = ("--train", files["train"], "--heldout", held_out, *_window(report))
+        words = ("--train", files["train"], "--heldout", held_out, *_window(report), *_columns(report))
         advice = "compare with similar records that were not trained on"
         return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and (texts := _texts_needed(report)) is not None:
-        words = ("--train", "MORE-TRAIN.jsonl", "--heldout", "MORE-HELD-OUT.jsonl", *_window(report))
+        words = ("--train", "MORE-TRAIN.jsonl", "--heldout", "MORE-HELD-OUT.jsonl", *_window(report), *_columns(report))
         advice = f"audit again with about {texts:,} records of each file"
         return NextStep(advice=advice, command=_call("audit", *audited, *words, *again))
     if undecided.subject == EXTRACTION and "split" in files:
@@ -111,18 +118,30 @@ def _audit_again(report: PrivacyReport, place: Path, files: Mapping[str, Path]) 
             advice="plant more canaries before the next training (`privctl canary plant`), and audit that model; that "
             "nothing was found is no proof of privacy"
         )
+    if undecided.subject == MEMBERSHIP and "scores" in files and backwards(report):
+        return NextStep(advice="negate the scores if they are losses, and audit them again")
     if undecided.subject != MEMBERSHIP or not both:
         return NextStep(
             advice="remove the reason given above and audit again; that nothing was found is no proof of privacy"
         )
+    return _membership_again(report, place, undecided, both, drawn="split" in files)
+
+
+def _membership_again(
+    report: PrivacyReport, place: Path, undecided: Verdict, both: tuple[Path, Path], *, drawn: bool
+) -> NextStep:
     if "swapped" in undecided.reason:
         return _swapped(report, place, both)
     if undecided.reason.startswith("confounded"):
         return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
-    if "split" in files:
-        return _split_again(report, undecided)
-    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_grouped(report))
-    return NextStep(advice=f"audit again{_how_many(report)}", command=_call("audit", *audited, *words, *again))
+    users = _users(report, place)
+    if drawn:
+        return _split_again(report, undecided, users)
+    if users is not None:
+        return _of_users(report, place, both, users)
+    words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_read_as(report))
+    command = _call("audit", *_audited(report, place), *words, "-o", _fresh(place))
+    return NextStep(advice=f"audit again{_how_many(report)}", command=command)
 
 
 def _swapped(report: PrivacyReport, place: Path, both: tuple[Path, Path]) -> NextStep:
@@ -132,24 +151,43 @@ def _swapped(report: PrivacyReport, place: Path, both: tuple[Path, Path]) -> Nex
         both[1],
         "--nonmembers",
         both[0],
-        *_grouped(report),
+        *_read_as(report),
         "-o",
         _fresh(place),
     )
     return NextStep(advice="see whether the files were swapped", command=_call("audit", *words))
 
 
-def _split_again(report: PrivacyReport, undecided: Verdict) -> NextStep:
+def _of_users(report: PrivacyReport, place: Path, both: tuple[Path, Path], users: str) -> NextStep:
+    words = ("--members", both[0], "--nonmembers", both[1], "--group-by", users, *_columns(report))
+    return NextStep(
+        advice=f"judge all records with one value of {users!r} together, as the training protected them; single "
+        "records say less",
+        command=_call("audit", *_audited(report, place), *words, "-o", _fresh(place)),
+    )
+
+
+def _split_again(report: PrivacyReport, undecided: Verdict, users: str | None) -> NextStep:
     """A drawn split cannot grow once a model is trained: more records are another split, and another training."""
     if _OTHER_DATA in undecided.reason:
         return NextStep(advice="audit the model that was trained on the members of this split")
-    enough, field = _enough(report), _settings(report).group_by
+    enough, field = _enough(report) if users is None else None, users or _settings(report).group_by
     what, groups = ("records", ()) if field is None else ("groups", ("--group-by", field))
     number = str(sum(enough)) if enough else what.upper()
     return NextStep(
         advice=f"draw a split of {f'about {number}' if enough else 'more'} {what}, train on its members, and audit "
         "that model; without so many, plant canaries",
-        command=_call("audit", "split", "DATA.jsonl", *groups, "--records", number, "-o", "split-2"),
+        command=_call(
+            "audit",
+            "split",
+            "DATA.jsonl",
+            *groups,
+            *_columns(report, labels=False),
+            "--records",
+            number,
+            "-o",
+            "split-2",
+        ),
     )
 
 
@@ -162,14 +200,34 @@ def _how_many(report: PrivacyReport) -> str:
     return f" with about {enough[0]} {what}members and {enough[1]} {what}non-members"
 
 
-def _grouped(report: PrivacyReport) -> tuple[str, ...]:
-    """The option by which an audit of groups was asked for."""
+def _read_as(report: PrivacyReport) -> tuple[str, ...]:
+    """The options by which an audit asked for groups and for fields of its records."""
     field = _settings(report).group_by
-    return () if field is None else ("--group-by", field)
+    return (*(() if field is None else ("--group-by", field)), *_columns(report))
+
+
+def _columns(report: PrivacyReport, *, labels: bool = True) -> tuple[str, ...]:
+    """The options that name fields of the records, where they do not have the usual names."""
+    asked = _settings(report).asked or AskedAudit()
+    named = [("--text-column", asked.text_column), *([("--label-column", asked.label_column)] if labels else [])]
+    return tuple(word for flag, field in named if field is not None for word in (flag, field))
+
+
+def _users(report: PrivacyReport, place: Path) -> str | None:
+    """The field whose values the training protected, where the audit judged single records."""
+    training = _training(report, place)
+    return None if training is None or _settings(report).group_by is not None else _unit(training[1])
+
+
+def _unit(training: PrivacyReport) -> str | None:
+    try:
+        return parameters_as(TrainingParameters, training).unit
+    except ParametersError:
+        return None
 
 
 def _enough(report: PrivacyReport) -> tuple[int, int] | None:
-    """How many records would do: the distance from 1/2 that an audit detects falls as one over their square root."""
+    """How many records would do, on each side."""
     areas = [
         item
         for item in report.evidence
@@ -179,8 +237,8 @@ def _enough(report: PrivacyReport) -> tuple[int, int] | None:
     wanted = _settings(report).least_auc
     if sharpest is None or sharpest.sees is None or wanted is None or not wanted > 0.5:
         return None
-    more = ((sharpest.sees - 0.5) / (wanted - 0.5)) ** 2
-    members, others = (_rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
+    more = times_for_area(sharpest.sees, wanted)
+    members, others = (rounded(more * sharpest.samples.get(side, 0)) for side in ("members", "nonmembers"))
     return members, others
 
 
@@ -189,12 +247,7 @@ def _texts_needed(report: PrivacyReport) -> int | None:
     found = [item for item in report.evidence if item.method == "extraction" and "needed" in item.details]
     growing = [item for item in found if (item.estimate or 0.0) > 0]
     least = min((item.details["needed"] for item in growing or found), default=None)
-    return None if least is None else _rounded(least)
-
-
-def _rounded(count: float) -> int:
-    """``count`` to two significant digits."""
-    return round(float(f"{count:.2g}"))
+    return None if least is None else rounded(least)
 
 
 def _window(report: PrivacyReport) -> tuple[str, ...]:

@@ -57,7 +57,8 @@ def _section(judgement: GateJudgement, title: str, findings: Sequence[Finding], 
         return
     yield f"\n{title}\n"
     for alike in _alike(findings):
-        yield paragraph(f"{alike[0].rule}: {_said(judgement, alike)}", indent=2)
+        several = f" ({len(alike)} findings)" if len(alike) > 1 else ""
+        yield paragraph(f"{alike[0].rule}{several}: {_said(judgement, alike)}", indent=2)
         first = alike[0]
         if first.waiver:
             yield paragraph(f"waived by {plain(first.waiver)}: {plain(first.waived_because)}", indent=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from privctl.show.plain import plain
 from privctl.show.text.style import Colour, bound, coloured, number, paragraph, short, size, table
 
 _MOST_DIMENSIONS = 16
+#: Tensors of a file that are listed one by one without ``--verbose``.
+_MOST_TENSORS = 20
+_NUMBER = re.compile("[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +46,23 @@ def inspect_text(
     chain: Sequence[ChainRow],
     beside: Sequence[Verdict] = (),
     group: Mapping[str, float | None] | None = None,
+    *,
+    verbose: bool = False,
 ) -> str:
     """Where a checkpoint's files come from, and their tensors; ``beside`` judges reports out of place.
 
-    ``group`` is what holds for examples that are added or removed together.
+    ``group`` is what holds for examples that are added or removed together. Without ``verbose``, of many tensors those
+    that differ only in numbers in their names have one line.
     """
     if chain:
         text = "".join(part for row in chain for part in _chain_parts(row))
     else:
         text = "no report: the header names none (give --report if you have it)\n"
     text += "".join(f"\n{_doubt(verdict)}" for verdict in beside) + _group_text(group)
+    tables = (_tensor_table(file, verbose=verbose) for file in files)
     return text + "".join(
-        f"\n{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{_tensor_table(file)}" for file in files
+        f"\n{plain(str(file.path))}  {size(file.bytes)}  {file.digest}\n\n{shown}"
+        for file, shown in zip(files, tables, strict=True)
     )
 
 
@@ -67,9 +76,28 @@ def _group_text(group: Mapping[str, float | None] | None) -> str:
     )
 
 
-def _tensor_table(file: FileRow) -> str:
+def _tensor_table(file: FileRow, *, verbose: bool) -> str:
+    if not verbose and len(file.tensors) > _MOST_TENSORS:
+        return _kinds_table(file)
     rows = [[plain(t.name), t.dtype, _shape(t.shape), size(count), short(t.digest)] for t, count in file.tensors]
     return table(["tensor", "dtype", "shape", "size", "digest"], rows)
+
+
+def _kinds_table(file: FileRow) -> str:
+    """A line for the tensors that differ only in numbers in their names, such as those of all layers."""
+    kinds: dict[object, list[tuple[TensorDigest, int]]] = {}
+    for tensor, count in file.tensors:
+        kinds.setdefault((_NUMBER.sub("*", tensor.name), tensor.dtype, tensor.shape), []).append((tensor, count))
+    rows = []
+    for alike in kinds.values():
+        first, alone = alike[0][0], len(alike) == 1
+        name = first.name if alone else _NUMBER.sub("*", first.name)
+        digest = short(first.digest) if alone else "-"
+        total = size(sum(count for _, count in alike))
+        rows.append([plain(name), str(len(alike)), first.dtype, _shape(first.shape), total, digest])
+    shown = table(["tensor", "number", "dtype", "shape", "size in all", "digest"], rows)
+    hidden = f"({len(file.tensors)} tensors on {len(rows)} lines: --verbose shows each with its digest)"
+    return shown + paragraph(hidden)
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from privctl.domain.errors import CommandError
 from privctl.reports.files import REPORT_SUFFIX, require_replaceable
 from privctl.storage.atomic import require_absent
 from privctl.train.settings.request import RetrainRequest
@@ -23,6 +24,16 @@ def run_folder(output: Path) -> Path:
 def private_path(output: Path) -> Path:
     """The private file for measures that the report withholds."""
     return output.with_name(output.name + ".private-history.json")
+
+
+def nothing_to_resume(folder: Path, output: Path) -> CommandError:
+    """The error where the state of a run for ``output`` is asked for, and ``folder`` is not there."""
+    if output.is_dir() and report_path(output).is_file():
+        return CommandError(
+            f"{output} is finished, and {report_path(output).name} is its report, so there is no run to resume; remove "
+            "--resume, and choose another --output or give --force to train again"
+        )
+    return CommandError(f"{folder} does not exist, so there is no run to resume; remove --resume")
 
 
 def require_places(output: Path, *, force: bool, suffixes: Iterable[str] = (), inputs: Iterable[Path] = ()) -> None:

@@ -21,7 +21,7 @@ from privctl.parallel import ALONE
 from privctl.reports.files import read_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
-from privctl.train.preparation.places import report_path, require_places, run_folder
+from privctl.train.preparation.places import nothing_to_resume, report_path, require_places, run_folder
 from privctl.train.preparation.reading import digests_at, require_apart
 from privctl.train.release.searched import parameters_of, with_earlier
 from privctl.train.search.folder import SearchFolder, discard_remains, moved, standing
@@ -50,6 +50,8 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     facts = search_fingerprint(request)
     _require_held_out(request)
     require_apart(request, ALONE)  # each run looks again, when a search is begun that counts
+    if request.resume and not place.is_dir() and request.output.is_dir():
+        raise nothing_to_resume(place, request.output)
     if request.resume:
         folder = SearchFolder.resume(place, facts, len(candidates), request.method.settings)
     else:

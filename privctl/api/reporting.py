@@ -1,0 +1,155 @@
+"""``privctl.report``: one page, or another format, of the reports of a model; the command is made of ``place_of``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privctl.api.arguments import FilePath, path_or_none
+from privctl.domain.errors import CommandError
+from privctl.domain.progress import Notify, Progress, unseen
+
+if TYPE_CHECKING:
+    from privctl.show.page_data import PageData
+
+#: Format -> suffix (or name) of the default output.
+FORMATS = {"html": ".html", "markdown": ".md", "model-card": "README.md", "intoto": ".intoto.json"}
+#: What a name's ending promises.
+_ENDINGS = {
+    ".html": ("html",), ".htm": ("html",), ".md": ("markdown", "model-card"), ".markdown": ("markdown", "model-card"),
+    ".json": ("intoto",), ".pdf": (), ".docx": (), ".svg": (), ".png": (),
+}  # fmt: skip
+_LONGEST = 200
+
+
+def check_title(title: str | None) -> None:
+    """Raise CommandError for a title that is empty or too long."""
+    if title is not None and not 0 < len(title) <= _LONGEST:
+        raise CommandError(f"--title has {len(title)} characters; give 1 to {_LONGEST}")
+
+
+def place_of(reports: Sequence[Path], output: Path | None, kind: str | None, *, force: bool) -> tuple[Path, str]:
+    """Where the page of ``reports`` goes, and its format. Raises CommandError where something is in the way."""
+    from privctl.reports.files import require_spare
+    from privctl.storage.atomic import require_absent
+
+    kind = kind or _meant(output)
+    place = output or _default(reports[0], kind)
+    if str(place) == "-":
+        return place, kind
+    if place.resolve() in {path.resolve() for path in reports}:
+        raise CommandError(f"{place} is one of the reports; choose another --output")
+    if output is not None:
+        _require_ending(output, kind)
+    require_spare(place)
+    if not (kind == "model-card" and place.is_file()):
+        require_absent(place, force)
+    return place, kind
+
+
+def written(reports: Sequence[Path], place: Path | None, kind: str, title: str | None, *, force: bool) -> bytes:
+    """The page of ``reports``, which is written to ``place`` unless that is None."""
+    from privctl.show.gather.load import load
+    from privctl.show.page_data import AUDIT_STEP
+    from privctl.storage.atomic import write_bytes
+
+    data = load(reports, title, drawn=kind == "html")
+    text = _text(kind, data, reports, place)
+    if place is not None:
+        audited = any(source.report.step == AUDIT_STEP for source in data.sources)
+        write_bytes(place, text, replace=force or kind == "model-card", public=not audited)
+    return text
+
+
+def _require_ending(output: Path, kind: str) -> None:
+    """Refuse a name that promises another format; one without an ending that is known promises none."""
+    promised = _ENDINGS.get(output.suffix.lower())
+    if promised is not None and kind not in promised:
+        other = f"--format {promised[0]}, or " if promised else ""
+        raise CommandError(
+            f"--output {output} would hold {kind}; give {other}a name that ends in .{FORMATS[kind].rpartition('.')[2]}"
+        )
+
+
+def _meant(output: Path | None) -> str:
+    """The format of a file that only its name describes."""
+    text = output is not None and "markdown" in _ENDINGS.get(output.suffix.lower(), ())
+    return "markdown" if text else "html"
+
+
+def _text(kind: str, data: PageData, reports: Sequence[Path], place: Path | None) -> bytes:
+    if kind == "html":
+        from privctl.show.html.page import page
+
+        return page(data).encode()
+    if kind == "markdown":
+        from privctl.show.markdown.report import markdown
+
+        return markdown(data).encode()
+    if kind == "model-card":
+        from privctl.show.markdown.model_card import insert_summary
+
+        return insert_summary(place.read_bytes() if place is not None and place.is_file() else None, data, str(place))
+    from privctl.show.formats.intoto import statement
+    from privctl.show.gather.files import with_files
+
+    return statement(with_files(data, reports)).encode()
+
+
+def _default(first: Path, kind: str) -> Path:
+    if kind == "model-card":
+        return _model_folder(first) / FORMATS[kind]
+    name = first.name.removesuffix(".json").removesuffix(".report") or first.name
+    return first.with_name(name + FORMATS[kind])
+
+
+def _model_folder(first: Path) -> Path:
+    """The folder of the weights that the first report wrote, if inside the report's folder; else the latter."""
+    from privctl.reports.files import read_report
+    from privctl.show.page_data import MODEL_ROLE
+
+    own = first.absolute().parent
+    for artifact in read_report(first).outputs:
+        folder = Path(os.path.normpath(own / artifact.path)).parent
+        if artifact.role == MODEL_ROLE and folder.is_relative_to(own) and os.path.isdir(folder):
+            return folder
+    return own
+
+
+def report(
+    reports: FilePath | Sequence[FilePath],
+    *,
+    output: FilePath | None = None,
+    kind: str | None = None,
+    title: str | None = None,
+    force: bool = False,
+    progress: Progress = unseen,
+    notify: Notify = lambda _: None,
+) -> Path:
+    """Write one page about a model from its ``reports``, files or the model itself, and what they build on.
+
+    ``kind`` is ``html``, ``markdown``, ``model-card`` or ``intoto``; by default Markdown where ``output`` ends in
+    ``.md``, else HTML. Without ``output`` the page lies beside the first report. ``title`` has at most 200 characters.
+
+    Returns where the page was written. One with results of an audit is readable by its owner alone.
+
+    Raises CommandError for files in the way and a name that promises another format, InputError for what is no report.
+    """
+    from privctl.data.places import require_inputs
+    from privctl.reports.of_model import reports_at
+
+    check_title(title)
+    if kind is not None and kind not in FORMATS:
+        raise CommandError(f"--format is {kind!r}; it must be one of {', '.join(FORMATS)}")
+    given = tuple(Path(each) for each in ([reports] if isinstance(reports, str | os.PathLike) else reports))
+    if not given:
+        raise CommandError("there are no reports to make a page of; give those of the model")
+    require_inputs(*given)
+    paths = reports_at(given, progress, notify)
+    place, kind = place_of(paths, path_or_none(output), kind, force=force)
+    if str(place) == "-":
+        raise CommandError("--output - is for the command line; name a file")
+    written(paths, place, kind, title, force=force)
+    return place

@@ -1,0 +1,73 @@
+"""Values of the Python interface as ``print`` shows them: a few lines, without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privctl.domain.gate import GateJudgement
+from privctl.domain.guarantee import AssumptionState, Guarantee
+from privctl.domain.report import PrivacyReport, Reports
+from privctl.domain.shown import counted
+from privctl.domain.verdict import Verdict
+from privctl.show.decision import conclusion
+from privctl.show.page_data import AUDIT_STEP
+from privctl.show.summary import word_of
+from privctl.show.text.gate import summary
+from privctl.show.text.guarantee import amount
+from privctl.show.text.style import number, paragraph
+
+#: Guarantees, verdicts, measures or files that have a line each.
+_MOST = 4
+_FIELDS = ("guarantees", "evidence", "verdicts", "warnings", "omissions")
+
+
+def printed(value: object) -> str:
+    """A report, several, a guarantee, a judgement or a verification in a few lines; ``repr`` of anything else."""
+    if isinstance(value, Reports):
+        return "\n".join(map(printed, value)) or repr(value)
+    if isinstance(value, PrivacyReport):
+        lines = list(_of_report(value))
+    elif isinstance(value, Guarantee):
+        lines = [_of_guarantee(value)]
+    elif isinstance(value, GateJudgement):
+        lines = [summary(value), *_several([f"{each.rule}: {each.message}" for each in value.findings if each.counts])]
+    else:
+        verdicts = getattr(value, "verdicts", None)  # a verification, which is not known here
+        if verdicts is None:
+            return repr(value)
+        lines = ["verification", *_several([_of_verdict(each, "verify") for each in verdicts])]
+    text = "".join(paragraph(line, indent=2 if i else 0) for i, line in enumerate(lines))
+    return text.removesuffix("\n")
+
+
+def _of_report(report: PrivacyReport) -> Iterator[str]:
+    yield f"report of privctl {report.step}, {report.created}"
+    if report.step == AUDIT_STEP:
+        yield conclusion(report).sentence
+    yield from _several([_of_guarantee(each) for each in report.guarantees])
+    yield from _several([_of_verdict(each, report.step) for each in report.verdicts])
+    if not report.guarantees and not report.verdicts:
+        yield from _several([f"{e.method}: {e.quantity} {number(e.estimate)}" for e in report.evidence])
+    yield from _several([f"wrote {each.path} ({each.role})" for each in report.outputs])
+    held = [f"{len(getattr(report, name))} in .{name}" for name in _FIELDS if getattr(report, name)]
+    if held:
+        yield f"all of it: {', '.join(held)}"
+
+
+def _of_guarantee(guarantee: Guarantee) -> str:
+    states = [each.state for each in guarantee.assumptions]
+    counts = [(str(state), states.count(state)) for state in AssumptionState if state in states]
+    rests = ", ".join(f"{count} {word}" for word, count in counts) or "none"
+    name = "" if amount(guarantee) == guarantee.name else f"{guarantee.name}: "
+    return f"{name}{amount(guarantee)}, {guarantee.status}; assumptions: {rests}"
+
+
+def _of_verdict(verdict: Verdict, step: str) -> str:
+    return f"{word_of(verdict, step)}: {verdict.subject}"
+
+
+def _several(lines: list[str]) -> Iterator[str]:
+    """The first few, and how many there are besides."""
+    yield from lines[:_MOST]
+    if len(lines) > _MOST:
+        yield f"... and {counted(len(lines) - _MOST, 'more', 'more')}"

@@ -1,0 +1,93 @@
+"""Fields that a training was told of: its report names them, and what comes after goes by them."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+from pathlib import Path
+
+import pytest
+
+from privctl.cli import run
+from privctl.reports.files import read_report
+from privctl.reports.parameters import AuditParameters, TrainingParameters, parameters_as
+from privctl.show.gather.next_step import next_step
+from tests.models.tasks.small import architecture, words
+
+_WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of each user's ``body``; every record has a ``text`` too, its letters reversed."""
+    folder = tmp_path_factory.mktemp("fields")
+    words().tokenizer.save_pretrained(architecture(folder / "start", "gpt2", n_layer=1))
+    for name in ("train", "other"):
+        drawn = random.Random(name)
+        bodies = [" ".join(drawn.choices(_WORDS, k=6)) for _ in range(40)]
+        rows = [{"text": body[::-1], "body": body, "who": f"{name}{i % 10}"} for i, body in enumerate(bodies)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    call = ["retrain", "clipped", str(folder / "start"), "--data", str(folder / "train.jsonl"), "--unit", "who"]
+    more = ["--text-column", "body", "-o", str(folder / "model"), "--batch-size", "5", "--epochs", "1"]
+    assert run([*call, *more, "--from-scratch", "--optimizer", "sgd", "--device", "cpu"]) == 0
+    return folder
+
+
+def audited(trained: Path, name: str, *more: str) -> Path:
+    place = trained / f"{name}.report.json"
+    files = ["--members", str(trained / "train.jsonl"), "--nonmembers", str(trained / "other.jsonl")]
+    call = ["audit", "membership", str(trained / "model"), *files, "--attack", "loss", "--device", "cpu"]
+    assert run([*call, "-o", str(place), *more]) in (0, 3)
+    return place
+
+
+def test_verify_counts_by_the_fields_of_the_report(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stated = parameters_as(TrainingParameters, read_report(trained / "model.report.json"))
+    assert (stated.text_column, stated.label_column) == ("body", None)
+    (trained / "bodies.jsonl").write_text(
+        "".join(
+            json.dumps({key: value for key, value in json.loads(line).items() if key != "text"}) + "\n"
+            for line in (trained / "train.jsonl").read_text().splitlines()
+        )
+    )
+    capsys.readouterr()
+    run(["verify", str(trained / "model"), "--data", str(trained / "bodies.jsonl"), "-v"])
+    assert "bodies.jsonl holds 10 examples, as the report says" in " ".join(capsys.readouterr().out.split())
+    assert run(["verify", str(trained / "model"), "--data", str(trained / "bodies.jsonl"), "--text-column", "no"]) == 3
+
+
+def test_an_audit_goes_by_the_fields_of_the_training(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = audited(trained, "as-trained")
+    assert "goes by --text-column body, as model.report.json says" in " ".join(capsys.readouterr().err.split())
+    asked = parameters_as(AuditParameters, read_report(place)).asked
+    assert asked is not None
+    assert asked.text_column == "body"
+    step = next_step(read_report(place), place)
+    said = shlex.split(step.command)
+    assert said[said.index("--group-by") + 1] == "who"
+    assert said[said.index("--text-column") + 1] == "body"
+    assert "as the training protected them" in step.advice
+    other = audited(trained, "other", "--text-column", "text", "--group-by", "who")
+    assert "goes by" not in capsys.readouterr().err
+    said = shlex.split(next_step(read_report(other), other).command)
+    assert "text" in said[said.index("--text-column") :]
+
+
+@pytest.mark.forged("the field that an audit read")
+def test_another_field_than_was_audited_is_noticed(trained: Path) -> None:
+    place = audited(trained, "edited")
+    assert run(["verify", str(place), "-q"]) in (0, 3)
+    report = json.loads(place.read_text())
+    report["parameters"]["asked"]["text_column"] = "text"
+    place.write_text(json.dumps(report))
+    assert run(["verify", str(place), "-q"]) == 1
+
+
+def test_a_training_of_users_says_how_to_audit_them(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["retrain", "clipped", str(trained / "start"), "--data", str(trained / "train.jsonl"), "--epochs", "1"]
+    more = ["--from-scratch", "--device", "cpu", "--batch-size", "5", "--optimizer", "sgd", "--text-column", "body"]
+    for name, unit in (("users", ["--unit", "who"]), ("records", [])):
+        capsys.readouterr()
+        assert run([*call, *more, *unit, "-o", str(trained / name)]) == 0
+        assert ("audit it with --group-by who" in capsys.readouterr().err) is bool(unit)
