@@ -116,7 +116,7 @@ def _of_run(noise: float, rate: float, steps: int) -> StatisticLaw:
 def _placed(cells: LossCells, width: float) -> StatisticLaw:
     at = np.rint((cells.low + cells.high) / 2 / width).astype(np.int64)
     first = int(at.min())
-    p, q = (np.bincount(at - first, masses) for masses in (cells.p, cells.q))
+    p, q = (np.asarray(np.bincount(at - first, masses), np.float64) for masses in (cells.p, cells.q))
     return StatisticLaw(first, p, q, (cells.p_infinite, cells.q_infinite), _STEP_ERROR)
 
 
