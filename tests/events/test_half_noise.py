@@ -13,6 +13,7 @@ from privctl.domain.events import (
     Event,
     Ledger,
     RandomizedResponse,
+    RedrawnGaussian,
     SecretMixture,
     TreeGaussian,
     UnprotectedRelease,
@@ -27,7 +28,7 @@ DELTA = 1e-5
 OTHERS = (UnprotectedRelease, SecretMixture)
 #: What a field is multiplied by where there is half of the noise.
 HALF = {"noise_multiplier": 0.5, "scale": 0.5, "stddev": 0.5, "noise_stddev": 0.5, "decay": 2, "epsilon": 2, "rho": 4}
-QUICK = (BufferedGaussian, TreeGaussian, RandomizedResponse)
+QUICK = (BufferedGaussian, TreeGaussian, RandomizedResponse, RedrawnGaussian)
 EVENTS = [
     event for event in (*KINDS, *OF_BATCHES, IN_BINS, BEST_OF_RUNS, ZERO_CONCENTRATED) if not isinstance(event, OTHERS)
 ]

@@ -20,7 +20,7 @@ from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs, poisson_unless_all
 from verify.recompute.profile_cells import cells_of_profile
-from verify.recompute.selected_runs import NumberOfRuns, selected_cells
+from verify.recompute.selected_runs import LawOfRuns, selected_cells
 from verify.recompute.step_cells import LossCells
 
 _KNOTS, _LARGEST_ORDER = 8001, 2048
@@ -61,7 +61,7 @@ def _cells(event: BestOfRuns, attained_only: bool) -> CellMaker:
 
 def _attained(event: BestOfRuns) -> LossCells:
     log_gamma = 0.0 if event.shape is None or event.mean_runs == 1 else _log_gamma(event.mean_runs, event.shape)
-    runs = NumberOfRuns(mean=event.mean_runs, shape=event.shape, log_gamma=log_gamma)
+    runs = LawOfRuns(mean=event.mean_runs, shape=event.shape, log_gamma=log_gamma)
     return selected_cells(event.noise_multiplier, event.sample_rate, event.run_steps, runs)
 
 

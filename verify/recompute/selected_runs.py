@@ -38,7 +38,7 @@ class StatisticLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberOfRuns:
+class LawOfRuns:
     """A truncated negative binomial law by its ``shape`` and the log of gamma, or Poisson's (None) by its ``mean``."""
 
     mean: float
@@ -62,7 +62,7 @@ class NumberOfRuns:
 
 
 @lru_cache(maxsize=8)
-def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, runs: NumberOfRuns) -> LossCells:
+def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, runs: LawOfRuns) -> LossCells:
     """One selection: of all runs that of the highest statistic is released, or of the lowest, whichever tells more.
 
     Raises OverflowError where there is so little noise that likelihood ratios leave the floats.
@@ -76,7 +76,7 @@ def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, 
     return most_telling(found)
 
 
-def _of_best(run: StatisticLaw, runs: NumberOfRuns, *, highest: bool) -> LossCells:
+def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
     order = slice(None, None, 1 if highest else -1)
     p, q = (
         runs.best(np.append(unseen, masses[order])) for masses, unseen in zip((run.p, run.q), run.unseen, strict=True)
@@ -116,7 +116,7 @@ def _of_run(noise: float, rate: float, steps: int) -> StatisticLaw:
 def _placed(cells: LossCells, width: float) -> StatisticLaw:
     at = np.rint((cells.low + cells.high) / 2 / width).astype(np.int64)
     first = int(at.min())
-    p, q = (np.bincount(at - first, masses) for masses in (cells.p, cells.q))
+    p, q = (np.asarray(np.bincount(at - first, masses), np.float64) for masses in (cells.p, cells.q))
     return StatisticLaw(first, p, q, (cells.p_infinite, cells.q_infinite), _STEP_ERROR)
 
 
