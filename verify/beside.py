@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.models.guard.adapters import BASE, base_at_hand
-from privctl.models.guard.keys import check_keys, read_object
+from privctl.models.guard.keys import CONFIGURATIONS, check_released, read_object
 from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME
@@ -19,7 +19,6 @@ from verify.stated import TRAINING
 _MODEL = "model"
 #: Steps that read a model only after such a check, and write what they read.
 _MAKERS = ("retrain", "noise", "replay")
-_NAMES = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 
 
 def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -56,15 +55,20 @@ def check_configurations(path: Path, report: PrivacyReport, parents: Sequence[Pr
     if report.step not in _MAKERS:
         return
     for artifact in report.outputs:
-        place = _located(path, artifact)
-        name = PurePosixPath(artifact.path).name
-        if name not in _NAMES or not os.path.isfile(place):
-            continue
-        try:
-            data = read_object(place)
-            check_keys({key: value for key, value in data.items() if (key, name) != (BASE, ADAPTER_CONFIG)}, place)
-        except InputError as fault:
-            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
+        if reason := misleading(_located(path, artifact)):
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
+
+
+def misleading(place: Path) -> str:
+    """Why a loader that reads the file at ``place`` might take other weights or code; "" if it does not."""
+    if place.name not in (*CONFIGURATIONS, ADAPTER_CONFIG) or not os.path.isfile(place):
+        return ""
+    try:
+        data = read_object(place)
+        check_released({key: data[key] for key in data if (key, place.name) != (BASE, ADAPTER_CONFIG)}, place)
+    except InputError as fault:
+        return str(fault)
+    return ""
 
 
 def _adapters(report: PrivacyReport) -> list[Artifact]:

@@ -127,10 +127,13 @@ def _target(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
 
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """What no check rests on, in one sentence; nothing for a step that makes no model."""
+    """What no check rests on, in one sentence; of a step that makes no model that is the texts of its warnings."""
+    warned = ["the texts of its warnings"] if report.warnings else []
     if report.step not in (TRAINING, EXTERNAL, "noise", "replay") or not report.versions:
+        if warned:
+            yield Omission(what=_TITLE, reason=f"no check rests on {warned[0]}: an edit there may go unnoticed")
         return
-    named = " and ".join(["library versions", *(_names(report) if report.step == TRAINING else ())])
+    named = " and ".join(["library versions", *warned, *(_names(report) if report.step == TRAINING else ())])
     yield Omission(
         what=_TITLE,
         reason=f"no check rests on {named}: an edit there may go unnoticed, and no guarantee rests on it either",

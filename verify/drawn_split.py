@@ -25,6 +25,7 @@ from privctl.storage.reader import read_text
 from verify import extraction_tests, split_groups
 from verify.asked import NO_BOUNDS
 from verify.canary_bounds import BOUND, METHODS, of_split
+from verify.split_choice import passed_over
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
 #: Of an audit's failure probability, what bounds have.
@@ -141,6 +142,20 @@ def _thrown_again(
         return Outcome.REFUTED, "its manifest counts other records than its files hold"
     if field is not None:
         return _of_groups(path, report, stated, manifest, groups)
+    return _of_records(path, report, stated, manifest, records)
+
+
+def _of_records(
+    path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any], records: Counter[bytes]
+) -> tuple[Outcome, str]:
+    """What is to be said of ``records``, each as often as it occurs and on the side of its coin."""
+    key, included = bytes.fromhex(manifest["key"]), manifest["included"]
+    if manifest["train"] is not None:
+        whole = _trained_on(path, report, manifest)
+        if whole is None:
+            return Outcome.INCONCLUSIVE, f"{manifest['train']['name']} is not at hand, which shows who got coins"
+        if fault := _not_drawn(key, whole, records):
+            return Outcome.REFUTED, fault
     fault = _miscounted(report, stated, sum(count == 1 for count in records.values()), "records that occur once")
     if fault := fault or _more_texts(report, stated, included, len(records) - included, "records"):
         return Outcome.REFUTED, fault
@@ -171,17 +186,37 @@ def _of_groups(
     fault = fault or split_groups.wrong_size(report, max(count.total() for count in groups.values()))
     if fault := fault or _more_texts(report, stated, len(members), len(groups) - len(members), "groups"):
         return Outcome.REFUTED, fault
-    if (train := manifest["train"]) is not None:
-        place = _at_hand(path, report, _ROLE)
-        whole = None if place is None else place.with_name(train["name"])
-        if whole is None or not whole.is_file() or NamedFiles().digest(whole) != train["digest"]:
-            return Outcome.INCONCLUSIVE, f"{train['name']} is not at hand, without which no group is seen to be whole"
-        if fault := split_groups.in_part(whole, manifest["group_by"], groups, members):
+    if manifest["train"] is not None:
+        whole = _trained_on(path, report, manifest)
+        if whole is None:
+            name = manifest["train"]["name"]
+            return Outcome.INCONCLUSIVE, f"{name} is not at hand, without which no group is seen to be whole"
+        if fault := split_groups.in_part(whole, manifest, groups, members):
             return Outcome.REFUTED, fault
     return (
         Outcome.CONSISTENT,
         f"the coins of all {len(groups)} groups are those of the manifest's key, and none is split",
     )
+
+
+def _trained_on(path: Path, report: PrivacyReport, manifest: Mapping[str, Any]) -> Path | None:
+    """The file to train on that ``manifest`` names, where it is there as it was."""
+    place, train = _at_hand(path, report, _ROLE), manifest["train"]
+    whole = None if place is None else place.with_name(train["name"])
+    return whole if whole and whole.is_file() and NamedFiles().digest(whole) == train["digest"] else None
+
+
+def _not_drawn(key: bytes, whole: Path, drawn: Mapping[bytes, int]) -> str:
+    """How ``whole``, the file to train on, shows that the key did not choose what was ``drawn``; empty if it does not.
+
+    Every record is trained on as often as it occurs if its coin says member or it has none, and else never.
+    """
+    trained = Counter(split_groups.lines_of(whole))
+    if any(trained[content] != number * _coin(key, content) for content, number in drawn.items()):
+        return f"{whole.name} does not hold the members as they were drawn, and no non-member"
+    if passed_over(key, drawn, trained, of_groups=False):
+        return f"{whole.name} holds records without a coin that the manifest's key puts before some that have one"
+    return ""
 
 
 def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what: str) -> str:

@@ -8,7 +8,7 @@ from what comes out in all, and an edit of the comparison alone does not hide it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
@@ -30,16 +30,58 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     for item in (each for each in compared if each is not None):
         for fault in _of_texts(item, rates, parameters):
             yield f"{_METHOD}, {item.quantity}: {fault}"
-    for name in _SIDES.values():
+    for side, name in _SIDES.items():
         rate = rates[name]
         if rate is not None and (fault := _of_extracted(exact, rate, name, parameters)):
             yield f"{_METHOD}, {exact.quantity}: {fault}"
+        for compares, whole in ((exact, rate), (near, _farthest(found, side))):
+            if compares is not None and whole is not None and (fault := _of_side(compares, whole, name, parameters)):
+                yield f"{_METHOD}, {compares.quantity}: {fault}"
         open_ones = 0 if rate is None else rate.details.get("undecided", 0)
         if near is not None and near.details[f"{name}_extracted"] < exact.details[f"{name}_extracted"] - open_ones:
             yield f"{_METHOD}: more of its {name} texts come out word for word than nearly so"
         counts = {_texts(exact, name), *([] if near is None else [_texts(near, name)])}
         if len(counts | ({found[GRID].samples.get(name, 0)} if GRID in found else set())) > 1:
             yield f"{_METHOD}: its comparisons are not of the same {name} texts"
+
+
+def _farthest(found: Mapping[str, Evidence], side: str) -> Evidence | None:
+    """The near-verbatim rate on the texts of a side that are compared: that of the farthest edit distance."""
+    begins = f"near-verbatim rate on {side} text, edit distance to "
+    return max((found[name] for name in found if name.startswith(begins)), key=_distance, default=None)
+
+
+def _distance(item: Evidence) -> float:
+    return item.details.get("distance", 0.0)
+
+
+def _of_side(item: Evidence, whole: Evidence, name: str, parameters: AuditParameters) -> str:
+    """Each side of a comparison is all of its texts but those that it says are left out.
+
+    Where groups have the coins these are counted, and a group comes out with any of its texts. Reports of older
+    versions do not say how many are left out of each side, which follows from their other counts in part of the cases.
+    """
+    if not {f"{name}_left_out", f"{name}_left_out_extracted"} <= item.details.keys():
+        weak = _shared(parameters) or _grouped(parameters)
+        return f"it does not say how many of its {name} texts are left out, and of these come out" if weak else ""
+    away, gone = (item.details[f"{name}_left_out{more}"] for more in ("", "_extracted"))
+    texts, out = whole.details["texts"] - away, whole.details["extracted"] - gone
+    stated, said = _texts(item, name), item.details[f"{name}_extracted"]
+    reasoned = (name, item.quantity) == ("training", BEYOND[0]) and "known_training" not in item.details
+    if reasoned and away > _left_out(item):
+        return f"it leaves out {away:g} training texts, and gives reasons for {_left_out(item):g}"
+    if not (0 <= gone <= away <= whole.details["texts"] and 0 <= out <= texts):
+        return f"what it leaves out of its {name} texts does not fit what comes out in all"
+    if _grouped(parameters):
+        fits = stated <= texts and said <= out and bool(stated) is bool(texts) and bool(said) is bool(out)
+    else:
+        fits = (stated, said) == (texts, out)
+    if not fits:
+        return (
+            f"it counts {said:g} of {stated:g} {name} texts that come out, and without those left out it is {out:g} of "
+            f"{texts:g}"
+        )
+    return ""
 
 
 def _texts(item: Evidence, name: str) -> float:

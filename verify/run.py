@@ -30,6 +30,7 @@ from verify.evidence import check_evidence
 from verify.integrity import ChainLink, check_chain, check_log
 from verify.public_records import PublicAtHand, check_public
 from verify.stated import readable, training_of
+from verify.tokenizer import check_tokenizer
 from verify.weights.check import check_weights
 
 
@@ -119,6 +120,9 @@ def verify(
             before = check_weights(link.path, link.report, files.digest)
             found += [verdict for verdict in before.verdicts if verdict.outcome is not Outcome.CONSISTENT]
             omissions += [replace(each, reason=f"{link.path.name}: {each.reason}") for each in before.omissions]
+    compared = check_tokenizer(path, report)
+    found += compared.verdicts
+    omissions += compared.omissions
     figures = check_evidence(path, report, files)
     found += figures.verdicts
     omissions += figures.omissions

@@ -22,6 +22,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import AuditParameters
 from privctl.storage.json_text import parse_json
 from verify.canary_bounds import METHODS, of_split
+from verify.split_choice import passed_over
 
 #: How bounds on groups are named, and the detail that says how many records one has at most.
 _OF_GROUP, _SIZE = " of a group", "group_records"
@@ -66,15 +67,21 @@ def misjudged(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
     return ""
 
 
-def in_part(whole: Path, field: str, groups: Iterable[str], members: Mapping[str, int]) -> str:
-    """Which of ``groups`` has other records in ``whole``, the file to train on, than were drawn; empty if none."""
-    found = counted(lines_of(whole), field)
+def in_part(whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, object], members: Mapping[str, int]) -> str:
+    """How ``whole``, the file to train on, shows that ``groups`` were not drawn by ``manifest``; empty if it does not.
+
+    No group has other records in it than were drawn, and none without a coin had to get one by the key.
+    """
+    found = counted(lines_of(whole), manifest["group_by"])
     for name in groups:
         if found[name] != members.get(name, 0):
             return (
                 f"{whole.name} holds {found[name]} records of a group of which {members.get(name, 0)} were drawn as "
                 "members, and a group is drawn as a whole"
             )
+    drawn = {name.encode() for name in groups}
+    if passed_over(bytes.fromhex(manifest["key"]), drawn, map(str.encode, found), of_groups=True):
+        return f"{whole.name} holds groups without a coin that the manifest's key puts before some that have one"
     return ""
 
 

@@ -15,6 +15,7 @@ from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import ContributionTest
+from verify import notes
 from verify.events import row_of
 from verify.method import StatedTraining
 from verify.stated import method_of, noise_source_of, training_of
@@ -272,6 +273,8 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
             yield f"it rests on an assumption {each.name!r} that is not known here"
         elif not any(re.fullmatch(pattern, each.statement, re.DOTALL) for pattern in known):
             yield f"its assumption {each.name!r} says {each.statement!r}, which is not that assumption"
+    if not notes.known(guarantee.note):
+        yield f"its note says {guarantee.note!r}, which privctl does not write, so it may mean anything"
     if report.step == "account":
         yield from _unlimited(report, guarantee)
     yield from _of_another_run(report, {a.name: a.statement for a in guarantee.assumptions})

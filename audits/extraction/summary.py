@@ -183,18 +183,19 @@ class _Rates:
 
 def _near(rates: _Rates, train: Texts, heldout: Texts | None) -> list[Evidence]:
     """Rates of texts within each of ``NEAR`` of their suffix; of the farthest also on held-out text, and beyond it."""
-    if train.near is None or (heldout is not None and heldout.near is None):
+    if train.near is None:
         return []
     found = [
         rates.evidence(near_quantity("training", most), _within(train, most), _near_details(train, most))
         for most in NEAR
     ]
-    if heldout is not None:
+    if heldout is not None and heldout.near is not None:
         most = NEAR[-1]
         name = near_quantity("held-out", most)
         found.append(rates.evidence(name, _within(heldout, most), _near_details(heldout, most)))
         of_training, of_heldout = _judged_within(train, most), _judged_within(heldout, most)
-        found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout)))
+        near = train.near.distance <= most, heldout.near.distance <= most
+        found.append(_difference(rates, NEAR_BEYOND, of_training, of_heldout, _left_out(train, heldout, *near)))
     return found
 
 
@@ -235,7 +236,8 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
 
     Suffixes whose tokens mostly occur in the prefix are left out too: a model may copy these without having seen them.
     """
-    found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), _left_out(train, heldout))
+    left_out = _left_out(train, heldout, train.extracted, heldout.extracted)
+    found = _difference(rates, BEYOND, train.judged_count(), heldout.judged_count(), left_out)
     repeated = ~train.compared & ~train.shared
     if train.known is not None:
         repeated &= ~train.known
@@ -245,16 +247,23 @@ def _beyond(rates: _Rates, train: Texts, heldout: Texts) -> Evidence:
     return replace(found, details={**found.details, "repeated": int(repeated.sum()), "repeated_extracted": come_out})
 
 
-def _left_out(train: Texts, heldout: Texts) -> dict[str, float]:
-    """How many texts are not compared: of both files, of either that may be copied, of each known from elsewhere."""
+def _left_out(
+    train: Texts, heldout: Texts, train_out: NDArray[np.bool_], heldout_out: NDArray[np.bool_]
+) -> dict[str, float]:
+    """How many texts are not compared: of both files, of either that may be copied, of each known from elsewhere.
+
+    And of each side how many in all, whyever, with how many of these come out.
+    """
     cued = sum(int((side.cue > CUED).sum()) for side in (train, heldout))
-    known = known_details(None if train.known is None else (train.left_out, heldout.left_out))
-    if known:
-        known |= {
-            "known_training_extracted": train.left_out_extracted,
-            "known_held_out_extracted": heldout.left_out_extracted,
-        }
-    return {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {}), **known}
+    found: dict[str, float] = {"in_both": int(train.shared.sum()), **({"cued": cued} if cued else {})}
+    if known := known_details(None if train.known is None else (train.left_out, heldout.left_out)):
+        found |= known
+        found["known_training_extracted"] = train.left_out_extracted
+        found["known_held_out_extracted"] = heldout.left_out_extracted
+    for name, side, out in (("training", train, train_out), ("held_out", heldout, heldout_out)):
+        away = ~side.judged
+        found |= {f"{name}_left_out": int(away.sum()), f"{name}_left_out_extracted": int((out & away).sum())}
+    return found
 
 
 def _difference(

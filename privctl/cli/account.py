@@ -114,6 +114,10 @@ def account(**options: Any) -> None:
       privctl account --mechanism blt --epsilon 8 --delta 1e-6 --sample-rate 0.05 --steps 100
       privctl account --batches balls-and-bins --noise-multiplier 1 --delta 1e-6 \\
           --sample-rate 0.05 --steps 100
+      privctl account --batches shuffled --noise-multiplier 4 --delta 1e-6 --dataset-size 60000 \\
+          --batch-size 256 --epochs 3
+      privctl account --batches fixed-size --noise-multiplier 1 --delta 1e-6 --dataset-size 60000 \\
+          --batch-size 256 --epochs 3
       privctl account --mechanism group-gaussian --group-size 4 --epsilon 8 --delta 1e-6 \\
           --sample-rate 0.01 --steps 100
       privctl account --mechanism replace-one-gaussian --noise-multiplier 1 --delta 1e-6 \\

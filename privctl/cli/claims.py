@@ -89,8 +89,8 @@ def papers_command(papers: tuple[str, ...], **options: Any) -> None:
 
     PROVED and REFUTED rest on exact numbers and a solver's proof; a refutation names what to check by hand. CONSISTENT
     rests on an example and proves nothing. NAME is dp-weights, ferret, hush, dpquant or poster; or correlated (noise),
-    batches, or steps (adaptive clipping, zeroth order, public gradients, search). Exit code 0 means that every verdict
-    is the expected one, 1 that one is not, 3 that one could not be reached.
+    batches, steps (adaptive clipping, zeroth order, public gradients, search), or releases (counts, answers, choices,
+    zCDP). Exit code 0 means that every verdict is the expected one, 1 that one is not, 3 that one could not be reached.
 
     \b
     Example:

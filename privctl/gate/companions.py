@@ -12,6 +12,7 @@ from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.model_at_hand import ModelAtHand
 from privctl.storage.folder import BASE_ROLE, holds_weights, never_released
 from privctl.storage.reader import ADAPTER_NAME
+from verify.beside import misleading
 
 _COMPANION = "companion"
 #: Roles under which an audit names the other files that it read with the weights.
@@ -33,6 +34,7 @@ def check(case: JudgedModel, model: ModelAtHand | None) -> Iterator[Finding]:
         yield from _check_base(case, report)
     if model is not None and case.makers:
         yield from _check_unlisted(case, written, model)
+        yield from _check_configurations(case, model)
 
 
 def _written_companions(reports: tuple[LoadedReport, ...]) -> dict[str, str]:
@@ -105,6 +107,20 @@ def _check_unlisted(case: JudgedModel, written: Mapping[str, str], model: ModelA
             fix="move it elsewhere, or make the release again with it",
             place=case.makers[0].place("outputs"),
         )
+
+
+def _check_configurations(case: JudgedModel, model: ModelAtHand) -> Iterator[Finding]:
+    """Whatever its digest, no file may make a loader take other weights, or code."""
+    for name in model.others:
+        if reason := misleading(model.folder / name):
+            yield Finding(
+                rule=MODEL,
+                outcome=GateOutcome.FAIL,
+                subject=name,
+                message=reason,
+                fix="make the release again with the files that privctl writes",
+                place=case.makers[0].place("outputs"),
+            )
 
 
 def _name(artifact: Artifact) -> str:

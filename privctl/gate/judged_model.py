@@ -186,16 +186,16 @@ def _describes(artifact: Artifact, contents: WeightFileContents) -> bool:
 
 
 def trained_further(case: JudgedModel) -> Iterator[tuple[LoadedReport, LoadedReport]]:
-    """Trainings of ``case``, each with one that the weights it began with come from, on some of the same data.
+    """Trainings whose guarantees hold of ``case``, each with one that the weights it began with come from.
 
-    Other steps may lie between, such as noise.
+    Both were on some of the same data; other steps may lie between, such as noise.
     """
     made: dict[str, list[LoadedReport]] = defaultdict(list)
     data = {each.digest: {a.digest for a in each.report.inputs if a.role == "data"} for each in case.history}
     for each in case.history:
         for digest in each.makes:
             made[digest].append(each)
-    for report in case.makers:
+    for report in (*case.makers, *case.inherited):
         earlier: dict[str, LoadedReport] = {}
         waiting = [report]
         while waiting:

@@ -57,6 +57,8 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     "merges.txt",
 )
+#: Where a chat template may lie beside them.
+CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from privctl.domain.errors import CommandError
 from privctl.domain.report import Omission
 from privctl.models.guard.adapters import adapter_config
-from privctl.models.guard.keys import check_keys, read_object, without_code
+from privctl.models.guard.keys import CONFIGURATIONS, check_keys, read_object, without_code
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.storage.atomic import PendingFile, PendingFolder, require_name, require_regular, write_bytes
 from privctl.storage.folder import check_links
@@ -37,11 +37,6 @@ COMPANIONS = (
     "processor_config.json",
     INDEX_NAME,
 )
-#: Those whose keys are settings for a loader; in the others the keys are tokens or tensor names.
-_CONFIGURE = frozenset({
-    "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json",
-    "preprocessor_config.json", "processor_config.json",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +62,7 @@ def companions(checkpoint: Checkpoint) -> tuple[Companion, ...]:
 
 
 def _companion(path: Path) -> Companion:
-    if path.name in _CONFIGURE or path.name == ADAPTER_CONFIG:
+    if path.name in CONFIGURATIONS or path.name == ADAPTER_CONFIG:
         if path.name == ADAPTER_CONFIG:
             data = adapter_config(path)
         else:

@@ -11,7 +11,7 @@ from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.progress import Advance, Notify, Progress, silent
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.chain import ReportFile, ReportFiles, absolute_path, path_of
-from privctl.reports.files import REPORT_SUFFIX, FoundReport, pointer_of, read_report, report_beside
+from privctl.reports.files import REPORT_SUFFIX, FoundReport, pointer_of, report_beside
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
 
@@ -75,18 +75,21 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
     return ReportsOfModel(own=own[0].path, examining=examining)
 
 
-def own_report(model: Path) -> FoundReport | None:
-    """The report that says it made the weights of ``model``; None where none does, or several do.
+def own_reports(model: Path) -> tuple[FoundReport, ...]:
+    """The reports beside ``model`` that say they made its weights: one, unless somebody wrote another.
 
     Weights are read only where a report lies beside them.
     """
     try:
-        if not any(os.path.isfile(place) for place in _places(model)):
-            return None
-        place = reports_of(model, weight_digests(model)).own
-        return FoundReport(place, read_report(place))
+        places = [place for place in _places(model) if os.path.isfile(place)]
+        weights = weight_digests(model) if places else frozenset[str]()
     except PrivctlError:
-        return None
+        return ()
+    found: dict[str, FoundReport] = {}
+    for file in map(ReportFiles().at, places):
+        if file.digest is not None and file.report is not None and _weights(file.report.outputs) == weights:
+            found.setdefault(file.digest, FoundReport(file.path, file.report))  # a copy is the same report
+    return tuple(found.values())
 
 
 def report_by_name(model: Path) -> Path | None:

@@ -172,9 +172,9 @@ def signed_by(
     if signer is None:
         names = ", ".join(str(each.path) for each in signers)
         raise InputError(f"bears no valid signature by {names}")
-    named = set(_subjects(payload_type, payload))
-    wanted = {digest, *(artifact.digest for artifact in report.outputs)}
-    if not wanted <= named and f"{_OTHERS}:{sha256_digest}" not in named:
+    first, *others = _subjects(payload_type, payload)
+    own = digest in first and {artifact.digest for artifact in report.outputs} <= first.union(*others)
+    if not own and f"{_OTHERS}:{sha256_digest}" not in first:
         raise InputError("is a signature of other files: their digests differ")
     return signer
 
@@ -241,15 +241,22 @@ def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
     return payload_type, payload, signatures
 
 
-def _subjects(payload_type: str, payload: bytes) -> Iterable[str]:
-    """Digests of what a statement is about, as reports write them; those of others' tools under their own name."""
+def _subjects(payload_type: str, payload: bytes) -> list[frozenset[str]]:
+    """Digests of what a statement is about, as reports write them: of the report that was signed, then of its files.
+
+    A file that a signed report names is not itself signed as a report. What others' tools list is in the first set,
+    under a name of its own.
+    """
     statement = _statement(payload_type, payload, PREDICATE, BUNDLE_PREDICATE)
     try:
         if statement["predicateType"] == BUNDLE_PREDICATE:
-            return [f"{_OTHERS}:{value}" for value in files_in(statement)]
-        return [f"{name}:{value}" for each in statement["subject"] for name, value in each["digest"].items()]
+            return [frozenset(f"{_OTHERS}:{value}" for value in files_in(statement))]
+        named = [frozenset(f"{name}:{value}" for name, value in e["digest"].items()) for e in statement["subject"]]
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise InputError("holds no statement about files") from None
+        named = []
+    if not named:
+        raise InputError("holds no statement about files")
+    return named
 
 
 def _line_of(log: AuditLog, named: frozenset[str]) -> Entry | None:

@@ -37,11 +37,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(place / "model")
     network = AutoModelForCausalLM.from_pretrained(place / "model")
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
-    ids = [torch.tensor([[int(word[1:]) + 3 for word in text.split()]]) for text in members]
-    for _ in range(12):
-        for row in ids:
+    ids = [torch.tensor([int(word[1:]) + 3 for word in text.split()]) for text in members]
+    batches = [
+        torch.nn.utils.rnn.pad_sequence(ids[i : i + 6], batch_first=True, padding_value=-100) for i in range(0, 60, 6)
+    ]
+    for _ in range(32):
+        for labels in batches:
             optimizer.zero_grad()
-            network(input_ids=row, labels=row).loss.backward()
+            rows = labels.clamp(min=0)
+            network(input_ids=rows, attention_mask=(labels >= 0).long(), labels=labels).loss.backward()
             optimizer.step()
     network.save_pretrained(place / "model")
     return place
@@ -173,7 +177,7 @@ def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixt
 def test_the_same_call_gives_the_same_report(place: Path) -> None:
     reports = []
     for _ in range(2):
-        assert audit(place, "-f", "--seed", "5") == 0
+        assert audit(place, "-f", "--seed", "5", "--attack", "loss", "--attack", "quantile") == 0
         data = json.loads((place / "model.audit.report.json").read_text())
         reports.append({key: value for key, value in data.items() if key not in ("created", "log")})
     assert reports[0] == reports[1]

@@ -8,14 +8,16 @@ leak in that way.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.common import publish, save
+from tests.bench.common import RESULTS, publish, save
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,19 +58,33 @@ class Planted:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """This bench's flags."""
     parser.add_argument("--sets", type=int, default=60, help="data sets for each attack")
+    parser.add_argument("--attacks", nargs="*", help="others keep their result")
 
 
 def main(options: argparse.Namespace) -> None:
     """Measure and publish, after each attack what is known by then."""
-    data: dict[str, Any] = {"level": LEVEL, "records_per_side": SIDE, "sets": options.sets, "found": []}
-    rows = []
-    for each in planted():
+    data: dict[str, Any] = {"level": LEVEL, "records_per_side": SIDE, "sets": options.sets}
+    leaks, rows = planted(), []
+    known = _known(options) if options.attacks else {}
+    for each in leaks:
+        if options.attacks and each.attack not in options.attacks:
+            continue
         found = {"attack": each.attack, "leak": each.leak, **measured(each.scored, options.sets)}
-        data["found"].append(found)
+        known[each.attack] = found
+        data["found"] = [known[other.attack] for other in leaks if other.attack in known]
         save("planted-leaks", data, options.output)
         rows.append([each.attack, each.leak, *shown(found, options.sets)])
         print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     publish("planted-leaks", ["attack", "leak", *HEADINGS], rows, data, options.output)
+
+
+def _known(options: argparse.Namespace) -> dict[str, Any]:
+    """The result of each attack; raises ValueError if it is of another number of data sets."""
+    path = Path(options.output) if options.output else RESULTS / "planted-leaks.json"
+    found = json.loads(path.read_text())
+    if found["sets"] != options.sets:
+        raise ValueError(f"{path} is of {found['sets']} data sets for each attack; measure all of them anew")
+    return {each["attack"]: each for each in found["found"]}
 
 
 HEADINGS = ("best basic AUC", "its AUC", "best other AUC", "basic attacks reject", "and with it")

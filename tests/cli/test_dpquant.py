@@ -203,6 +203,10 @@ def test_baselines_measure_nothing_and_a_public_seed_repeats_the_layers(
     first = layers_of(tmp_path / "random", start, data, "--layers", "random")
     assert first == layers_of(tmp_path / "again", start, data, "--layers", "random", "--format", "fp8")
     assert first[0] != first[1]
+
+
+@pytest.mark.slow
+def test_layers_that_are_named_are_those_of_every_epoch(start: Path, data: Path, tmp_path: Path) -> None:
     named = ("--layers", "static", "--static-layers", "*mlp*", "--full-precision", "lm_head")
     mlp = [f"transformer.h.{i}.mlp.{part}" for i in (0, 1) for part in ("c_fc", "c_proj")]
     assert layers_of(tmp_path / "named", start, data, *named) == [mlp, mlp]

@@ -45,16 +45,17 @@ SMALLER = {
     ("--epochs", "3"): "1",
     ("--epochs", "2"): "1",
 }
-#: Examples that show one option of a command each, of commands whose calls take a second or more.
+ALL = slice(None)
+#: Slow examples: those that show one option of a command each, and all of commands that quick tests run from end to end
+#: in a file of their own and whose calls take half a second or more.
 FURTHER = {
-    **{f"retrain {method}": slice(1, None) for method in ("dp-sgd", "dp-zo", "dpquant")},
+    "retrain dp-sgd": slice(1, None),
+    **{f"retrain {method}": ALL for method in ("clipped", "dp-zo", "dpquant", "ferret")},
     "account": slice(1, None),
     "audit": slice(1, None),
-    "audit extraction": slice(1, None),
-    "audit split": slice(1, None),
-    "retrain ferret": slice(1, 2),
-    "secrets plan": slice(1, 2),
-    "shadow": slice(1, None),
+    **{f"audit {part}": ALL for part in ("canaries", "extraction", "membership", "secrets", "split")},
+    "secrets plan": ALL,
+    "shadow": ALL,
     "claims papers": slice(0, 1),  # all of them: ``tests/verify/papers/test_book.py`` checks each
 }
 #: The most tokens that go through a network at once; what a self-test computes grows with them.
@@ -238,7 +239,7 @@ def test_an_example_with_an_option_that_is_not_there_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("name", "further"),
     [
-        *((name, False) for name in COMMANDS),
+        *((name, False) for name in COMMANDS if FURTHER.get(name) != ALL),
         *(pytest.param(name, True, marks=pytest.mark.slow) for name in FURTHER),
     ],
 )

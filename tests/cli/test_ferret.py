@@ -177,6 +177,8 @@ def test_signs_of_differences_are_for_the_owner(
     assert 0 < signs <= 12
     assert right_signs == (0 if turned else signs)
     assert any("lead astray" in each for each in notes) is turned
+    if turned:
+        return
     # Of exact derivatives there is nothing to say.
     assert ferret(start, data, tmp_path / "b", *budget, "--derivatives", "partial", "--show-unprotected") == 0
     assert json.loads((tmp_path / "b.private-history.json").read_text())["notes"] == []

@@ -27,6 +27,7 @@ from privctl.models.tasks.language import CausalLanguage
 from privctl.reports.files import read_report
 from privctl.storage.reader import open_checkpoint
 from tests.cli.killed import ended
+from tests.few import few
 from tests.forked import Forked
 from tests.models.tasks import small
 from tests.models.tasks.small import architecture, same_records
@@ -43,17 +44,17 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model after plain training on the usual records, with its report beside it; it must not be changed."""
+    """A model after plain training on other records, with its report beside it; it must not be changed."""
     folder = tmp_path_factory.mktemp("trained")
     start = architecture(folder / "start", "gpt2", n_layer=1)
     small.words().tokenizer.save_pretrained(start)
-    assert retrain("plain", start, records(folder), folder / "plain") == 0
+    assert retrain("plain", start, records(folder, 1), folder / "plain") == 0
     return folder / "plain"
 
 
-def records(folder: Path) -> Path:
+def records(folder: Path, seed: int = 0) -> Path:
     path = folder / "train.jsonl"
-    drawn = random.Random(0)
+    drawn = random.Random(seed)
     lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9))), "who": str(i % 20)} for i in range(60)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -122,11 +123,6 @@ def test_two_runs_differ_though_their_seed_is_one(start: Path, data: Path, tmp_p
         assert retrain("dp-sgd", start, data, tmp_path / name, "--epsilon", "3") == 0
         models.append((tmp_path / name / "model.safetensors").read_bytes())
     assert models[0] != models[1]
-    for name in ("c", "d"):
-        assert retrain("clipped", start, data, tmp_path / name, "--optimizer", "sgd") == 0
-    with open_checkpoint(tmp_path / "c") as c, open_checkpoint(tmp_path / "d") as d:
-        pairs = zip(c.tensors(), d.tensors(), strict=True)
-        assert all(one.read(x) == two.read(y) for (one, x), (two, y) in pairs)
 
 
 def test_clipped_records_what_noise_needs(
@@ -179,7 +175,7 @@ def test_a_vocabulary_from_the_data_voids_the_guarantee(data: Path, tmp_path: Pa
     assert report_of(tmp_path / "b").guarantees[0].status is Status.CONDITIONAL
 
 
-@pytest.mark.parametrize("style", ["flat", pytest.param("automatic", marks=pytest.mark.slow), "per-layer"])
+@pytest.mark.parametrize("style", few(["flat", "automatic", "per-layer"], 2))
 def test_clipping_styles_and_frozen_parameters(style: str, trained: Path, data: Path, tmp_path: Path) -> None:
     call = ("--epsilon", "3", "--clipping", style, "--train", "*ln_*", "--train", "*.c_attn.*")
     assert retrain("dp-sgd", trained, data, tmp_path / "a", *call) == 0
@@ -204,6 +200,7 @@ def test_adapters_are_merged_into_the_weights(trained: Path, data: Path, tmp_pat
     assert all("ln_" not in name and "wte" not in name and "bias" not in name for name in changed)
 
 
+@pytest.mark.slow
 def test_text_classification_and_masked_words(data: Path, tmp_path: Path) -> None:
     bare = architecture(tmp_path / "bert", "bert")
     labelled = tmp_path / "labelled.csv"
@@ -241,8 +238,9 @@ def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flag in ("--unit who", "--long split", "--max-length 9", "--vocabulary private"):
         assert retrain("dp-sgd", net, tmp_path / "images.npz", tmp_path / "d", *call, *flag.split()) == 2
         assert flag.split()[0] in capsys.readouterr().err
-    # And what was saved can be trained on; that its statistics are public is then the user's word.
-    assert retrain("dp-sgd", tmp_path / "a", tmp_path / "images.npz", tmp_path / "b", *call) == 0
+    # And what was saved can be trained on, with other images; that its statistics are public is then the user's word.
+    np.savez(tmp_path / "more.npz", images=images[::-1], labels=labels[::-1])
+    assert retrain("dp-sgd", tmp_path / "a", tmp_path / "more.npz", tmp_path / "b", *call) == 0
     found = {a.name: a.state for a in report_of(tmp_path / "b").guarantees[0].assumptions}
     assert found["normalisation statistics"] is found["starting weights"] is AssumptionState.ASSERTED
 

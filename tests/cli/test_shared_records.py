@@ -20,6 +20,7 @@ from privctl.domain.verdict import Outcome
 from privctl.gate.checks.permitted import _protects
 from privctl.gate.files import load
 from privctl.reports.files import read_report
+from tests.cli.short_runs import half_the_noise, verified_after
 from tests.models.tasks.small import architecture, words
 from verify.data import DataAtHand, check_data
 
@@ -142,6 +143,12 @@ def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.Capt
     forged.write_text(json.dumps(report))
     assert run(["verify", str(forged), "-q"]) == 1
     capsys.readouterr()
+
+
+@pytest.mark.forged("parameters, ledger and guarantees state half of the noise")
+def test_half_of_the_noise_is_refuted(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verified_after(trained, half_the_noise) == 1
+    assert "REFUTED" in capsys.readouterr().out
 
 
 def test_all_records_are_used_or_none(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

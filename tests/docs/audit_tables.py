@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.bench import canary_starts, fused_learners
+from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
 from tests.bench.planted_leaks import HEADINGS, shown
 from tests.docs.figures import results
 from tests.docs.pages import as_table
@@ -20,6 +22,9 @@ def parts() -> dict[str, str]:
         "repeats": repeats,
         "null audits": _null_audits(null["null"]),
         "null simulated": _null_simulated(null["simulated"]),
+        "one-run bounds": _one_run_bounds(results("audit-bounds")),
+        "canary starts": as_table(list(canary_starts.HEADINGS), canary_starts.rows(results("canary-starts"))),
+        "fused learners": _fused_learners(results("fused-learners")["found"]),
         "planted leaks": _planted_leaks(results("planted-leaks")),
         "extraction null": _extraction_null(results("extraction-null")),
     }
@@ -51,6 +56,41 @@ def _null_simulated(found: dict[str, Any]) -> str:
 def _planted_leaks(found: dict[str, Any]) -> str:
     rows = [[f"`{row['attack']}`", row["leak"], *shown(row, found["sets"])] for row in found["found"]]
     return as_table(["attack", "leak", *HEADINGS], rows)
+
+
+def _one_run_bounds(found: dict[str, Any]) -> str:
+    """Medians of privctl's ways and the share above the truth, then one audit by everybody."""
+    rows = []
+    for each in found["results"]:
+        ways, one = each["ways"], each["one_audit"]
+        rows.append(
+            [f"{each['canaries']:,}", each["mechanism"], f"{each['true']:.2f}"]
+            + [f"{ways[name]['median']:.2f}" for name in (STEINKE, MAHLOUJIFAR)]
+            + [
+                cell
+                for name in (OURS, GAUSSIAN)
+                for cell in (f"{ways[name]['median']:.2f}", f"{100 * ways[name]['above_truth']:.3g} %")
+            ]
+            + [f"{one[name]:.2f}" for name in (OURS, JAX, GAUSSIAN, GUARD)]
+        )
+    names = [
+        "canaries", "mechanism", "true", "Steinke", "Mahloujifar", "privctl", "above", "if Gaussian", "above",
+        "one audit", "jax_privacy", "if Gaussian, one audit", "PrivacyGuard",
+    ]  # fmt: skip
+    return as_table(names, rows)
+
+
+def _fused_learners(found: list[dict[str, Any]]) -> str:
+    """Each row; those of planted leaks together, of which the attacks' own rows say more."""
+    planted = [row for row in found if row["scores"].startswith(fused_learners.PLANTED_LEAK)]
+    together = {
+        "scores": f"planted leaks of {len(planted)} attacks",
+        **{name: sum(row[name] for row in planted) for name in ("sets", "higher")},
+        "auc": {name: sum(row["auc"][name] for row in planted) / len(planted) for name in ("ridge", "trees")},
+    }
+    shown = [row for row in found if row not in planted]
+    shown.insert(shown.index(next(row for row in shown if "found" not in row and "beyond" not in row)), together)
+    return as_table(list(fused_learners.HEADINGS), [fused_learners.cells(row) for row in shown])
 
 
 def _extraction_null(found: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from audits import ATTACKS, THOROUGH
 from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
+from tests.bench import audit_bounds, canary_starts, fused_learners
 from tests.docs.digits import agrees
 from tests.docs.figures import results
 from tests.docs.pages import pages, table
@@ -190,6 +191,44 @@ def test_repeats_keep_the_level_as_audited_and_not_by_side() -> None:
         found = {rule: metrics.clopper_pearson(count, sets, 0.01)[0] for rule, count in row["rejected"].items()}
         assert found["as_audited"] <= level, "the measurement does not exclude that the level holds"
         assert (found["side_by_side"] > level) >= (row["members"] == 0.9 and row["share"] >= 0.3)
+
+
+def test_other_projects_bounds_are_as_near_as_is_said() -> None:
+    for each in results("audit-bounds")["results"]:
+        one = each["one_audit"]
+        assert 1 - 0.0145 <= one[audit_bounds.GUARD] / one[audit_bounds.GAUSSIAN] < 1.0001
+        assert one["jax_privacy"] == pytest.approx(one[audit_bounds.STEINKE], abs=1e-5)
+
+
+def test_boosted_trees_find_what_is_said() -> None:
+    measured = results("fused-learners")
+    trained = [
+        row["auc"]["trees"] - row["auc"]["ridge"]
+        for row in measured["found"]
+        if row["scores"].startswith(("privctl's", "mimir's", "leakpro's")) and not row["scores"].endswith("null")
+    ]
+    assert (len(trained), sum(each < 0 for each in trained)) == (13, 11)
+    assert (f"{-min(trained):.2f}", f"{max(trained):.3f}") == ("0.03", "0.005")
+    (linear, both_ways) = (row for row in measured["found"] if row["scores"] in fused_learners.LEAKS)
+    assert linear["found"]["trees"] < linear["found"]["ridge"]
+    assert both_ways["found"]["trees"] > both_ways["found"]["ridge"]
+    assert f"{linear['seconds']['trees']:.2f} s for {linear['records']} records" in AUDITS
+    assert f"{linear['seconds']['trees'] * measured['fits'] / 60:.1f} minutes" in AUDITS
+
+
+def test_what_canaries_show_by_where_training_begins_is_what_is_said() -> None:
+    measured = results("canary-starts")
+    found = measured["found"]
+    assert {len(runs) for runs in found.values()} == {4}
+    helps = {
+        name: all(a["auc"] > b["auc"] for a, b in zip(runs, found[canary_starts.USUAL], strict=True))
+        for name, runs in found.items()
+    }
+    assert helps == {canary_starts.USUAL: False, canary_starts.PUBLIC: False, canary_starts.KNOWN: True}
+    assert f"{max(run['epsilon'] for runs in found.values() for run in runs):.1f}" == "0.2"
+    settings = measured["settings"]
+    said = f"({settings['records']} descriptions of commands, {settings['canaries']}\ncanaries of six digits"
+    assert said in AUDITS
 
 
 def test_a_wrong_number_is_noticed() -> None:

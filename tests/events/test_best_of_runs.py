@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
-from scipy import stats
+from scipy import optimize, stats
 
 from privctl.accounting import runs_law
 from privctl.accounting.events import best_of_runs, row_of
@@ -21,8 +22,10 @@ from privctl.accounting.runs_law import gamma_of
 from privctl.cli import run
 from privctl.domain.events import BestOfRuns, Ledger, SampledGaussian
 from tests.few import few
+from verify.events import row_of as verified_row_of
 from verify.events.best_of_runs import runs_exceed
 from verify.recompute.ledger import epsilon_of
+from verify.recompute.step_cells import CellReach
 
 WHOLE = BestOfRuns(noise_multiplier=4.0, mean_runs=10.0)
 ON_BATCHES = BestOfRuns(noise_multiplier=1.0, mean_runs=10.0, shape=0.0, sample_rate=0.01, run_steps=100)
@@ -78,6 +81,57 @@ def test_verified(event: BestOfRuns) -> None:
     found = epsilon_bound(of(event), 1e-6)
     assert epsilon_of(of(event), 1e-6, (found,)).at_most(found)
     assert not epsilon_of(of(event), 1e-6, (found * 0.99,)).at_most(found * 0.99)
+
+
+def told(event: BestOfRuns, chance: Callable[[float], float]) -> float:
+    """The epsilon at 1e-5 that 'some run is above t' or 'none is' shows, over all t; one step a run, all records.
+
+    ``chance`` is the generating function of the number of runs.
+    """
+    least = 0.0
+    for t in np.linspace(-6, 7, 2601):
+        none, none_without = (chance(stats.norm.cdf(t - shift)) for shift in (1 / event.noise_multiplier, 0.0))
+        for p, q in ((1 - none, 1 - none_without), (none_without, none)):
+            if p > 1e-5 and q > 1e-12:
+                least = max(least, math.log((p - 1e-5) / q))
+    return least
+
+
+@pytest.mark.parametrize(
+    ("event", "chance"),
+    [
+        (BestOfRuns(noise_multiplier=2, mean_runs=4.0), lambda x: 0.25 * x / (1 - 0.75 * x)),
+        (BestOfRuns(noise_multiplier=2, mean_runs=4.0, shape=None), lambda x: math.exp(4 * (x - 1))),
+    ],
+    ids=["geometric", "Poisson"],
+)
+def test_from_below_it_is_what_the_largest_of_the_runs_tells(
+    event: BestOfRuns, chance: Callable[[float], float]
+) -> None:
+    expected = told(event, chance)
+    assert shown(event) == pytest.approx(expected, rel=0.01)
+    assert expected > 1.05 * epsilon_bound(one_run(event), 1e-5), "more than one run"
+    bound = epsilon_bound(of(event), 1e-5)
+    assert shown(event) < bound < shown(replace(event, noise_multiplier=event.noise_multiplier / 2))
+
+
+def shown(event: BestOfRuns) -> float:
+    """The epsilon at 1e-5 of the verifier's law from below, in the worse order."""
+    cells = verified_row_of(event).cells(event, True)(1e-3, CellReach(-40))
+
+    def excess(epsilon: float) -> float:
+        orders = (cells.p, cells.q), (cells.q, cells.p)
+        return float(max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in orders)) - 1e-5
+
+    return float(optimize.brentq(excess, 0, 30))
+
+
+@pytest.mark.parametrize("rate", [0.1, 1.0])
+def test_from_below_one_run_alone_costs_what_it_costs(rate: float) -> None:
+    """Its steps, composed otherwise, are those of a training."""
+    alone = BestOfRuns(noise_multiplier=3.0, mean_runs=1.0, sample_rate=rate, run_steps=10)
+    exact = epsilon_bound(one_run(alone), 1e-5)
+    assert exact * 0.995 < shown(alone) <= exact
 
 
 def test_one_run_alone_costs_what_it_costs_by_its_divergences() -> None:

@@ -17,6 +17,7 @@ from privctl.domain.events import Batches, Event, Ledger, RedrawnGaussian, Sampl
 from privctl.domain.guarantee import Adjacency
 from verify.events import row_of as verified_row_of
 from verify.recompute.ledger import epsilon_of
+from verify.recompute.step_cells import CellReach
 
 EVENT = RedrawnGaussian(noise_multiplier=4, examples=500, draws=10, steps=50)
 REPLACED = replace(EVENT, steps=5, neighbours=Adjacency.REPLACE_ONE)
@@ -99,6 +100,23 @@ def test_no_data_exceed_the_bound_of_a_step(noise: float) -> None:
         for other, others in product((-1.0, 0.0), ([-1, -1, -1], [1, -1, 0], [0, 0, 0], [1, 1, -1])):
             found = _attained(event, 1, other, others, epsilon)
             assert found <= replaced * (1 + 1e-5)
+
+
+def test_what_zeroing_shows_is_what_opposite_others_show() -> None:
+    """The verifier's cells from below against the same sums; with half the noise they exceed the bound of all of it."""
+    event = RedrawnGaussian(noise_multiplier=2, examples=4, draws=3, neighbours=Adjacency.ZERO_OUT)
+    half = replace(event, noise_multiplier=1)
+    for epsilon in (0.5, 1.0):
+        opposite, silent = (_attained(event, 1, 0, [other] * 3, epsilon) for other in (-1.0, 0.0))
+        assert _shown(event, epsilon) == pytest.approx(opposite, rel=2e-3)
+        assert opposite > 1.3 * silent
+        assert _shown(event, epsilon) <= delta_bound(one(event), epsilon, near=1e-2) < _shown(half, epsilon)
+
+
+def _shown(event: RedrawnGaussian, epsilon: float) -> float:
+    cells = verified_row_of(event).cells(event, True)(1e-4, CellReach(-40))
+    orders = (cells.p, cells.q), (cells.q, cells.p)
+    return float(max(np.maximum(p - math.exp(epsilon) * q, 0).sum() for p, q in orders))
 
 
 def test_places_filled_one_by_one() -> None:

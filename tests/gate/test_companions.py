@@ -145,6 +145,30 @@ def test_weights_and_code_fail_though_the_report_lists_them(place: Path, name: s
     assert (name, said) in faults(judgement)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "word"),
+    [
+        ("config.json", {"transformers_weights": "others.safetensors"}, "take weights from a place"),
+        ("config.json", {"quantization_config": {"quant_method": "x"}}, "import or download code"),
+        ("config.json", {"auto_map": {"AutoModel": "someone/code--mine.Model"}}, "import or download code"),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["a.B", None]}}, "import or download code"),
+        ("generation_config.json", {"custom_generate": "someone/code"}, "import or download code"),
+        ("config.json", {"hidden_size": 8}, ""),
+    ],
+)
+def test_a_moved_model_whose_configuration_leads_elsewhere_fails(
+    place: Path, tmp_path: Path, name: str, keys: dict[str, object], word: str
+) -> None:
+    """Its report lists the file as it is, and does not lie beside it."""
+    (place / "m" / name).write_text(json.dumps(keys))
+    beside = [artifact("companion", place / "m" / each) for each in {*BESIDE, name}]
+    making(place / "m.report.json", PROVED, outputs=(artifact("model", place / "m" / "model.safetensors"), *beside))
+    moved = (place / "m").rename(place / "elsewhere")
+    policy = read_policy(None, {"max_epsilon": "8", "recompute": "false"}, {}, RULES)
+    found = faults(judge([place / "m.report.json"], policy, model_at(moved), NOW))
+    assert [(subject, word in message) for subject, message in found] == ([(name, True)] if word else [])
+
+
 def test_weights_written_by_themselves_leave_the_rest_open(place: Path) -> None:
     """An older report, or one of a lone file, names nothing beside the weights."""
     weights = artifact("model", place / "m" / "model.safetensors")

@@ -19,6 +19,7 @@ from privctl.gate.judge import judge
 from privctl.gate.policy import read_policy
 from privctl.storage.digest import file_digest
 from tests.gate.made import (
+    DATA,
     FAIL,
     INCONCLUSIVE,
     NOW,
@@ -107,6 +108,16 @@ def test_training_twice_on_the_same_data_is_not_covered_by_the_second_guarantee(
     for name, outcome in (("1", FAIL), ("2", PASS)):
         last = making(tmp_path / "b.report.json", PROVED, name="b", inputs=[data(name), weights("a", "start-a")])
         assert only(judged(first, last, max_epsilon="8"), "contradiction").outcome is outcome
+
+
+def test_noise_after_training_twice_on_the_same_data_hides_nothing(tmp_path: Path) -> None:
+    """What noise adds is post-processing, so the second guarantee is that of its output too."""
+    first = making(tmp_path / "one.json", PROVED, name="one")
+    second = making(tmp_path / "two.json", PROVED, name="two", inputs=[DATA, weights("one", "start-model.safetensors")])
+    noised = making(tmp_path / "n.json", name="n", step="noise", inputs=[weights("two")])
+    fails = [each.message for each in judged(noised, second, first, max_epsilon="8").findings if each.outcome is FAIL]
+    assert any("on the same data" in each for each in fails)
+    assert not any("on the same data" in each.message for each in judged(noised, second, max_epsilon="8").findings)
 
 
 def test_two_reports_of_one_model(tmp_path: Path) -> None:

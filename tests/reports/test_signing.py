@@ -125,6 +125,23 @@ def test_another_statement_by_the_same_key_is_no_signature_of_a_report(here: Pat
     assert "statement of another kind" in capsys.readouterr().out
 
 
+def test_a_report_that_a_signed_one_names_as_a_file_is_not_signed(here: Path, capsys: Capture) -> None:
+    """Whoever hands in a report to be signed cannot have another one signed with it."""
+    from privctl.storage.digest import file_digest
+
+    inner, outer = making(here / "n.report.json", PROVED, name="n"), json.loads((here / "m.report.json").read_text())
+    slipped = {"role": "companion", "path": "n.json", "digest": file_digest(inner), "bytes": inner.stat().st_size}
+    outer["outputs"] += [slipped, *json.loads(inner.read_text())["outputs"]]
+    (here / "m.report.json").write_text(json.dumps(outer))
+    signed(here, "m.report.json")
+    assert run(["sign", "m.report.json", "--check", "ci.pub"]) == 0
+    shutil.copy(here / "m.dsse.json", here / "n.dsse.json")
+    assert run(["sign", "n.report.json", "--check", "ci.pub"]) == 1
+    assert "n.dsse.json is a signature of other files" in capsys.readouterr().out
+    gate = only(judged(inner, max_epsilon="8", require_signer="ci.pub"), "require_signer")
+    assert gate.outcome is FAIL
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [

@@ -41,6 +41,7 @@ def copied(kinds: Kinds, folder: Path, keys: dict[str, Any]) -> Path:
         ({}, None),
         ({"transformers_weights": "others.safetensors"}, "take weights from a place that no digest covers"),
         ({"quantization_config": {"quant_method": "other"}}, "import or download code"),
+        ({"text_config": {"auto_map": {"AutoModel": "someone/code--mine.Model"}}}, "has auto_map, and it makes"),
     ],
 )
 def test_no_configuration_leads_elsewhere(kinds: Kinds, tmp_path: Path, keys: dict[str, Any], word: str | None) -> None:

@@ -111,6 +111,50 @@ def test_each_count_is_held_to_the_others(quantity: str, details: dict[str, floa
     assert changed("all compared", quantity, details=details)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_each_side_is_all_texts_but_those_left_out(name: str) -> None:
+    report, _ = CASES[name]
+    found = {item.quantity: item.details for item in report.evidence}
+    nearly = "near-verbatim rate on {} text, edit distance to 0.3"
+    for quantity, whole in ((BEYOND, "rate on {} text"), (NEAR_BEYOND, nearly)):
+        for side, of in (("training", "training"), ("held_out", "held-out")):
+            details, rate = found[quantity], found[whole.format(of)]
+            left = (
+                rate["texts"] - details[f"{side}_left_out"],
+                rate["extracted"] - details[f"{side}_left_out_extracted"],
+            )
+            stated = details[f"{side}_texts"], details[f"{side}_extracted"]
+            assert stated == left or (name == "groups" and stated <= left)
+
+
+@pytest.mark.parametrize(
+    ("name", "quantity", "details"),
+    [
+        # What comes out of held-out text makes a leak look like nothing.
+        ("in both files", BEYOND, {"held_out_extracted": 20}),
+        ("in both files", BEYOND, {"held_out_texts": 4}),
+        ("in both files", NEAR_BEYOND, {"training_extracted": 1}),
+        ("in both files", NEAR_BEYOND, {"held_out_extracted": 21}),
+        ("groups", BEYOND, {"held_out_extracted": 10}),
+        ("in both files", BEYOND, {"training_texts": 0, "training_extracted": 0, "training_left_out": 40,
+                                   "training_left_out_extracted": 38}),
+    ],
+)  # fmt: skip
+def test_sides_of_files_that_share_texts_are_held_to_what_comes_out(
+    name: str, quantity: str, details: dict[str, float]
+) -> None:
+    assert changed(name, quantity, details=details)
+
+
+def test_sides_of_files_that_share_texts_say_what_is_left_out() -> None:
+    report, parameters = CASES["in both files"]
+    silent = [
+        replace(item, details={name: number for name, number in item.details.items() if "left_out" not in name})
+        for item in report.evidence
+    ]
+    assert any("does not say how many" in each for each in faults(SimpleNamespace(evidence=silent), parameters))  # type: ignore[arg-type]
+
+
 def test_what_is_not_compared_is_left_to_other_checks() -> None:
     (report, parameters), alone = CASES["all compared"], []
     for item in report.evidence:

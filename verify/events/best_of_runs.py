@@ -1,4 +1,7 @@
-"""The best of a random number of runs: Papernot and Steinke's theorems 2 and 6 on Renyi divergences of whole orders."""
+"""The best of a random number of runs: Papernot and Steinke's theorems 2 and 6 on Renyi divergences of whole orders.
+
+From below, the best by a score that tells the record (``verify.recompute.selected_runs``).
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,14 @@ from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs, poisson_unless_all
 from verify.recompute.profile_cells import cells_of_profile
-from verify.recompute.step_cells import LossCells, gaussian_mixture
+from verify.recompute.selected_runs import NumberOfRuns, selected_cells
+from verify.recompute.step_cells import LossCells
 
 _KNOTS, _LARGEST_ORDER = 8001, 2048
 #: Name of the law of the number of runs -> its shape.
 SHAPES: Mapping[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": None}
 #: What a law may leave beyond the number of runs that a report says it never exceeds.
 _BEYOND = math.exp(-99.0)
-_NOTHING = LossCells(
-    low=np.zeros(1), high=np.zeros(1), p=np.ones(1), q=np.ones(1), up=np.zeros(1), p_infinite=0.0, q_infinite=0.0
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +54,15 @@ def runs_exceed(mean: float, shape: float | None, most: int) -> bool:
 
 
 def _cells(event: BestOfRuns, attained_only: bool) -> CellMaker:
-    if attained_only and event.shape is None:  # of a Poisson number there may be none, which tells nothing
-        return lambda width, reach: _NOTHING
-    if attained_only:  # a step of a run, where all runs are equally good
-        law = np.array([1 - event.sample_rate, event.sample_rate])
-        return lambda width, reach: gaussian_mixture(np.array([0.0, 1.0]), law, event.noise_multiplier, width, reach)
+    if attained_only:
+        return lambda width, reach: _attained(event)
     return lambda width, reach: _of_runs(event)
+
+
+def _attained(event: BestOfRuns) -> LossCells:
+    log_gamma = 0.0 if event.shape is None or event.mean_runs == 1 else _log_gamma(event.mean_runs, event.shape)
+    runs = NumberOfRuns(mean=event.mean_runs, shape=event.shape, log_gamma=log_gamma)
+    return selected_cells(event.noise_multiplier, event.sample_rate, event.run_steps, runs)
 
 
 @lru_cache(maxsize=4)

@@ -23,7 +23,9 @@ from verify.recompute.step_cells import (
     CellReach,
     LossCells,
     binomial_law,
+    doubled_moves,
     gaussian_mixture,
+    most_telling,
     one_of,
     opposite_mixtures,
     symmetrize,
@@ -44,9 +46,9 @@ def _cells(event: RedrawnGaussian, attained_only: bool) -> CellMaker:
         )
     if not attained_only:
         return lambda width, reach: _of_replaced(law, lost, noise, width, reach)
-    # All others contribute nothing.
     if event.neighbours is Adjacency.ZERO_OUT:
-        return lambda width, reach: gaussian_mixture(moves, law, noise, width, reach)
+        return lambda width, reach: _of_zeroed(moves, law, noise, width, reach)
+    # All others contribute nothing.
     return lambda width, reach: opposite_mixtures(moves, law, noise, width, reach)
 
 
@@ -62,6 +64,11 @@ def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: Ce
         for j, chance, rate in zip(times, chances, true / chances, strict=True)
     ]
     return symmetrize(_with_lost(one_of(parts), lost))
+
+
+def _of_zeroed(moves: Floats, law: Floats, noise: float, width: float, reach: CellReach) -> LossCells:
+    """All others contribute nothing, or the opposite: then places move by 2 with the record, and by 1 zeroed."""
+    return most_telling([make(moves, law, noise, width, reach) for make in (gaussian_mixture, doubled_moves)])
 
 
 def _with_lost(cells: LossCells, lost: float) -> LossCells:

@@ -21,6 +21,7 @@ PAPERS: dict[str, tuple[str, str]] = {
     "correlated": ("verify.papers.correlated:PAPER", "Correlated noise: bands, buffers and trees"),
     "batches": ("verify.papers.batches:PAPER", "Batches and neighbours: shuffling, balls and bins, groups"),
     "steps": ("verify.papers.training:PAPER", "Adaptive clipping, zeroth-order steps, public gradients, search"),
+    "releases": ("verify.papers.releases:PAPER", "Counts, answers, choices, zCDP and other terms of privacy"),
 }
 
 

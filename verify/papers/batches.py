@@ -1,18 +1,23 @@
 """Batches and neighbours: shuffling, balls and bins, replacement, groups, and batches that are cut.
 
+Balle, Barthe and Gaboardi 2018, theorem 9; Choquette-Choo, Ganesh, Steinke and Thakurta 2023, lemma 4.5;
 Chua et al. 2024, "How Private are DP-SGD Implementations?"; Chua et al. 2025, "Balls-and-Bins Sampling for DP-SGD".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement, Paper, PublishedClaim
-from verify.papers.judging import gaussian_claim, judge_event, judge_gaussian
+from verify.papers.judging import gaussian_claim, judge_drawn, judge_event, judge_gaussian, theorem_claim
 from verify.papers.sampling import judge_floor, judge_sampled
 from verify.prove.enclosures import gaussian, maxima
+from verify.prove.enclosures.drawn import DrawnEvent, binomial_weights, drawn_event
+from verify.prove.enclosures.enclosure import Rational
+from verify.prove.library import training
 from verify.prove.prover import Prover
 
 _DELTA, _SMALL_DELTA = Fraction(1, 10**5), Fraction(1, 10**6)
@@ -20,6 +25,8 @@ _DELTA, _SMALL_DELTA = Fraction(1, 10**5), Fraction(1, 10**6)
 _PASS, _NOISE = 10_000, Fraction(1, 2)
 #: Where the largest of the sums is cut.
 _CUT, _CUT_OF_TWO = Fraction(17, 4), Fraction(1, 2)
+#: The share of the records in a batch, and the epsilon of one of fixed size.
+_RATE, _FIXED = Fraction(1, 10), Fraction("6.58")
 
 
 def _shuffled(prover: Prover) -> Judgement:
@@ -63,6 +70,26 @@ def _cut(prover: Prover) -> Judgement:
     """Batches of one among two records: the record takes the other's place half of the time, and moves the sum by 2."""
     words = "a batch of at most 1 of two records, of 1 and -1: half of the time one takes the other's place"
     return judge_floor(prover, "cut-for-nothing", words, (Fraction(1, 2), Fraction(1, 2), 1), _DELTA, single_use())
+
+
+def fixed_batch(epsilon: Rational) -> DrawnEvent:
+    """One of ten in a batch: a record of 1 among others of -1, which is replaced by one of them."""
+    return drawn_event(binomial_weights(1, _RATE), 2, 1, epsilon)
+
+
+def redrawn_batch(epsilon: Rational) -> DrawnEvent:
+    """A hundred draws among a thousand records: one of 1 among others of -1, or without it."""
+    return drawn_event(binomial_weights(100, _RATE / 100), 2, 1, epsilon)
+
+
+def _fixed(epsilon: Fraction, name: str) -> Callable[[Prover], Judgement]:
+    words = "a batch of a tenth of the records, in which a record of 1 takes the place of one of -1"
+    return lambda prover: judge_drawn(prover, name, words, fixed_batch(epsilon), _DELTA, epsilon)
+
+
+def _redrawn(epsilon: Fraction, name: str) -> Callable[[Prover], Judgement]:
+    words = "a hundred draws among a thousand records, a record of 1 among others of -1"
+    return lambda prover: judge_drawn(prover, name, words, redrawn_batch(epsilon), _DELTA, epsilon)
 
 
 PAPER = Paper(
@@ -118,10 +145,50 @@ PAPER = Paper(
             expected=Outcome.REFUTED,
             judge=_cut,
         ),
+        PublishedClaim(
+            key="batch-fixed",
+            statement="A batch of fixed size, a tenth of the records, at noise 1, one replaced, is (6.58, 1e-5)-DP.",
+            expected=Outcome.PROVED,
+            judge=_fixed(_FIXED, "batch-fixed"),
+        ),
+        PublishedClaim(
+            key="batch-fixed-poisson",
+            statement="It costs what a Poisson batch of rate 0.1 does where a record is removed, epsilon 1.69.",
+            expected=Outcome.REFUTED,
+            judge=_fixed(Fraction("1.69"), "batch-fixed-poisson"),
+        ),
+        PublishedClaim(
+            key="batch-redrawn",
+            statement="A hundred draws with replacement among a thousand records are (18.49, 1e-5)-DP at noise 1.",
+            expected=Outcome.PROVED,
+            judge=_redrawn(Fraction("18.49"), "batch-redrawn"),
+        ),
+        PublishedClaim(
+            key="batch-redrawn-fixed",
+            statement="They cost what a batch of fixed size does, epsilon 6.58.",
+            expected=Outcome.REFUTED,
+            judge=_redrawn(_FIXED, "batch-redrawn-fixed"),
+        ),
+        PublishedClaim(
+            key="unit-mean",
+            statement="The mean of a user's records, each clipped, moves a sum no further than one record.",
+            expected=Outcome.PROVED,
+            judge=theorem_claim(training.records_of_user(), because="a mean of short vectors is short"),
+        ),
+        PublishedClaim(
+            key="unit-sum",
+            statement="So does their sum.",
+            expected=Outcome.REFUTED,
+            judge=theorem_claim(
+                training.records_of_user(mean=False),
+                because="two records may point the same way",
+                correct=training.records_of_user(),
+            ),
+        ),
     ),
     unchecked=(
         Omission(
-            what="Balls-and-bins, cut batches and groups on batches: their own epsilons",
+            what="Balls-and-bins, cut batches, groups on batches, and several of fixed size: their own epsilons",
             reason="they need the discretised law of a step, which verify recomputes from both sides for each report",
         ),
     ),

@@ -8,6 +8,7 @@ from fractions import Fraction
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
 from verify.prove.enclosures import gaussian
+from verify.prove.enclosures.drawn import DrawnEvent
 from verify.prove.enclosures.enclosure import Interval, Rational, ball, decimal, enclose
 from verify.prove.enclosures.functions import exp
 from verify.prove.enclosures.maxima import ToldApart
@@ -57,9 +58,19 @@ def judge_gaussian(
 
 
 def judge_event(
-    prover: Prover, name: str, words: str, event: ToldApart, delta: Fraction, epsilon: Rational
+    prover: Prover,
+    name: str,
+    words: str,
+    event: ToldApart,
+    delta: Fraction,
+    epsilon: Rational,
+    *,
+    most_telling: bool = False,
 ) -> Judgement:
-    """REFUTED where ``event`` is likelier than (``epsilon``, ``delta``)-DP allows, else INCONCLUSIVE."""
+    """REFUTED where ``event`` is likelier than (``epsilon``, ``delta``)-DP allows, else INCONCLUSIVE.
+
+    PROVED where it is not and no event is ``most_telling`` but this one.
+    """
     outcome, shows = decide(
         prover,
         NumericComparison(
@@ -70,6 +81,13 @@ def judge_event(
             bound=delta,
         ),
     )
+    if outcome is Outcome.PROVED and most_telling:
+        return Judgement(
+            outcome=outcome,
+            reason=f"{words}: the most telling event does not exceed it",
+            holds=f"epsilon <= {decimal(epsilon)} at delta {decimal(delta)}",
+            witness=f"{event.text}; P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}",
+        )
     if outcome is not Outcome.REFUTED:
         return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: the event tried shows nothing; {shows}")
     least = enclose(lambda: ((ball(event.p.low) - ball(delta)) / ball(event.q.high)).log())
@@ -79,6 +97,64 @@ def judge_event(
         holds=f"epsilon > {decimal(least.low, 6)} at delta {decimal(delta)}",
         witness=f"{event.text}; P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}",
     )
+
+
+def judge_drawn(
+    prover: Prover, name: str, words: str, event: DrawnEvent, delta: Fraction, epsilon: Rational
+) -> Judgement:
+    """The verdict on (``epsilon``, ``delta``)-DP of one sum into which a record may be drawn several times."""
+    told = ToldApart(p=event.p, q=event.q, text=f"S: the sum is above {decimal(event.cut, 7)}")
+    refuted = judge_event(prover, name, words, told, delta, epsilon)
+    if refuted.outcome is Outcome.REFUTED:
+        return refuted
+    outcome, shows = decide(
+        prover,
+        NumericComparison(
+            name=f"{name}-ratio",
+            statement=f"{words}: the likelihood ratio at the cut is at most e^{epsilon}.",
+            boxes={"ratio": event.ratio, "growth": exp(epsilon)},
+            term="(- ratio growth)",
+            bound=Fraction(0),
+        ),
+    )
+    if outcome is Outcome.PROVED:
+        outcome, shows = decide(
+            prover,
+            NumericComparison(
+                name=f"{name}-delta",
+                statement=f"{words}: delta at the log of that ratio is at most {delta}.",
+                boxes={"p": event.p, "q": event.q, "ratio": event.ratio},
+                term="(- p (* ratio q))",
+                bound=delta,
+            ),
+        )
+    if outcome is not Outcome.PROVED:
+        return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: {shows}")
+    return Judgement(
+        outcome=outcome,
+        reason=f"{words}: no event tells more than a sum above a cut",
+        holds=f"epsilon <= {decimal(epsilon)} at delta {decimal(delta)}",
+        witness=f"{told.text}; P(S) = {approx(event.p)}, P'(S) = {approx(event.q)}",
+    )
+
+
+def judge_number(
+    prover: Prover, name: str, words: str, found: Interval, bound: Fraction, delta: Fraction | None
+) -> Judgement:
+    """Whether an epsilon at ``delta``, or another number (None), is at most ``bound``."""
+    outcome, shows = decide(
+        prover,
+        NumericComparison(
+            name=name, statement=f"{words}: at most {bound}.", boxes={"found": found}, term="found", bound=bound
+        ),
+    )
+    holds = (
+        f"{decimal(found.high, 6)}"
+        if delta is None
+        else f"epsilon <= {decimal(found.high, 6)} at delta {decimal(delta)}"
+    )
+    reason = shows if outcome is Outcome.INCONCLUSIVE else f"it is {approx(found)}"
+    return Judgement(outcome=outcome, reason=f"{words}: {reason}", holds=holds)
 
 
 def event_text(event: gaussian.GaussianEvent) -> str:

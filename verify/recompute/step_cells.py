@@ -28,6 +28,8 @@ _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 MOST_CELLS = 3_000_000
 #: Counts with less mass than this are cut off.
 _CUT = 1e-30
+#: Where cells are compared by what they tell.
+_SMALL_DELTA = 1e-6
 #: Losses closer than this count as equal.
 _FLAT = 1e-14
 
@@ -194,6 +196,21 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
     return p, q, np.minimum(up, p)
 
 
+def most_telling(candidates: Sequence[LossCells]) -> LossCells:
+    """Of cells that bound delta from below, those whose epsilon is about the largest at a small delta."""
+
+    def epsilon(cells: LossCells) -> float:
+        low, high = 0.0, 600.0
+        while high - low > 1e-3:
+            middle = (low + high) / 2
+            growth = math.exp(middle)
+            sides = np.maximum(cells.p - growth * cells.q, 0).sum(), np.maximum(cells.q - growth * cells.p, 0).sum()
+            low, high = (middle, high) if max(sides) > _SMALL_DELTA else (low, middle)
+        return low
+
+    return max(candidates, key=epsilon)
+
+
 def sampled_losses(losses: Floats, rate: float) -> Floats:
     """Losses at sampling ``rate`` from those without sampling: accurate near 0, and where e^loss overflows."""
     if rate == 1:
@@ -269,6 +286,27 @@ def opposite_mixtures(moves: Floats, weights: Floats, stddev: float, width: floa
     )
     ends = np.concatenate([losses[:1], losses]), np.concatenate([losses, losses[-1:]])
     return LossCells(low=ends[0], high=ends[1], p=np.asarray(p), q=np.asarray(q), up=np.asarray(p))
+
+
+def doubled_moves(moves: Floats, weights: Floats, stddev: float, width: float, reach: CellReach) -> LossCells:
+    """sum_k weights[k] N(2 moves[k], stddev^2) against the same with ``moves``, which are 0 or more.
+
+    Losses need not rise along the output, so these cells bound delta from below only.
+    """
+    keep = weights > 0
+    steps, logs = moves[keep] / stddev, np.log(weights[keep])
+    side, a = math.sqrt(-2 * reach.log_tail), 2 * float(steps.max())
+    edges = _edges(lambda x: _slope(x, 2 * steps, logs) + _slope(x, steps, logs), -side, a + side, width, a)
+    losses = _loss(edges, 2 * steps, logs) - _loss(edges, steps, logs)
+    p, q = (
+        sum(np.exp(log) * _normal(edges - times * step) for step, log in zip(steps, logs, strict=True))
+        for times in (2, 1)
+    )
+    left, right = np.concatenate([losses[:1], losses]), np.concatenate([losses, losses[-1:]])
+    low, high = np.minimum(left, right), np.maximum(left, right)
+    order = np.argsort(high, kind="stable")
+    p, q = np.asarray(p)[order], np.asarray(q)[order]
+    return LossCells(low=low[order], high=high[order], p=p, q=q, up=p)
 
 
 def _normal(edges: Floats) -> Floats:

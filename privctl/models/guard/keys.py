@@ -73,6 +73,11 @@ REFUSED: dict[str, tuple[_Refusal, str]] = {
 }
 #: Keys that name code; it is never run (transformers' own classes are used), so the keys are dropped.
 STRIPPED = ("auto_map", "auto_mapping", "custom_pipelines")
+#: Files whose keys are settings for a loader; in others the keys are tokens or tensor names.
+CONFIGURATIONS = frozenset({
+    "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.json",
+    "preprocessor_config.json", "processor_config.json",
+})  # fmt: skip
 _EPS = ("_eps", "_epsilon")
 _NOT_A_NORM = ("adam_epsilon",)
 
@@ -100,6 +105,16 @@ def check_keys(data: Any, path: Path) -> None:
                 f"{path} has {key} {value:g}, which leaves little of what the weights compute; expected 0 to "
                 f"{LARGEST_EPS:g}, as the model was trained with"
             )
+
+
+def check_released(data: Any, path: Path) -> None:
+    """The same for a file that privctl wrote, which names no code either."""
+    check_keys(data, path)
+    _, named = without_code(data)
+    if named:
+        raise InputError(
+            f"{path} has {named[0]}, and {_CODE}; privctl writes no such key, so restore the file as it was written"
+        )
 
 
 def without_code(data: Any) -> tuple[Any, tuple[str, ...]]:

@@ -23,6 +23,7 @@ from privctl.models.quiet import quiet_transformers
 from privctl.storage.atomic import writing
 from privctl.storage.reader import ADAPTER_CONFIG
 from privctl.train.release.reload_check import ReferenceAnswers, answers, distance
+from privctl.train.release.saved import saved_files
 from privctl.train.settings.request import ModelRequest
 
 #: What peft calls the tasks that it knows by a name.
@@ -53,9 +54,7 @@ class ReleasedAdapter:
         yield ADAPTER_CONFIG, self.settings
         with tempfile.TemporaryDirectory(prefix="privctl-") as scratch, writing(Path(scratch)):
             companion.save_pretrained(scratch)
-            for path in sorted(Path(scratch).iterdir()):
-                if path.is_file():
-                    yield path.name, path.read_bytes()
+            yield from saved_files(Path(scratch))
 
     def require(self, folder: Path, witness: ReferenceAnswers, joined: nn.Module, output: Path) -> None:
         """Raise InputError unless peft makes of base and ``folder`` the network ``joined``, with its answers.

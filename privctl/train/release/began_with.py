@@ -7,19 +7,19 @@ from pathlib import Path
 
 from privctl.data.recorded import recorded_files
 from privctl.reports.files import FoundReport
-from privctl.reports.of_model import own_report
+from privctl.reports.of_model import own_reports
 from privctl.reports.trained_before import earlier_training
 from privctl.train.preparation.job import TrainingJob
 
 
 def reports_of_start(job: TrainingJob) -> Iterator[FoundReport]:
-    """The report of each model that it begins with, where one lies beside these very weights."""
+    """The reports of each model that it begins with, where some lie beside these very weights."""
     model = job.request.model
     if job.model.initial_weights == "random" and not model.adapter_only:
         return
     for path in (model.path, model.adapter):
-        if path is not None and (found := own_report(path)) is not None:
-            yield found
+        if path is not None:
+            yield from own_reports(path)
 
 
 def trained_before(job: TrainingJob) -> Path | None:

@@ -23,6 +23,7 @@ from privctl.train.network.tensors import named_tensors, write_tensors
 from privctl.train.preparation.places import report_path, require_places
 from privctl.train.release.adapter import ReleasedAdapter
 from privctl.train.release.reload_check import ReferenceAnswers
+from privctl.train.release.saved import saved_files
 
 if TYPE_CHECKING:
     from torch import nn
@@ -108,9 +109,7 @@ def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:
         if getattr(network, "generation_config", None) is not None:
             network.generation_config.save_pretrained(scratch)
         companion.save_pretrained(scratch)
-        for path in sorted(Path(scratch).iterdir()):
-            if path.is_file():
-                yield path.name, path.read_bytes()
+        yield from saved_files(Path(scratch))
 
 
 def _state_classes(path: Path, config: Any) -> None:

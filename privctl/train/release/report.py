@@ -17,7 +17,7 @@ from privctl.domain.evidence import MOST_FREQUENT, Bound, Evidence
 from privctl.domain.guarantee import AssumptionState, Guarantee
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
-from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
+from privctl.models.language import CHAT_TEMPLATES, CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.sounds import SoundClassification
 from privctl.reports.files import digested_artifact, now, versions
@@ -178,7 +178,7 @@ def start_files(job: TrainingJob) -> dict[str, Path]:
         begun = {} if adapter is None else {f"start-{file.name}": file for file in _files_of(adapter)}
         return {**begun, **base_files(path)}
     if job.model.initial_weights == "random":
-        files = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES)]
+        files = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES, *CHAT_TEMPLATES)]
         return {f"start-{file.name}": file for file in files if file.is_file()}
     with open_checkpoint(path) as checkpoint:
         files = [*(shard.path for shard in checkpoint.files), *companions_of(checkpoint)]

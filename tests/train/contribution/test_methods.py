@@ -133,7 +133,7 @@ def test_sound_models_pass_and_the_report_says_what_was_tested(
     [
         ["--bf16"],
         *(pytest.param([name], marks=pytest.mark.slow) for name in ("--dropout", "--checkpointing")),
-        ["--lora-rank", "2"],
+        pytest.param(["--lora-rank", "2"], marks=pytest.mark.slow),
     ],
 )
 def test_other_ways_to_run_pass(more: list[str], gpt2: Path, data: Path, tmp_path: Path) -> None:

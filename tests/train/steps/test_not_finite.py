@@ -37,7 +37,7 @@ def private(rows: Tensor, task: type[Points] = Points, micro: int = 64) -> tuple
     return made, made.run()
 
 
-@pytest.mark.parametrize("by", [math.nan, math.inf, pytest.param(-math.inf, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("by", few([math.nan, math.inf, pytest.param(-math.inf, marks=pytest.mark.slow)], 0))
 @pytest.mark.parametrize("task", [Points, Sharing])
 @pytest.mark.parametrize("micro", few([1, 3, 64], 0, 1))
 @pytest.mark.parametrize("bad", [pytest.param((2,), marks=pytest.mark.slow), (0, 3), (0, 1, 2, 3)])

@@ -60,6 +60,10 @@ NUMBERS = {
     "batch-replaced": ["9.997256146"],
     "search-price": ["4.107"],
     "search-for-nothing": ["13.957"],
+    "dgauss-as-continuous": ["0.509861660", "0.893285354"],
+    "kary-four": ["1.09861"],
+    "zcdp-epsilon": ["1.91619"],
+    "zcdp-root": ["1.76005714951"],
 }
 
 

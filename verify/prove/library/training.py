@@ -112,3 +112,15 @@ def public_gradient(*, fixed: bool = True) -> Theorem:
         assumptions=("(<= (* (- x y) (- x y)) 1.0)", "(> W 0.0)", *(("(= p q)",) if fixed else ())),
         claim="(<= (* (- (+ x (* W p)) (+ y (* W q))) (- (+ x (* W p)) (+ y (* W q)))) 1.0)",
     )
+
+
+def records_of_user(*, mean: bool = True) -> Theorem:
+    """Two records of a user, each clipped by itself: their ``mean`` is no longer than 1; their sum may be."""
+    weight = "0.5" if mean else "1.0"
+    x, y = f"(* {weight} (+ a c))", f"(* {weight} (+ b d))"
+    return Theorem(
+        name="user-mean" if mean else "user-sum",
+        statement=f"The {'mean' if mean else 'sum'} of two vectors of lengths up to 1 is no longer than 1.",
+        assumptions=("(<= (+ (* a a) (* b b)) 1.0)", "(<= (+ (* c c) (* d d)) 1.0)"),
+        claim=f"(<= (+ (* {x} {x}) (* {y} {y})) 1.0)",
+    )

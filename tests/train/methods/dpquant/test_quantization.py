@@ -28,6 +28,7 @@ from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.gradient_noise import KeyedNoise
 from privctl.train.steps.loop import Trainer
 from privctl.train.steps.sampling import PoissonBatches
+from tests.few import few
 from tests.train.methods.dpquant.support import CPU, NAMES, Blobs, network, sensitivity
 from tests.train.state.release_logs import begun
 
@@ -170,9 +171,7 @@ def resumed(folder: Path) -> Trainer:
     return run
 
 
-@pytest.mark.parametrize(
-    "stop_after", [1, EPOCH, *(pytest.param(n, marks=pytest.mark.slow) for n in (EPOCH + 2, 3 * EPOCH)), STEPS - 1]
-)
+@pytest.mark.parametrize("stop_after", few([1, EPOCH, EPOCH + 2, 3 * EPOCH, STEPS - 1], 0, 1))
 def test_a_resumed_run_is_the_same_to_the_last_bit(stop_after: int, tmp_path: Path) -> None:
     whole = made()
     whole.run()

@@ -18,6 +18,7 @@ from privctl.train.methods.ferret.publish import DitheredSigns, NoisySums, Publi
 from privctl.train.methods.ferret.settings import Publish, SilentMomentum, UpdateScale
 from privctl.train.settings.choices import Schedule
 from privctl.train.state.run_folder import RunFolder
+from tests.few import few
 from tests.train.methods.ferret.support import (
     BATCH,
     EXAMPLES,
@@ -76,12 +77,16 @@ def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
 @pytest.mark.parametrize("publisher", PUBLISHERS)
 @pytest.mark.parametrize(
     "rule",
-    [
-        {},
-        {"silent": SilentMomentum.HOLD, "weight_decay": 0.1},
-        {"optimizer": Optimizer.MOMENTUM, "momentum": 0.9, "schedule": Schedule.COSINE, "weight_decay": 0.2},
-        {"update_scale": UpdateScale.ROOT_DIMENSION, "optimizer": Optimizer.SGD},
-    ],
+    few(
+        [
+            {},
+            {"silent": SilentMomentum.HOLD, "weight_decay": 0.1},
+            {"optimizer": Optimizer.MOMENTUM, "momentum": 0.9, "schedule": Schedule.COSINE, "weight_decay": 0.2},
+            {"update_scale": UpdateScale.ROOT_DIMENSION, "optimizer": Optimizer.SGD},
+        ],
+        0,
+        2,
+    ),
 )
 def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher | None, rule: dict[str, Any]) -> None:
     made = trainer(60, publisher=publisher, rule=rule)
@@ -95,7 +100,7 @@ def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher
     assert not torch.equal(weights(replayed(made, walked)), weights(made))
 
 
-@pytest.mark.parametrize("publisher", [None, pytest.param(noisy(), marks=pytest.mark.slow), noisy(Publish.VALUE)])
+@pytest.mark.parametrize("publisher", few([None, noisy(), noisy(Publish.VALUE)], 0))
 def test_it_learns(publisher: Publisher | None) -> None:
     made = trainer(400, chance=0.5, publisher=publisher, rule={"weight_decay": 0.0})
 

@@ -1,0 +1,24 @@
+"""What transformers saves beside the weights, without what names code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from privctl.models.guard.keys import CONFIGURATIONS, read_object, without_code
+
+
+def saved_files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The files in ``folder`` by name.
+
+    A tokenizer keeps keys of its settings that it does not know, such as ``auto_map``: they are left out.
+    """
+    for path in sorted(folder.iterdir()):
+        if not path.is_file():
+            continue
+        content = path.read_bytes()
+        if path.name in CONFIGURATIONS:
+            kept, left_out = without_code(read_object(path))
+            content = json.dumps(kept, indent=2, ensure_ascii=False).encode() + b"\n" if left_out else content
+        yield path.name, content

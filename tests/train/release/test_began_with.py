@@ -1,0 +1,38 @@
+"""The reports of the weights that a training begins with: another report beside them hides none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privctl.domain.report import Artifact
+from privctl.storage.digest import file_digest
+from privctl.train.release.began_with import trained_before
+from tests.conftest import WriteModel
+from tests.gate.made import PROVED, making
+
+
+@pytest.mark.parametrize("reports", [1, 2])
+def test_an_earlier_training_is_found_beside_the_start(tmp_path: Path, write_model: WriteModel, reports: int) -> None:
+    model, data = write_model(tmp_path / "m.safetensors", {"w": np.ones(3, np.float32)}), tmp_path / "d.jsonl"
+    data.write_text('{"text": "a"}\n')
+    size, digest = model.stat().st_size, file_digest(model)
+    weights = Artifact(role="model", path=model.name, digest=digest, bytes=size)
+    again = Artifact(role="data", path=data.name, digest=file_digest(data), bytes=data.stat().st_size)
+    making(tmp_path / "m.report.json", PROVED, inputs=[again], outputs=(weights,))
+    if reports == 2:  # which says that the same weights come from elsewhere
+        making(tmp_path / "m.other.report.json", step="noise", outputs=(weights,))
+    job: Any = SimpleNamespace(
+        model=SimpleNamespace(initial_weights="checkpoint"),
+        request=SimpleNamespace(
+            model=SimpleNamespace(adapter_only=False, path=model, adapter=None), data=SimpleNamespace(train=data)
+        ),
+    )
+    assert trained_before(job) == tmp_path / "m.report.json"
+    data.write_text(json.dumps({"text": "b"}) + "\n")
+    assert trained_before(job) is None
