@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from privctl.domain.errors import InputError, PrivctlError
+from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.models.guard.adapters import BASE, base_at_hand
-from privctl.models.guard.keys import CONFIGURATIONS, check_released, read_object
+from privctl.models.guard.adapters import base_at_hand
 from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
-from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME
+from privctl.storage.reader import ADAPTER_NAME
+from verify.configuration import misleading
 from verify.stated import TRAINING
 
 _MODEL = "model"
@@ -57,18 +57,6 @@ def check_configurations(path: Path, report: PrivacyReport, parents: Sequence[Pr
     for artifact in report.outputs:
         if reason := misleading(_located(path, artifact)):
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
-
-
-def misleading(place: Path) -> str:
-    """Why a loader that reads the file at ``place`` might take other weights or code; "" if it does not."""
-    if place.name not in (*CONFIGURATIONS, ADAPTER_CONFIG) or not os.path.isfile(place):
-        return ""
-    try:
-        data = read_object(place)
-        check_released({key: data[key] for key in data if (key, place.name) != (BASE, ADAPTER_CONFIG)}, place)
-    except InputError as fault:
-        return str(fault)
-    return ""
 
 
 def _adapters(report: PrivacyReport) -> list[Artifact]:

@@ -201,7 +201,9 @@ def _guarantee_sentence(subject: JudgedSubject, lead: Guarantee | None) -> str:
         Status.VOID: "Void: an assumption is violated, so nothing is guaranteed.",
     }[lead.status]
     meaning = weak(lead, subject.source.report) or _in_words(lead)
-    return " ".join(filter(None, ["A plan, not a run." if plan else "", text, meaning]))
+    # What it rests on is long, and a page may cut it: what it means comes before.
+    said = (meaning, text) if lead.status is Status.CONDITIONAL else (text, meaning)
+    return " ".join(filter(None, ["A plan, not a run." if plan else "", *said]))
 
 
 def _condition(asserted: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +36,7 @@ class Ruled:
     task: str = CAUSAL_LM
     max_length: int | None = 512
     causal: bool = False
-    model: Any = field(default_factory=lambda: SimpleNamespace(tokenizer=_Tokenizer()))
+    model: Any = field(default_factory=lambda: SimpleNamespace(tokenizer=_Tokenizer(), tokenizer_from=Path("m")))
 
     @property
     def scorer(self) -> Ruled:

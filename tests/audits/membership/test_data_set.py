@@ -33,7 +33,7 @@ class Evener(Ruled):
     known: set[bytes] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.model = SimpleNamespace(tokenizer=self.model.tokenizer, path=Path("m"))
+        self.model = SimpleNamespace(tokenizer=self.model.tokenizer, tokenizer_from=Path("m"), path=Path("m"))
         self.rule = self._rule
 
     def describe(self) -> dict[str, Any]:
