@@ -242,7 +242,6 @@ def test_hidden_spellings_are_found(
     [
         (("--bands", "2"), "remove it, or --bands"),
         (("--batches", "balls-and-bins"), "remove it, or --batches balls-and-bins"),
-        (("--gradient-canaries", "4"), "remove it, or --gradient-canaries"),
         (("--target-unclipped-quantile", "0.5"), "remove it, or --target-unclipped-quantile"),
     ],
 )

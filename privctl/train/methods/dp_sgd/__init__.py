@@ -39,7 +39,7 @@ def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
     count = job.request.settings_as(DpSgdSettings).gradient_canaries
     if count is None:
         return train_by_gradients(job, session, NO_HOOKS)
-    canaries = CanaryRun(count)
+    canaries = CanaryRun(count, job.recipe)
     hooks = MethodHooks(canaries=canaries.start, amend=canaries.amend, beside=canaries.staged)
     return train_by_gradients(job, session, hooks)
 

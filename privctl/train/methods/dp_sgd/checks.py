@@ -91,7 +91,6 @@ def _check_correlated(request: RetrainRequest) -> None:
     for given, what in (
         (buffered and bands_of(request) > 1, "--bands does so in another way"),
         (request.secrets is not None, "--secrets draws each record at a rate of its own"),
-        (settings.gradient_canaries is not None, "--gradient-canaries are judged step by step"),
         (settings.batches is not Batches.POISSON, f"--batches {settings.batches} {batches}"),
     ):
         if given:
@@ -119,7 +118,6 @@ def _check_largest_batch(request: RetrainRequest) -> None:
         (bands_of(request) > 1, "--bands"),
         (buffers_of(request) is not None, "--buffers"),
         (request.secrets is not None, "--secrets"),
-        (settings.gradient_canaries is not None, "--gradient-canaries"),
         (group_of(request) is not None, "--max-records-per-user"),
         (search_of(request) is not None, "--search"),
     ):
@@ -143,7 +141,6 @@ def _check_group(request: RetrainRequest) -> None:
         raise CommandError("--max-records-per-user needs --unit, the field that names a record's user")
     for given, what in (
         (request.secrets is not None, "--secrets"),
-        (settings.gradient_canaries is not None, "--gradient-canaries"),
         (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
         (bands_of(request) > 1, "--bands"),
         (buffers_of(request) is not None, "--buffers"),
