@@ -204,9 +204,7 @@ def test_one_band_is_dp_sgd(start: Path, tmp_path: Path) -> None:
     assert one.parameters.keys() == none.parameters.keys()
 
 
-def test_what_does_not_go_with_it_is_refused(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_go_with_it_is_refused(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(call(start, tmp_path / "out", "--bands", "3", "--batches", "balls-and-bins")) == 2
     assert "--batches balls-and-bins takes no parts in turn" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -197,7 +197,9 @@ def _canaries(parameters: StatedTraining) -> MixedIn | None:
     if getattr(parameters, "matrix", None) is not None:
         return MixedIn(count=count, most=1.0, share=1.0, apart=round(1 / rate))
     if (group := parameters.max_records_per_user) is not None:
-        return MixedIn(count=count, most=float(group), share=-math.expm1(group * math.log1p(-rate)) if rate < 1 else 1.0)
+        return MixedIn(
+            count=count, most=float(group), share=-math.expm1(group * math.log1p(-rate)) if rate < 1 else 1.0
+        )
     # Where a batch is full, a canary takes the place of a record whose gradient is the opposite.
     cut = getattr(parameters, "largest_batch", None) is not None
     return MixedIn(count=count, most=2.0 if cut else 1.0, share=rate)

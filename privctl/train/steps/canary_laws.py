@@ -7,6 +7,7 @@ A canary is the record, or the user, for which the accountant's bound is stated,
 - *Batches that are cut*: M other records are drawn. Of M below the largest size B nothing is cut. Else the canary is
   drawn and kept with probability q B / (M + 1), and takes the place of a record whose gradient is the opposite: it
   moves the sum by two clip norms. No record is cut for it.
+- *Balls and bins*: it is in one step of each pass, chosen uniformly.
 - *Bands*: it is of the first part of the data, and drawn by a coin in each turn of that part.
 - *Buffers*: it is used in the first step of each pass.
 
@@ -17,7 +18,7 @@ were lost nothing was seen; what was released in them counts as 0, as their nois
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from privctl.accounting.buffered import BufferedMatrix
 from privctl.accounting.poisson_binomial import poisson_binomial
+from privctl.domain.events import Batches
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.sampling import BatchSource, TruncatedPoisson
 
@@ -35,14 +37,19 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+#: Makes of a number a source of draws.
+Coins = Callable[[int], np.random.Generator]
 _SCORES = "every_step"
 
 
 class CanaryLaw(Protocol):
     """How canaries take part and what was seen of them; arrays are [canaries], numbers in a canary's clip norms."""
 
-    def amounts(self, step: int, coins: np.random.Generator, batches: BatchSource | None) -> Floats:
-        """By how much each canary moves the sum of ``step``, were it included; ``batches`` are those of the records."""
+    def amounts(self, step: int, coins: Coins, batches: BatchSource | None) -> Floats:
+        """By how much each canary moves the sum of ``step``, were it included; ``batches`` are those of the records.
+
+        ``coins`` gives, for each number, draws of their own, and for the same number the same ones.
+        """
         ...
 
     def observe(self, step: int, released: Floats) -> None:
@@ -64,9 +71,9 @@ class CanaryLaw(Protocol):
 
 def law_of(recipe: TrainingSettings, count: int) -> CanaryLaw:
     """The law of ``count`` canaries in a run of ``recipe``."""
-    made: CanaryLaw = (
-        EachStep(recipe, count) if recipe.coefficients is None and recipe.matrix is None else InTurns(recipe, count)
-    )
+    correlated = recipe.coefficients is not None or recipe.matrix is not None
+    in_passes = recipe.batches is Batches.BALLS_AND_BINS
+    made: CanaryLaw = (InTurns if correlated else OnceAPass if in_passes else EachStep)(recipe, count)
     return made
 
 
@@ -76,6 +83,8 @@ def described(recipe: TrainingSettings) -> str:
         return "is of the first part of the data, and is drawn by a coin in each of its turns"
     if recipe.matrix is not None:
         return "is used in the first step of each pass"
+    if recipe.batches is Batches.BALLS_AND_BINS:
+        return "is in one random step of each pass, like a record or a user"
     if recipe.group is not None:
         return (
             f"is a user of {recipe.group} records, each drawn into a step by a coin of its own, whose gradients point "
@@ -130,12 +139,12 @@ class EachStep:
         self._now = self._usual
         self._scores: Floats = np.zeros(count)
 
-    def amounts(self, step: int, coins: np.random.Generator, batches: BatchSource | None) -> Floats:
+    def amounts(self, step: int, coins: Coins, batches: BatchSource | None) -> Floats:
         """See ``CanaryLaw``."""
         self._now = self._usual
         if isinstance(batches, TruncatedPoisson) and (others := batches.others(step)) >= batches.largest:
             self._now = _by_coin(self._rate * batches.largest / (others + 1), 2.0)
-        return self._now.drawn(coins.random(self._count))
+        return self._now.drawn(coins(step).random(self._count))
 
     def observe(self, step: int, released: Floats) -> None:
         """See ``CanaryLaw``."""
@@ -152,6 +161,48 @@ class EachStep:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """See ``CanaryLaw``."""
         self._scores = tensors[_SCORES].cpu().numpy().copy()
+
+
+class OnceAPass:
+    """Canaries in one random step of each pass, whose noise is that step's own; see ``CanaryLaw``."""
+
+    def __init__(self, recipe: TrainingSettings, count: int) -> None:
+        self._noise, self._bins, self._count = recipe.sum_noise_multiplier, recipe.steps_per_epoch, count
+        self._scores: Floats = np.zeros(count)  # of the passes that are over
+        self._total: Floats = np.full(count, -math.inf)  # logarithm of the sum of this pass's ratios
+        self._seen = self._pass = 0
+
+    def amounts(self, step: int, coins: Coins, batches: BatchSource | None) -> Floats:
+        """See ``CanaryLaw``."""
+        chosen = coins(step // self._bins).integers(self._bins, size=self._count)
+        return (chosen == step % self._bins).astype(np.float64)
+
+    def observe(self, step: int, released: Floats) -> None:
+        """See ``CanaryLaw``."""
+        if step // self._bins != self._pass:
+            self._scores = self.scores()
+            self._total, self._seen, self._pass = np.full(self._count, -math.inf), 0, step // self._bins
+        self._total = np.logaddexp(self._total, (2 * released - 1) / (2 * self._noise**2))
+        self._seen += 1
+
+    def scores(self) -> Floats:
+        """See ``CanaryLaw``; a step that was not seen, or is yet to come, has the ratio 1."""
+        others = self._bins - self._seen
+        unseen = math.log(others) if others else -math.inf
+        return np.asarray(self._scores + np.logaddexp(self._total, unseen) - math.log(self._bins))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See ``CanaryLaw``."""
+        return {
+            _SCORES: torch.from_numpy(self._scores.copy()),
+            "total": torch.from_numpy(self._total.copy()),
+            "pass": torch.tensor([self._pass, self._seen]),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """See ``CanaryLaw``."""
+        self._scores, self._total = (tensors[name].cpu().numpy().copy() for name in (_SCORES, "total"))
+        self._pass, self._seen = tensors["pass"].tolist()
 
 
 class _BandedRows:
@@ -206,11 +257,11 @@ class InTurns:
         self._length = 0.0
         self._next = 0
 
-    def amounts(self, step: int, coins: np.random.Generator, batches: BatchSource | None) -> Floats:
+    def amounts(self, step: int, coins: Coins, batches: BatchSource | None) -> Floats:
         """See ``CanaryLaw``."""
         if step % self._apart:
             return np.zeros(self._count)
-        return (coins.random(self._count) < self._rate).astype(np.float64)
+        return (coins(step).random(self._count) < self._rate).astype(np.float64)
 
     def observe(self, step: int, released: Floats) -> None:
         """See ``CanaryLaw``."""

@@ -74,17 +74,13 @@ class GradientCanaries:
         """A canary's entry in a step's gradient, which is divided by the expected batch size like all gradients."""
         return _BELOW * clip_norm / self._batch_size
 
-    def add(
-        self, gradients: Sequence[Tensor], clip_norm: float, step: int, batches: BatchSource | None = None
-    ) -> None:
+    def add(self, gradients: Sequence[Tensor], clip_norm: float, step: int, batches: BatchSource | None = None) -> None:
         """Add the canaries that take part in ``step`` to the sums ``gradients``, before noise.
 
         ``batches`` are those of the records. A gradient of exactly the clip norm changes nothing in the count that an
         adaptive clip norm follows.
         """
-        # Each step has coins of its own, under a key that is kept: a run that goes on has those that it would have had.
-        coins = np.random.default_rng([*self._key, 1 + step])
-        amounts = torch.from_numpy(self._law.amounts(step, coins, batches) * self.included)
+        amounts = torch.from_numpy(self._law.amounts(step, self._coins, batches) * self.included)
         taking_part = amounts != 0
         chosen, added = self._places[taking_part], self.unit(clip_norm) * amounts[taking_part]
         for gradient, inside, begin in _within(gradients, self._own, chosen):
@@ -118,6 +114,10 @@ class GradientCanaries:
             self.included = own["included"].cpu().numpy() > 0
             self._begun = own["begun"].cpu().numpy().copy()
             self._law.restore(own)
+
+    def _coins(self, number: int) -> np.random.Generator:
+        """Draws under a key that is kept: a run that goes on has those that it would have had."""
+        return np.random.default_rng([*self._key, 1 + number])
 
     def _read_own(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
         """The canaries' entries of ``tensors``, of which each process may hold a part."""

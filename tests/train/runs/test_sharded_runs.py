@@ -202,9 +202,7 @@ def test_a_state_that_was_not_named_yet_is_none(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", [[], ["--bands", "2"], ["--buffers", "2"]])
-def test_canary_gradients_of_shards_are_audited(
-    way: list[str], place: Path, tmp_path: Path, started: Started
-) -> None:
+def test_canary_gradients_of_shards_are_audited(way: list[str], place: Path, tmp_path: Path, started: Started) -> None:
     output = tmp_path / "out"
     more = ["--gradient-canaries", "400", "--learning-rate", "0.1", "--noise-multiplier", "0.3", *way]
     require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *more), 1, 6), 1)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from scipy.stats import binom
 from torch import Tensor
 
 from privctl.domain.errors import RunInterruptedError
+from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.state.run_folder import RunFolder
@@ -21,6 +21,9 @@ from privctl.train.steps.canary_laws import law_of
 from privctl.train.steps.sampling import TruncatedPoisson
 from privctl.train.steps.step_noise import correlated
 from tests.train.steps.test_half_noise import BAND, BANDS, BUFFERS, KINDS, PASS, STEPS, Less, run_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 NOISE, COUNT = 2.0, 3000
 RECIPE: dict[str, Any] = {
@@ -57,7 +60,7 @@ def test_correlated_noise_is_looked_at_in_the_rows_of_c(way: str, lost: set[int]
     law, noise = law_of(recipe, COUNT), correlated(Less(1.0), coefficients, matrix)
     coins, added, released = np.random.default_rng(8), np.zeros((STEPS, COUNT)), np.zeros((STEPS, COUNT))
     for step in sorted(set(range(STEPS)) - lost):
-        added[step] = law.amounts(step, coins, None)
+        added[step] = law.amounts(step, lambda _: coins, None)
         sums = torch.from_numpy(added[step].copy())
         noise.release([sums], NOISE, step)
         released[step] = sums.numpy()
@@ -88,7 +91,7 @@ def test_a_canary_is_cut_as_the_accountant_says() -> None:
     coins, found = np.random.default_rng(4), []
     for step in range(300):
         others = batches.others(step)
-        amounts = law.amounts(step, coins, batches)
+        amounts = law.amounts(step, lambda _: coins, batches)
         chance, shift = (rate * largest / (others + 1), 2) if others >= largest else (rate, 1)
         assert set(np.unique(amounts)) == {0, shift}
         assert (amounts > 0).mean() == pytest.approx(chance, abs=6 * 0.5 / COUNT**0.5)
@@ -105,13 +108,31 @@ def test_a_canary_is_cut_as_the_accountant_says() -> None:
 def test_a_user_comes_with_as_many_records_as_coins_fall() -> None:
     recipe = TrainingSettings(sample_rate=0.3, group=5, **RECIPE)
     law = law_of(recipe, COUNT)
-    amounts = np.concatenate([law.amounts(step, np.random.default_rng(step), None) for step in range(20)])
+    amounts = np.concatenate([law.amounts(step, np.random.default_rng, None) for step in range(20)])
     shares = [(amounts == j).mean() for j in range(6)]
     assert shares == pytest.approx(binom.pmf(range(6), 5, 0.3), abs=0.012)
     seen = np.random.default_rng(1).normal(size=COUNT)
     law.observe(0, seen)
     ratios = sum(binom.pmf(j, 5, 0.3) * np.exp((2 * j * seen - j * j) / (2 * NOISE**2)) for j in range(6))
     assert law.scores() == pytest.approx(np.log(ratios), abs=1e-9)
+
+
+def test_a_canary_comes_once_a_pass() -> None:
+    """Of a pass the ratio is the mean over its steps, of which one that is not seen has the ratio 1."""
+    recipe = TrainingSettings(sample_rate=1 / 4, batches=Batches.BALLS_AND_BINS, **RECIPE)
+    law, coins = law_of(recipe, COUNT), np.random.default_rng(2)
+    came, expected = np.zeros((3, COUNT)), np.zeros((3, COUNT))
+    for step in range(11):
+        amounts = law.amounts(step, lambda number: np.random.default_rng([7, number]), None)
+        assert amounts.mean() == pytest.approx(0.25, abs=6 * 0.5 / COUNT**0.5)
+        came[step // 4] += amounts
+        released = amounts + NOISE * coins.normal(size=COUNT)
+        if step != 5:  # begun and lost
+            law.observe(step, released)
+        expected[step // 4] += np.exp((2 * released - 1) / (2 * NOISE**2)) if step != 5 else 1
+    assert (came[:2] == 1).all()
+    expected[2] += 1  # the last step of the last pass, which is not made
+    assert law.scores() == pytest.approx(np.log(expected / 4).sum(0), abs=1e-9)
 
 
 def interrupted(name: str, place: Path) -> dict[str, Tensor]:
@@ -130,7 +151,7 @@ def interrupted(name: str, place: Path) -> dict[str, Tensor]:
     return canaries.tensors()
 
 
-@pytest.mark.parametrize("name", ["batches that are cut", "users", "bands", "buffers"])
+@pytest.mark.parametrize("name", ["batches that are cut", "users", "balls and bins", "bands", "buffers"])
 def test_what_was_seen_outlives_an_interruption_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

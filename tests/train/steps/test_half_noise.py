@@ -4,7 +4,7 @@ So is a ledger that leaves out that a user has several records, or that a record
 that a record may push another out of its batch is too little to be noticed when it is left out.
 
 No training draws noise along a tree. Zeroth-order steps release one number a direction, in which canaries would add
-up: ``tests/train/methods/dp_zo`` finds half of their noise otherwise. Balls and bins are drawn otherwise than canaries.
+up: ``tests/train/methods/dp_zo`` finds half of their noise otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from privctl.accounting.buffered import BufferedMatrix
 from privctl.accounting.profile import profile
 from privctl.domain.events import (
     BandedGaussian,
+    Batches,
     BufferedGaussian,
     Event,
     GroupGaussian,
@@ -69,7 +70,7 @@ class Less:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of training: its ledger, and what its recipe has besides. ``forgotten`` leaves a price out of the ledger."""
+    """A kind of training: its ledger, and what its recipe has besides; ``forgotten`` is a ledger without some price."""
 
     event: Event
     noise: float
@@ -95,6 +96,12 @@ KINDS = {
         event=GroupGaussian(noise_multiplier=7.0, group_size=3, sample_rate=0.3, steps=STEPS),
         noise=7.0, more={"group": 3}, rate=0.3,
         forgotten=SampledGaussian(noise_multiplier=7.0, sample_rate=0.3, steps=STEPS),
+    ),
+    "balls and bins": Kind(
+        event=SampledGaussian(
+            noise_multiplier=2.0, sample_rate=1 / 3, steps=STEPS, batches=Batches.BALLS_AND_BINS
+        ),
+        noise=2.0, more={"batches": Batches.BALLS_AND_BINS}, rate=1 / 3,
     ),
     "public records": Kind(
         event=EVERYBODY, noise=6.5, more={"public": PublicMixing(weight=3.0, batch_size=1, records=1)}

@@ -41,13 +41,8 @@ def check(request: RetrainRequest) -> None:
     _check_adaptive(request)
     if bands_of(request) > 1 or buffers_of(request) is not None:
         _check_correlated(request)
-    elif batches_of(request) is Batches.BALLS_AND_BINS:
-        for flag, given in (
-            ("--secrets", request.secrets is not None),
-            ("--gradient-canaries", request.settings_as(DpSgdSettings).gradient_canaries is not None),
-        ):
-            if given:
-                raise CommandError(f"{flag} needs Poisson batches; remove it, or --batches {batches_of(request)}")
+    elif batches_of(request) is Batches.BALLS_AND_BINS and request.secrets is not None:
+        raise CommandError(f"--secrets needs Poisson batches; remove it, or --batches {batches_of(request)}")
     _check_canaries(request)
     if request.public is not None and request.secrets is not None:
         raise CommandError(
