@@ -158,10 +158,7 @@ class GradientCanaryAudit:
 def _unseen(curve: CurveClaim | None) -> Iterator[str]:
     """What canaries do not see of the stated mechanism."""
     if curve is not None and any(isinstance(event, TruncatedGaussian) for event in curve.mechanism.events):
-        yield (
-            "no record is cut from a batch for a canary: canaries show the noise and how often batches are full, not "
-            "which records are kept"
-        )
+        yield ("no record is cut from a batch for a canary: canaries show the noise, not which records are kept")
 
 
 def conditions(found: GradientEvidence, digest: str, named: str | None) -> tuple[Assumption, ...]:

@@ -93,8 +93,7 @@ def described(recipe: TrainingSettings) -> str:
     if recipe.largest_batch is not None:
         return (
             "is drawn and cut like a record, and takes the place of one with the opposite gradient where a batch is "
-            "full; no record is cut for it, so canaries show the noise and how often batches are full, not which "
-            "records are kept"
+            "full; no record is cut for it, so canaries show the noise, not which records are kept"
         )
     return "is drawn into a step by a coin, like a record or a user"
 

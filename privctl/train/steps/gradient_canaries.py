@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 from privctl.parallel import ALONE, Workers
 from privctl.train.clipping.shards import first_row, own_part
 from privctl.train.settings.recipe import TrainingSettings
@@ -106,8 +106,10 @@ class GradientCanaries:
         return {_PREFIX + name: value for name, value in kept.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from ``tensors``, if the run was saved."""
+        """Continue from ``tensors``, if the run was saved. Raises InputError where an older privctl saved it."""
         own = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
+        if own and "key" not in own:
+            raise InputError("the saved canary gradients are an older privctl's; begin the run again")
         if own:
             self._places = own["places"].cpu()
             self._key = own["key"].cpu().numpy().copy()

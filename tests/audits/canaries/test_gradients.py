@@ -112,6 +112,9 @@ def test_state_goes_on_where_it_was_saved() -> None:
     assert (second.every_step == first.every_step).all()
     parameters[0].data[:] = torch.arange(50.0)
     assert (second.end(parameters) == first.end(parameters)).all()
+    old = {name: value for name, value in first.tensors().items() if name != "canaries.key"}
+    with pytest.raises(InputError, match="an older privctl's"):
+        second.restore(old)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from privctl.domain.events import Batches
 from privctl.randomness import NoiseSource
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.state.run_folder import RunFolder
-from privctl.train.steps.canary_laws import law_of
-from privctl.train.steps.sampling import TruncatedPoisson
+from privctl.train.steps.canary_laws import described, law_of
+from privctl.train.steps.sampling import PoissonBatches, TruncatedPoisson
 from privctl.train.steps.step_noise import correlated
 from tests.train.steps.test_half_noise import BAND, BANDS, BUFFERS, KINDS, PASS, STEPS, Less, run_of
 
@@ -103,6 +103,25 @@ def test_a_canary_is_cut_as_the_accountant_says() -> None:
         assert np.exp(law.scores() - before).mean() == pytest.approx(1, abs=6 * np.exp(2 / NOISE**2) / COUNT**0.5)
     full = np.mean(np.array(found) >= largest)
     assert full == pytest.approx(binom.sf(largest - 1, size - 1, rate), abs=0.15)
+
+
+def test_canaries_do_not_see_which_records_are_kept() -> None:
+    """As the report says of them: whoever is kept, they see the same."""
+
+    class KeepsTheFirst(TruncatedPoisson):
+        def batch(self, step: int) -> NDArray[np.int64]:
+            return PoissonBatches(self.size, self.rate, self.source).batch(step)[: self.largest]
+
+    recipe = TrainingSettings(sample_rate=0.5, largest_batch=10, **RECIPE)
+    honest, biased = (kind(20, 0.5, 10, NoiseSource(3)) for kind in (TruncatedPoisson, KeepsTheFirst))
+    laws = law_of(recipe, COUNT), law_of(recipe, COUNT)
+    for step in range(STEPS):
+        amounts = [
+            law.amounts(step, np.random.default_rng, each) for law, each in zip(laws, (honest, biased), strict=True)
+        ]
+        assert np.array_equal(*amounts)
+    assert any(honest.batch(step).tolist() != biased.batch(step).tolist() for step in range(STEPS))
+    assert "not which records are kept" in described(recipe)
 
 
 def test_a_user_comes_with_as_many_records_as_coins_fall() -> None:
