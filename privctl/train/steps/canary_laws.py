@@ -174,7 +174,7 @@ class OnceAPass:
     def amounts(self, step: int, coins: Coins, batches: BatchSource | None) -> Floats:
         """See ``CanaryLaw``."""
         chosen = coins(step // self._bins).integers(self._bins, size=self._count)
-        return (chosen == step % self._bins).astype(np.float64)
+        return np.asarray(chosen == step % self._bins, dtype=np.float64)
 
     def observe(self, step: int, released: Floats) -> None:
         """See ``CanaryLaw``."""

@@ -226,15 +226,19 @@ def test_wrong_files_and_settings(start: Path, tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
-def test_half_of_the_noise_in_a_real_training(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [(), ("--bands", "3"), ("--buffers", "2")])
+def test_half_of_the_noise_in_a_real_training(
+    way: tuple[str, ...], start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = gradient_noise.KeyedNoise.release
-    for name, share, code in (("honest", 1.0, 0), ("half", 0.5, 1)):
+    for kind, share, code in (("honest", 1.0, 0), ("half", 0.5, 1)):
+        name = "-".join([kind, *way])
         monkeypatch.setattr(
             gradient_noise.KeyedNoise,
             "release",
             lambda self, tensors, stddev, step, share=share: release(self, tensors, stddev * share, step),
         )
-        assert trained(start, name, 20_001, "--steps", "60", "--learning-rate", "1e-4") == 0
+        assert trained(start, name, 20_001, "--steps", "60", "--learning-rate", "1e-4", *way) == 0
         found, report = audited(start, name)
         assert found == code
         assert (on_the_curve(report).outcome is Outcome.REFUTED) is (code == 1)
