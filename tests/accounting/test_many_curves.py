@@ -106,6 +106,7 @@ def test_against_dp_accounting(interval: float) -> None:
     assert found * (1 - 2e-5) <= best <= found * (1 + 2 * interval)
 
 
+@pytest.mark.slow
 def test_every_line_is_tried_where_it_matters() -> None:
     """The corner that is looked up has the least of all lines, also where deltas were cut off at 1."""
     priors = np.geomspace(1e-9, 0.999, 60)
@@ -209,7 +210,7 @@ def own_bounds(held: SecretMemberships, sigma: float) -> Floats:
 
 
 def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
-    held, targets = many(40, 0)
+    held, targets = many(20, 0)
     found = least(held, targets)
     amounts = informations(held.starts, held.records, held.probabilities, found.noise_multiplier, held.steps)
     np.testing.assert_allclose(amounts, found.informations)
@@ -223,6 +224,7 @@ def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
     assert found.curve_bounds[7] == held.priors[7]
 
 
+@pytest.mark.slow
 def test_groups_that_are_too_coarse_are_halved_or_given_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     held, targets = many(9, 1)
     exact = least(held, targets).noise_multiplier

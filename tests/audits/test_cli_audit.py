@@ -174,6 +174,7 @@ def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixt
     assert ("3 nonmembers", "occurring among members and non-members alike") in omissions
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_report(place: Path) -> None:
     reports = []
     for _ in range(2):

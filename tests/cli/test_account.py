@@ -353,7 +353,10 @@ def test_mistakes_get_one_sentence(arguments: list[str], words: str, capsys: pyt
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--noise-multiplier", "1e-3", "--sample-rate", "0.01", "--steps", "1000000", "--delta", "1e-5"],
+        pytest.param(
+            ["--noise-multiplier", "1e-3", "--sample-rate", "0.01", "--steps", "1000000", "--delta", "1e-5"],
+            marks=pytest.mark.slow,
+        ),
         ["--noise-multiplier", "1", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-300"],
         *(
             pytest.param(

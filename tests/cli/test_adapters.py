@@ -317,6 +317,7 @@ def test_a_base_that_was_put_in_the_place_of_another_is_noticed(folder: Path) ->
     assert run(["verify", "out", "-q"]) == 1
 
 
+@pytest.mark.slow
 def test_noise_on_a_clipped_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["retrain", "clipped", "base", "--optimizer", "sgd", "--learning-rate", "0.1", *NEW, *TRAIN]
     assert run([*call, "-o", "out", "-q"]) == 0
@@ -337,6 +338,7 @@ def test_verify_notices_an_adapter_that_was_not_trained_as_reported(folder: Path
         assert run(["verify", str(place), "-q"]) == 1, key
 
 
+@pytest.mark.slow
 def test_a_new_head_is_released_with_the_adapter(folder: Path) -> None:
     base = architecture(folder / "bert", "bert")
     torch.manual_seed(0)

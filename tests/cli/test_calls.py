@@ -211,6 +211,7 @@ def test_the_poster_of_a_row_is_named(capsys: pytest.CaptureFixture[str]) -> Non
         assert f"{row}: DP fine-tuning poster" in text
 
 
+@pytest.mark.slow
 def test_a_plot_s_legend_has_the_table_s_epsilon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / "p.svg"
     call = ["account", "--noise-multiplier", "1", "--delta", "1e-6", "--sample-rate", "0.01", "--steps", "2000"]

@@ -37,6 +37,7 @@ FERRET = ("ferret", *DP[1:], "--release", "gaussian")
 DPQUANT = ("dpquant", *DP[1:], "--optimizer", "sgd", "--format", "luq-fp4", "--layers", "all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "method"),
     [

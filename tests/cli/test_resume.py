@@ -101,6 +101,7 @@ def test_the_option_that_was_changed_is_named(
     assert error == f"privctl: {interrupted / 'out.run'} was begun {words}; resume with the same settings\n"
 
 
+@pytest.mark.slow
 def test_flags_and_data_are_named_too(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for call, said in (
         (lambda: resume(interrupted, "--bf16"), "without --bf16, which is given now"),
@@ -147,6 +148,7 @@ def test_data_that_were_changed_meanwhile_are_not_named_as_trained_on(interrupte
     assert resume(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_a_run_may_be_evaluated_on_other_examples_when_it_is_resumed(interrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(interrupted / "out.run", tmp_path / "copy.run")
     more = ("--held-out", str(interrupted / "other.jsonl"), "--micro-examples", "3", "-o", str(tmp_path / "copy"))

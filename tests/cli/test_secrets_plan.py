@@ -180,6 +180,7 @@ def test_the_report_says_what_it_rests_on(planned: Path) -> None:
     assert any("1 of 3 secrets is in no record" in warning for warning in report.warnings)
 
 
+@pytest.mark.slow
 def test_a_sweep_compares_and_writes_nothing(
     data: Path, secrets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,6 +117,7 @@ def test_tensorboard_reads_its_log(start: Path, data: Path, tmp_path: Path) -> N
     assert retrain("plain", start, data, tmp_path / "third", "--log", "tensorboard") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", few(["plain", "dp-sgd"], 1))
 def test_a_resumed_run_goes_on_with_its_log(
     method: str, start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +226,7 @@ def test_a_service_gets_what_is_released_and_each_step_once(
     assert max(at for at, _ in service.sent) == 10
 
 
+@pytest.mark.slow
 def test_unprotected_measures_in_a_service_are_warned_of(
     start: Path,
     data: Path,

@@ -84,6 +84,7 @@ def test_a_report_of_no_file_counts_no_checks(tmp_path: Path, capsys: pytest.Cap
     assert said.startswith("the report names no file that could be checked, and no fault was found in its parameters")
 
 
+@pytest.mark.slow
 def test_simulation_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = plan(tmp_path, "plan")
     capsys.readouterr()

@@ -254,7 +254,7 @@ _PLANS = {
 }
 
 
-@pytest.mark.parametrize("name", _PLANS)
+@pytest.mark.parametrize("name", few(_PLANS, 0, 1))
 def test_planned_and_verified(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "plan.json"
     call = ["account", "--mechanism", name, "--delta", "1e-6", *_PLANS[name]]

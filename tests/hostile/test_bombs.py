@@ -54,6 +54,7 @@ def test_work_is_seen_to_be_quadratic_where_it_is() -> None:
     assert calls(lambda: sum(max(i, 1) for i in range(4000))) < 2.1 * calls(lambda: sum(max(i, 1) for i in range(2000)))
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_command_is_its_own(tmp_path: Path) -> None:
     held = b"x" * (200 << 20)
     small = caged(tmp_path, "--version")
@@ -202,6 +203,7 @@ def test_verifying_millions_of_epochs(tmp_path: Path) -> None:
 # Chains of reports.
 
 
+@pytest.mark.slow
 def test_one_parent_named_many_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from privctl.reports import chain
 

@@ -110,7 +110,7 @@ def test_records_that_reach_each_other_are_refused(
 
 @pytest.mark.parametrize(
     "method",
-    slow((name for name in METHODS if name not in ("ferret backward", "ferret partial")), {*SLOW, "per-layer"}),
+    slow((name for name in METHODS if name not in ("ferret backward", "ferret partial")), {*SLOW, *REPORTED}),
 )
 def test_sound_models_pass_and_the_report_says_what_was_tested(
     method: str, gpt2: Path, data: Path, tmp_path: Path
@@ -212,6 +212,7 @@ def fnet(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     ["dp-sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("clipped", "ferret partial", "dpquant"))],
@@ -230,6 +231,7 @@ def test_fnet_is_padded_to_a_public_length(method: str, data: Path, tmp_path: Pa
         assert "every text is padded to 12 tokens" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_secrets_are_held_to_it_too(
     gpt2: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

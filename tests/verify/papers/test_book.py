@@ -177,6 +177,7 @@ def test_epsilon_is_the_boundary(prover: Prover, squared: Fraction, delta: str, 
         assert bool(found.witness) is (outcome is Outcome.REFUTED)
 
 
+@pytest.mark.slow
 def test_moments_have_a_gap_and_two_sides(prover: Prover) -> None:
     noise = (Fraction("1.514"), Fraction(1, 100), 1000)
     outcomes = [
@@ -247,6 +248,7 @@ def test_the_series_of_the_published_script() -> None:
     assert float(dp_weights_proof.taylor_exp(Fraction(1), 30)) == pytest.approx(2.718281828459045)
 
 
+@pytest.mark.slow
 def test_the_poster_s_noise() -> None:
     assert float(poster.naive_multiplier().low) == pytest.approx(52.988025, abs=1e-6)
     assert float(poster.limit_multiplier().low) == pytest.approx(1.358992, abs=1e-6)
