@@ -379,6 +379,7 @@ def test_hostile_numbers_end_in_numbers(arguments: list[str], capsys: pytest.Cap
             assert guarantee.noise_multiplier != tight.noise_multiplier or guarantee.epsilon >= tight.floor
 
 
+@pytest.mark.slow
 def test_the_size_of_the_data_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = tmp_path / "train.jsonl"
     lines = [{"text": f"record {i}", "who": f"p{i % 50}"} for i in range(200)]

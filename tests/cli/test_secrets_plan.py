@@ -260,6 +260,7 @@ def test_secrets_in_no_record_alone_are_nothing_to_protect(
     assert "nothing to protect" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_secret_in_every_record_and_a_record_of_many_secrets(data: Path, tmp_path: Path) -> None:
     rows = [{"id": f"s{j}", "kind": "k", "records": [7]} for j in range(300)]
     secrets = book(tmp_path, {"id": "all", "kind": "k", "records": list(range(EXAMPLES))}, *rows)

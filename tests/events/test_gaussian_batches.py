@@ -26,6 +26,7 @@ from privctl.domain.events import (
     SampledGaussian,
     TruncatedGaussian,
 )
+from tests.few import few
 from verify.events import row_of as verified_row_of
 from verify.recompute.ledger import epsilon_of
 

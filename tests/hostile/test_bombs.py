@@ -24,6 +24,7 @@ from privctl.gate.report_set import MOST_GIVEN
 from privctl.noise.selection import select
 from privctl.storage.header import elements_of
 from privctl.storage.reader import SafetensorsFile, open_checkpoint
+from tests.few import few
 from tests.gate.made import PROVED, auc, audit, making
 from tests.gate.made import weights as weights_of
 from tests.hostile.bombs import (
@@ -280,9 +281,7 @@ def rivals(folder: Path, count: int) -> list[Path]:
     ]
 
 
-@pytest.mark.parametrize(
-    "make", [chained, rivals, *(pytest.param(make, marks=pytest.mark.slow) for make in (separate, audits))]
-)
+@pytest.mark.parametrize("make", few([chained, rivals, separate, audits], 0))
 def test_the_gates_work_grows_with_the_reports(tmp_path: Path, make: Callable[[Path, int], list[Path]]) -> None:
     asked = {"max_epsilon": "8", "max_auc": "0.7", "required_steps": "verify,audit", "max_age_days": "30"}
     policy = read_policy(None, asked, {}, {})

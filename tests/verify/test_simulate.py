@@ -165,6 +165,7 @@ def test_a_report_of_passes_with_half_of_its_noise_is_refuted(tmp_path: Path) ->
         assert {judged.verdict.subject for judged in found.judged} >= {"a toy training of 10 steps"}
 
 
+@pytest.mark.slow
 def test_a_plan_is_simulated_with_a_training(tmp_path: Path) -> None:
     report = read(plan(tmp_path, "plan"))
     found = simulate(report, seed=1, seconds=0.1)

@@ -251,6 +251,7 @@ def test_secrets_are_held_to_it_too(
     assert "depends on the content of the other records" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     source = np.random.default_rng(0)
     data = tmp_path / "train.npz"
@@ -302,6 +303,7 @@ def test_what_is_refused_does_not_depend_on_the_records(
     assert retrain(METHODS["dp-sgd"], gpt2, data, tmp_path / "out") == 3
 
 
+@pytest.mark.slow
 def test_dropout_is_drawn_from_a_secret_seed(gpt2: Path, data: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     before = torch.initial_seed()
