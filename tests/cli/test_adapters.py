@@ -338,7 +338,6 @@ def test_verify_notices_an_adapter_that_was_not_trained_as_reported(folder: Path
         assert run(["verify", str(place), "-q"]) == 1, key
 
 
-@pytest.mark.slow
 def test_a_new_head_is_released_with_the_adapter(folder: Path) -> None:
     base = architecture(folder / "bert", "bert")
     torch.manual_seed(0)

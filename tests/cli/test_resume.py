@@ -101,7 +101,6 @@ def test_the_option_that_was_changed_is_named(
     assert error == f"privctl: {interrupted / 'out.run'} was begun {words}; resume with the same settings\n"
 
 
-@pytest.mark.slow
 def test_flags_and_data_are_named_too(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for call, said in (
         (lambda: resume(interrupted, "--bf16"), "without --bf16, which is given now"),

@@ -117,7 +117,6 @@ def test_tensorboard_reads_its_log(start: Path, data: Path, tmp_path: Path) -> N
     assert retrain("plain", start, data, tmp_path / "third", "--log", "tensorboard") == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", few(["plain", "dp-sgd"], 1))
 def test_a_resumed_run_goes_on_with_its_log(
     method: str, start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

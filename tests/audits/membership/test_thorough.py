@@ -198,7 +198,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.slow
 def test_all_attacks_in_one_audit(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
     sides = ["--members", str(files / "m.jsonl"), "--nonmembers", str(files / "n.jsonl"), "--device", "cpu"]
     output = ["-o", str(files / "all.report.json")]

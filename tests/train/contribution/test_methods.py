@@ -231,7 +231,6 @@ def test_fnet_is_padded_to_a_public_length(method: str, data: Path, tmp_path: Pa
         assert "every text is padded to 12 tokens" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_secrets_are_held_to_it_too(
     gpt2: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
