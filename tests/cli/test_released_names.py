@@ -119,7 +119,6 @@ def test_numbered_classes_are_the_model_s(start: Path, tmp_path: Path, capsys: p
     assert (tmp_path / "a" / "config.json").read_bytes() == (tmp_path / "b" / "config.json").read_bytes()
 
 
-@pytest.mark.slow
 def test_class_names_from_the_data_void_what_noise_makes(
     data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
