@@ -280,9 +280,14 @@ def test_plot_and_report_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run([*call, str(plot)]) == 2
     assert "exists" in capsys.readouterr().err
     assert (plot.read_bytes(), output.read_bytes()) == before
+
+
+@pytest.mark.slow
+def test_forced_a_plot_takes_the_place_of_another_file(tmp_path: Path) -> None:
     png = tmp_path / "plan.png"
     png.write_text("old")
-    assert run([*call, str(png), "--force"]) == 0
+    call = ["account", "--noise-multiplier", "1", *POISSON, "--method", "rdp", "--plot", str(png), "--force"]
+    assert run(call) == 0
     assert png.read_bytes().startswith(b"\x89PNG")
 
 

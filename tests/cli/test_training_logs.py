@@ -97,6 +97,7 @@ def test_a_private_run_s_log_holds_no_exact_measure(
     assert all(logged[step] < logged[10] for step in logged if step < 10)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
 def test_tensorboard_reads_its_log(start: Path, data: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
