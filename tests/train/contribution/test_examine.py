@@ -178,7 +178,7 @@ _COUPLED = [(name, planted) for name in FormatName for planted in (False, True) 
 
 @pytest.mark.parametrize(
     ("name", "planted"),
-    few(_COUPLED, *(i for i, (name, _) in enumerate(_COUPLED) if name in ("luq-fp4", "fp8", "int4"))),
+    few(_COUPLED, *_QUICK),
 )
 def test_layers_in_few_bits(name: FormatName, planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
