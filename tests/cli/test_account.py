@@ -282,15 +282,6 @@ def test_plot_and_report_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (plot.read_bytes(), output.read_bytes()) == before
 
 
-@pytest.mark.slow
-def test_forced_a_plot_takes_the_place_of_another_file(tmp_path: Path) -> None:
-    png = tmp_path / "plan.png"
-    png.write_text("old")
-    call = ["account", "--noise-multiplier", "1", *POISSON, "--method", "rdp", "--plot", str(png), "--force"]
-    assert run(call) == 0
-    assert png.read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_text_shows_everything_a_reader_needs(asked: tuple[PrivacyReport, str]) -> None:
     _, shown = asked
     for words in ("estimate, not a bound", "NOT ESTABLISHED", "Dong, Long and Su", "refuted", "asserted", "advantage"):

@@ -180,7 +180,7 @@ def test_results_in_the_repository_can_be_gone_on_from(root: Path, name: str) ->
     assert list(new["measured_with"]) == list(results["measured_with"])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", few(EXAMPLES, 0))
 def test_help_has_an_example(root: Path, name: str, tmp_path: Path) -> None:
     """The script finds the checkout by itself."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -171,6 +171,7 @@ def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, more: dict[
 PUBLISHED = ("--calibration", "published")
 
 
+@pytest.mark.slow
 def test_noise_for_millions_of_epochs(tmp_path: Path) -> None:
     """Seconds of start-up included; the loop over 40 million steps took minutes."""
     losses = ("--smoothness", "1e-7", "--strong-convexity", "1e-8")

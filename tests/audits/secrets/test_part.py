@@ -130,6 +130,7 @@ def test_guessable_values_are_no_leak(place: Path, tmp_path: Path) -> None:
         assert Outcome.REFUTED not in {each.outcome for each in found.verdicts}
 
 
+@pytest.mark.slow
 def test_copies_are_asked_of_once_and_records_are_asked_together(place: Path, tmp_path: Path) -> None:
     """A secret in ten records with four contexts; and the same value under two names."""
     fronts = prefixes(4, 21)

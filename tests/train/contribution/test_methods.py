@@ -128,6 +128,7 @@ def test_sound_models_pass_and_the_report_says_what_was_tested(
         assert "within rounding of 0.0001 of its size in" in found.statement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -185,6 +186,7 @@ def test_two_passes_are_taken_where_one_record_is_too_much_for_one(
     assert "--checkpointing with --clipping-passes 2" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "release",
     [
