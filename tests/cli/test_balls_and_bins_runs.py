@@ -77,6 +77,7 @@ def test_a_run_that_was_interrupted_within_a_pass_uses_nobody_twice(
     assert report.parameters["batch_size"] == RECORDS / 4
 
 
+@pytest.mark.slow
 @pytest.mark.forged("parameters, ledger and guarantees state half of the noise")
 def test_half_of_the_noise_is_refuted(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(dp_sgd(place, place / "out", *OPTIONS, "--batches", "balls-and-bins", "-q")) == 0

@@ -96,6 +96,7 @@ def test_a_run_is_accounted_for_as_it_was_and_verified(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_its_price_is_told_beforehand(
     place: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
