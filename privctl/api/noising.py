@@ -80,11 +80,11 @@ def checked_plan(
 
     Raises CommandError for options that only a release uses, InputError for noise that the weights cannot hold.
     """
-    from privctl.noise.privatize import check_grain
+    from privctl.noise.privatize import checked_grain
 
     if options["evaluate"]:
         raise CommandError("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
-    return check_grain(release, candidates)
+    return checked_grain(release, candidates, threads=options["threads"])
 
 
 def _base(checkpoint: Checkpoint, options: Mapping[str, Any]) -> str | Path | None:
