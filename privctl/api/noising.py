@@ -24,7 +24,7 @@ def planned(
     model: Path, options: Mapping[str, Any], notify: Notify
 ) -> Iterator[tuple[NoiseRelease, tuple[Candidate, ...]]]:
     """What the options of ``privctl noise`` ask for, with ``model`` open. Raises as ``noise``."""
-    from privctl.accounting.guarantees import delta_warning
+    from privctl.accounting.deltas import delta_warning
     from privctl.noise.candidates import plan_candidates
     from privctl.noise.request import release_of
 

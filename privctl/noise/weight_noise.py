@@ -94,7 +94,7 @@ class WeightNoiser:
         reach = largest(values)
         if not math.isfinite(reach):
             raise _not_finite(piece, outputs[0])
-        self._source.release_nested(streams, block, values, self._stddevs, sums, reach)
+        self._source.release_nested(streams, block, values, self._stddevs, sums)
         may_overflow = not reach + _FARTHEST * self._stddevs[-1] < _LARGEST[dtype]
         for out, released in zip(outputs, sums, strict=True):
             if released is not out:

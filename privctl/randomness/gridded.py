@@ -44,6 +44,8 @@ _TO_STEPS = 1.5 * 2.0**23
 _NEAR = 2.0**14
 #: Float32 radii reach this far: U is above 2^-32.
 _REACH = 6.7
+#: Sums above so many grid steps are left to float64.
+_FAR = 2.0**100
 #: Spacings, of what is added at each level too, whose squares and reciprocals leave float32 room for everything.
 _LEAST, _MOST = 2.0**-50, 2.0**50
 
@@ -113,16 +115,6 @@ class _Tile:
         second = block[self.pairs + self.first : self.pairs + self.last]
         return [(block[self.first : self.last], own[:width]), (second, own[width:])]
 
-    def add(self, values: NDArray[np.floating], noise: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-        """Write the tile's ``values`` plus its ``noise`` into ``out``."""
-        for (part, own), (_, drawn) in zip(self.of(values, out), self.of(values, noise), strict=True):
-            np.add(part, drawn, out=own)
-
-    def gather(self, values: NDArray[np.floating], out: NDArray[np.float32]) -> None:
-        """Write the tile's ``values`` into ``out``."""
-        for part, own in self.of(values, out):
-            own[:] = part
-
     def places(self, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Where the values of some pairs of the block lie: the first ones of all, and the second ones that exist."""
         seconds = chosen + self.pairs
@@ -158,19 +150,17 @@ def release(
     outputs: Sequence[NDArray[np.floating]],
     bits: Sequence[BlockBits],
     scratch: BlockBuffers,
-    reach: float | None = None,
 ) -> None:
     """Write into each of ``outputs`` (n,) ``values`` (n,) plus noise of its standard deviation, on its own grid.
 
     Candidate j is rounded from ``values`` + Z_1 + ... + Z_j, which is never rounded itself. What is not finite passes
-    as NaN or as it is. ``outputs[0]`` may be ``values``; all are of one type, float32 or float64. ``reach`` is the size
-    of the largest of ``values``, where the caller knows it; it decides how they are computed, not what comes out.
+    as NaN or as it is. ``outputs[0]`` may be ``values``; all are of one type, float32 or float64.
     """
     if not len(values):
         return
     quick = values.dtype == np.float32 and all(_LEAST <= spacing(s) <= _MOST for s in (*stddevs, *increments(stddevs)))
     if quick and deviates.float32_is_fast():
-        _release_float32(values, stddevs, outputs, bits, scratch, largest(values) if reach is None else reach)
+        _release_float32(values, stddevs, outputs, bits, scratch)
     else:
         pairs = np.arange((len(values) + 1) // 2)
         words = [
@@ -185,7 +175,6 @@ def _release_float32(
     outputs: Sequence[NDArray[np.floating]],
     bits: Sequence[BlockBits],
     scratch: BlockBuffers,
-    reach: float,
 ) -> None:
     """``release`` in float32, tile by tile, and in float64 where float32 cannot decide."""
     count, pairs = len(values), (len(values) + 1) // 2
@@ -194,7 +183,7 @@ def _release_float32(
     doubtful, before = [], []
     for first in range(0, pairs, width):
         tile = _Tile(first, min(first + width, pairs), pairs, count)
-        results = _tile_sums(tile, values, stddevs, words, scratch, reach)
+        results = _tile_sums(tile, values, stddevs, words, scratch)
         doubtful.append(results.doubtful)
         before.append([values[places] for places in tile.places(results.doubtful)])  # outputs may lie there
         for out, points in zip(outputs, results.points, strict=False):
@@ -213,12 +202,11 @@ def _tile_sums(
     stddevs: Sequence[float],
     words: Sequence[NDArray[np.int32]],
     scratch: BlockBuffers,
-    reach: float,
 ) -> _TileSums:
-    """The points of one tile of ``values``, which are at most ``reach`` in size."""
+    """The points of one tile."""
     size, only = tile.size, len(stddevs) == 1
     noise, fresh = scratch.deviates[:size], None if only else scratch.nested_arrays(0, size)
-    error, drawn, doubtful = 0.0, 0.0, []
+    error, doubtful = 0.0, []
     points: list[NDArray[np.float32]] = []
     for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
         first, second = (words[j][start + tile.first : start + tile.last] for start in (0, tile.pairs))
@@ -226,13 +214,12 @@ def _tile_sums(
         assert deviates_drawn is not None
         doubtful.append(deviates.float32_deviates(first, second, increment, scratch.pairs, deviates_drawn))
         error += FAST * increment
-        drawn += _REACH * increment
         if j:
             np.add(noise, deviates_drawn, out=noise)
-            error += 2.0**-24 * drawn
+            error += 2.0**-24 * _REACH * sum(increments(stddevs)[: j + 1])
         # The first candidate's values are still needed for the others.
         nearest = scratch.points[:size] if only else scratch.nested_arrays(1 + j, size)
-        near = _round(tile, values, noise, spacing(stddev), error, reach, drawn, nearest, scratch)
+        near = _round(tile, values, noise, spacing(stddev), error, nearest, scratch)
         if near is None:
             return _TileSums(np.arange(tile.first, tile.last), [])
         doubtful.append(np.where(near < len(first), near, near - len(first)))
@@ -273,38 +260,38 @@ def _round(
     noise: NDArray[np.float32],
     step: float,
     error: float,
-    reach: float,
-    drawn: float,
     nearest: NDArray[np.float32],
     scratch: BlockBuffers,
 ) -> NDArray[np.intp] | None:
     """Fill ``nearest`` with the multiples of ``step`` nearest to values + noise; returns where that may be wrong.
 
-    ``values`` are those of the block, ``noise`` the tile's; they are at most ``reach`` and ``drawn`` in size, and the
-    noise errs by ``error``. None where values are not finite, or too large for float32.
+    ``values`` are those of the block, ``noise`` the tile's. ``error`` bounds that of ``noise``. None where values are
+    not finite, or too large for float32.
     """
     sums, flags, multiples = scratch.sums[: len(noise)], scratch.flags[: len(noise)], None
-    if not reach < 2.0**100 * min(step, 1.0):
+    for (part, own), (_, drawn) in zip(tile.of(values, sums), tile.of(values, noise), strict=True):
+        np.add(part, drawn, out=own)
+    reach = largest(sums) / step
+    if not reach < _FAR:
         return None
-    if reach + drawn <= _NEAR * step:
-        tile.add(values, noise, sums)
-    else:
+    if reach > _NEAR:
         # Split off multiples of the step, which would make the sums too large to round accurately.
-        tile.gather(values, sums)
+        for part, own in tile.of(values, sums):
+            own[:] = part
         multiples = np.multiply(sums, np.float32(1 / step))
         np.rint(multiples, out=multiples)
         np.multiply(multiples, np.float32(step), out=multiples)
         np.subtract(sums, multiples, out=sums)
         np.add(sums, noise, out=sums)
-        reach = step / 2
-    tolerance = error * 1.001 + 2.0**-24 * (reach + drawn)
-    if not tolerance < 2.0**-4 * step:
+        reach = largest(sums) / step
+    tolerance = error / step * 1.001 + 2.0**-24 * reach
+    if not tolerance < 2.0**-4:
         return None
     np.add(sums, np.float32(_TO_STEPS * step), out=nearest)
     np.subtract(nearest, np.float32(_TO_STEPS * step), out=nearest)
     np.subtract(sums, nearest, out=sums)
     np.abs(sums, out=sums)
-    np.greater(sums, np.float32((0.5 - 2.0**-24) * step - tolerance), out=flags)
+    np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24) * np.float32(step), out=flags)
     if multiples is not None:
         np.add(multiples, nearest, out=nearest)
     return np.flatnonzero(flags)

@@ -72,19 +72,18 @@ class NoiseSource:
         values: NDArray[np.floating],
         stddevs: Sequence[float],
         outputs: Sequence[NDArray[np.floating]],
-        reach: float | None = None,
     ) -> None:
         """Write ``values`` + N(0, stddev^2) into each of ``outputs``, on the grid of its ``stddev``.
 
         ``stddevs`` increase, and each sum is the one before plus fresh noise from its own stream. ``outputs`` have the
-        type of ``values``; the first may be ``values`` itself. ``reach``: see ``gridded.release``.
+        type of ``values``; the first may be ``values`` itself.
         """
         if len(values) > BLOCK:
             raise ValueError(f"there are {len(values)} values; a block has {BLOCK}")
         if values.dtype not in (np.float32, np.float64):
             raise ValueError(f"values are {values.dtype}; noise is added to float32 or float64")
         keystreams = [_BlockKeystream(self, stream, block) for stream in streams]
-        gridded.release(values, stddevs, outputs, keystreams, self._scratch(), reach)
+        gridded.release(values, stddevs, outputs, keystreams, self._scratch())
 
     def words(self, stream: int, block: int, count: int) -> NDArray[np.uint64]:
         """``count`` uniform 64-bit words; their place is no deviate's."""
