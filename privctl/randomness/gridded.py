@@ -294,7 +294,7 @@ def _round(
     np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24) * np.float32(step), out=flags)
     if multiples is not None:
         np.add(multiples, nearest, out=nearest)
-    return np.flatnonzero(flags)
+    return flags.nonzero()[0]
 
 
 def largest(values: NDArray[np.floating]) -> float:
