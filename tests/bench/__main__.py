@@ -35,6 +35,7 @@ BENCHES = {
     "layers": ("tests.bench.layers", "clipped gradients of layers by their rules, against running each again"),
     "memory": ("tests.bench.memory", "what training large models takes of a GPU, by exact bytes of tensors"),
     "noise": ("tests.bench.noise", "privctl noise on a large file, against cp and the naive way"),
+    "noise-pieces": ("tests.bench.noise_pieces", "what privctl noise does to each byte, piece by piece on one core"),
     "planted-leaks": ("tests.bench.planted_leaks", "leaks that one membership attack finds and the basic ones miss"),
     "public-mixing": ("tests.bench.public_mixing", "private fine-tuning with public records, mixed in or first"),
     "secrets": ("tests.bench.secrets", "plans of protection at scale, against HiGHS and dp-accounting"),
