@@ -17,6 +17,7 @@ BENCHES = {
     "audit-repeats": ("tests.bench.audit_repeats", "how often a test errs where records repeat, by which are left out"),
     "adaptive-clipping": ("tests.bench.adaptive_clipping", "accuracy from wrong first clip norms, fixed and adaptive"),
     "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),
+    "canary-gradients": ("tests.bench.canary_gradients", "what canary gradients certify, by steps and their number"),
     "canary-starts": ("tests.bench.canary_starts", "what canaries show after private training, by where it begins"),
     "clipping-passes": ("tests.bench.clipping_passes", "micro-batches clipped in one backward pass, against two"),
     "contribution": ("tests.bench.contribution", "architectures of transformers under the self-test of contributions"),

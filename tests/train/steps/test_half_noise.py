@@ -61,8 +61,8 @@ class Less:
 
     description, cryptographic = "less", False
 
-    def __init__(self, share: float) -> None:
-        self.share, self.noise = share, KeyedNoise(NoiseSource(5))
+    def __init__(self, share: float, seed: int = 5) -> None:
+        self.share, self.noise = share, KeyedNoise(NoiseSource(seed))
 
     def release(self, tensors: Any, stddev: float, step: int) -> None:
         self.noise.release(tensors, self.share * stddev, step)
@@ -126,7 +126,7 @@ KINDS = {
 QUICK = ("adaptive clipping", "bands", "buffers", "users", "batches that are cut")
 
 
-def run_of(kind: Kind, share: float = 1.0, count: int = COUNT) -> tuple[Trainer, GradientCanaries]:
+def run_of(kind: Kind, share: float = 1.0, count: int = COUNT, seed: int = 5) -> tuple[Trainer, GradientCanaries]:
     """A training on points of 0, with a ``share`` of its noise, and its canaries."""
     plan = TrainingSettings(
         method="dp-sgd", steps=STEPS, batch_size=20, sample_rate=kind.rate, learning_rate=0.1,
@@ -143,8 +143,8 @@ def run_of(kind: Kind, share: float = 1.0, count: int = COUNT) -> tuple[Trainer,
         batches = TruncatedPoisson(size, kind.rate, kind.event.largest_batch, source)
     made = Trainer(
         network=network, task=Points(torch.zeros(size, count + 1)), recipe=plan, clipping=None, batches=batches,
-        noise=correlated(Less(share), plan.coefficients, plan.matrix), workers=Workers(), device=torch.device("cpu"),
-        canaries=canaries, public=public,
+        noise=correlated(Less(share, seed), plan.coefficients, plan.matrix), workers=Workers(),
+        device=torch.device("cpu"), canaries=canaries, public=public,
     )  # fmt: skip
     return made, canaries
 
