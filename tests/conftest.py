@@ -67,7 +67,7 @@ _LONG = (
 _TOGETHER = {
     **{
         f"tests/verify/{name}.py": "reports of every kind"
-        for name in ("test_leaf_mutants", "test_mutations", "test_figures")
+        for name in ("test_leaf_mutants", "test_mutations", "test_figures", "test_consistent_edits")
     },
     **{
         f"tests/{name}.py": "a genuine release"

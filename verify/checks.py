@@ -26,7 +26,7 @@ from verify.asked import unanswered
 from verify.audited_groups import check_groups
 from verify.beside import changed_base, check_configurations
 from verify.completeness import STEPS, gaps
-from verify.drawn_split import check_split
+from verify.drawn_split import check_split, check_unseen
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.known_elsewhere import check_reference
 from verify.premises import faults
@@ -188,7 +188,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
-    check_guesses, check_split, check_groups, unanswered, check_reference, _scanned, check_configurations,
+    check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from privctl.domain.events import Batches, SampledGaussian, SignBits
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
+from privctl.domain.report import Omission
 from privctl.reports.parameters import TrainingParameters
 from verify.compare import compare
 
@@ -25,7 +26,7 @@ class StatedTraining(TrainingParameters):
     collected_from_data: tuple[str, ...]
 
 
-def nothing(*_: Any) -> Iterator[str]:
+def nothing(*_: Any) -> Iterator[Any]:
     """No objection."""
     yield from ()
 
@@ -56,7 +57,8 @@ class ExpectedMethod:
     signs published. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if not empty, says why
     rounding may move what is released by more than the margin clipping reserves. ``noised`` tells whether the gradients
     received noise. ``clipped`` tells whether they were clipped. ``unbounded`` (given also whether the optimizer is
-    adaptive) says why nothing bounds how far the weights moved, "" where something does.
+    adaptive) says why nothing bounds how far the weights moved, "" where something does. ``unchecked`` names what of
+    the method's own parameters was not looked at.
     """
 
     parameters: type[StatedTraining] = StatedTraining
@@ -73,3 +75,4 @@ class ExpectedMethod:
     noised: bool = False
     clipped: bool = False
     unbounded: Callable[[Any, bool], str] = lambda *_: ""
+    unchecked: Callable[[Any], Iterator[Omission]] = nothing
