@@ -18,7 +18,7 @@ from privctl.domain.report import Omission, PrivacyReport
 from verify import public_records
 from verify.compare import compare, shown
 from verify.method import ExpectedMethod, StatedTraining
-from verify.stated import EXTERNAL, TRAINING, method_of, training_of
+from verify.stated import EXTERNAL, TRAINING, training_of
 
 _TITLE = "bookkeeping"
 _REDUCED = "bfloat16"
@@ -138,8 +138,6 @@ def unchecked(report: PrivacyReport) -> Iterator[Omission]:
         what=_TITLE,
         reason=f"no check rests on {named}: an edit there may go unnoticed, and no guarantee rests on it either",
     )
-    if report.step == TRAINING and (method := method_of(report)) is not None:
-        yield from method.unchecked(training_of(report))
     test = training_of(report).contribution_test if report.step == TRAINING else None
     if test is not None and test.differences:
         yield Omission(

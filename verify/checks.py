@@ -35,7 +35,7 @@ from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 from verify.registered_guesses import check_guesses
 from verify.report_consistency import contradictions
 from verify.secret_plan import Part, of_plan_file, parts_of
-from verify.stated import check_readable, strangers
+from verify.stated import check_readable, method_of, strangers, training_of
 from verify.wording import unknown
 
 MODEL = "model"
@@ -97,6 +97,11 @@ def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
 def _disagreements(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     for sentence in contradictions(report):
         yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence)
+    if (method := method_of(report)) is None:
+        return
+    with suppress(ArithmeticError, ValueError):  # a contradiction, too
+        for sentence in method.undecided(training_of(report)):
+            yield Verdict(subject="parameters", outcome=Outcome.INCONCLUSIVE, reason=sentence)
 
 
 def _gaps(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:

@@ -9,7 +9,6 @@ from typing import Any
 from privctl.domain.events import Batches, SampledGaussian, SignBits
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
-from privctl.domain.report import Omission
 from privctl.reports.parameters import TrainingParameters
 from verify.compare import compare
 
@@ -26,7 +25,7 @@ class StatedTraining(TrainingParameters):
     collected_from_data: tuple[str, ...]
 
 
-def nothing(*_: Any) -> Iterator[Any]:
+def nothing(*_: Any) -> Iterator[str]:
     """No objection."""
     yield from ()
 
@@ -57,8 +56,8 @@ class ExpectedMethod:
     signs published. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if not empty, says why
     rounding may move what is released by more than the margin clipping reserves. ``noised`` tells whether the gradients
     received noise. ``clipped`` tells whether they were clipped. ``unbounded`` (given also whether the optimizer is
-    adaptive) says why nothing bounds how far the weights moved, "" where something does. ``unchecked`` names what of
-    the method's own parameters was not looked at.
+    adaptive) says why nothing bounds how far the weights moved, "" where something does. ``undecided`` says what of
+    the method's own parameters could not be looked at, a sentence each, so that the report stays open.
     """
 
     parameters: type[StatedTraining] = StatedTraining
@@ -75,4 +74,4 @@ class ExpectedMethod:
     noised: bool = False
     clipped: bool = False
     unbounded: Callable[[Any, bool], str] = lambda *_: ""
-    unchecked: Callable[[Any], Iterator[Omission]] = nothing
+    undecided: Callable[[Any], Iterator[str]] = nothing
