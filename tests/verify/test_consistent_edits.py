@@ -134,3 +134,23 @@ def test_records_trained_on_are_none_to_compare_with(role: str, step: str) -> No
         looked = Artifact(role=role, path="held-out.jsonl", digest=taken.digest, bytes=9)
         verdicts = list(check_unseen(Path("a"), PrivacyReport(step="audit", inputs=(looked,), **made), [before]))
         assert [verdict.outcome for verdict in verdicts] == [Outcome.REFUTED] * refuted
+
+
+def without_role(report: Report, role: str) -> None:
+    """As of an audit that read these records from a pipe, which has no digest."""
+    report["inputs"] = [item for item in report["inputs"] if item["role"] != role]
+    report["parameters"]["asked"]["files"].pop(role)
+
+
+@pytest.mark.parametrize(
+    ("of", "role"),
+    [("audit", "members"), ("audit", "nonmembers"), ("audit", "train"), ("extraction of cut batches", "train")],
+)
+def test_an_audit_names_the_records_it_is_about(kinds: Kinds, of: str, role: str) -> None:
+    report = json.loads(kinds[of].path.read_text())
+    without_role(report, role)
+    place = kinds[of].path.with_name("mutant.report.json")
+    place.write_text(json.dumps(report))
+    reasons = [verdict.reason for verdict in findings(place, read(place), []) if verdict.subject == "audit"]
+    place.unlink()
+    assert f"its inputs name no {role}, so that nothing shows which records it is about" in reasons
