@@ -86,10 +86,10 @@ def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
 def require_distinct(request: AuditRequest) -> None:
     """Raises CommandError where an output is an input or another output, and where an input can be read only once."""
     read = [request.model, *(path for data in request.files.values() for path in paths_of(data))]
-    for path in read:
-        if path.exists() and not path.is_file() and not path.is_dir():
+    for given in read:
+        if given.exists() and not given.is_file() and not given.is_dir():
             raise CommandError(
-                f"{path} is a device or a pipe, which can be read only once, so that nothing would show which records "
+                f"{given} is a device or a pipe, which can be read only once, so that nothing would show which records "
                 "were audited; give a file"
             )
     inputs = {path.resolve() for path in read}
