@@ -21,7 +21,7 @@ from audits.split.findings import split_findings
 from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
-from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome
 from tests.audits.tiny import write_jsonl
 from verify.audit_consistency import faults
@@ -154,7 +154,6 @@ def report_of(found: Findings) -> PrivacyReport:
     return PrivacyReport(
         step="audit", created="2030-01-01T00:00:00Z", versions={}, evidence=found.evidence, verdicts=found.verdicts,
         parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "split_commitment": "blake3:0", "asked": {}},
-        inputs=tuple(Artifact(role=r, path=f"{r}.jsonl", digest=r, bytes=9) for r in ("members", "nonmembers")),
         omissions=(Omission(what="loss attack and zlib attack", reason="these are their bounds alone"),),
     )  # fmt: skip
 
