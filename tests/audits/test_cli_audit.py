@@ -174,6 +174,7 @@ def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixt
     assert ("3 nonmembers", "occurring among members and non-members alike") in omissions
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_report(place: Path) -> None:
     reports = []
     for _ in range(2):
@@ -287,6 +288,7 @@ def test_a_reference_model_is_one_more_attack_and_a_control(place: Path, capfd: 
     assert "--attack reference cannot be run: it needs a model given by --reference" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_data_that_differ_by_themselves_confound(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_jsonl(place / "nonmembers.jsonl", [f"{text} w9 w9 w9 w9" for text in sentences(300, seed=2)])
     write_jsonl(place / "members.jsonl", sentences(300, seed=1))

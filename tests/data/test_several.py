@@ -144,6 +144,7 @@ def test_a_training_records_each_and_verify_checks_each(
     assert "c.jsonl.gz of --nonmembers is what the model was trained on" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_secrets_and_canaries_take_several(three: SeveralPaths, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(path) for path in three.paths]
     lines(Path("b.jsonl"), ["write to a@example.org", *TEXTS[9:15], "and to b@example.org"])
