@@ -66,13 +66,8 @@ _LONG = (
 #: Files whose tests share what takes long to make: one worker runs them all.
 _TOGETHER = {
     **{
-<<<<<<< HEAD
-        f"tests/verify/{name}.py": "reports of every kind"
-        for name in ("test_leaf_mutants", "test_mutations", "test_figures", "test_consistent_edits")
-=======
         f"tests/verify/test_{name}.py": "reports of every kind"
         for name in ("leaf_mutants", "mutations", "figures", "begun_with", "beside", "left_out")
->>>>>>> 47c16f41d0b80a89688c229fa67087c9f16eee92
     },
     **{
         f"tests/{name}.py": "a genuine release"
