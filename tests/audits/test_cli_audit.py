@@ -213,6 +213,16 @@ def test_bad_data_ends_in_one_sentence(
     assert not list(place.glob("*.audit.*"))
 
 
+def test_a_pipe_of_which_no_digest_would_stand_in_the_report_is_refused(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (place / "members.jsonl").unlink()
+    os.mkfifo(place / "members.jsonl")
+    assert audit(place) == 2
+    assert "is a device or a pipe, which can be read only once" in capfd.readouterr().err
+    assert not list(place.glob("*.audit.*"))
+
+
 def test_a_model_that_gives_nan_is_refused(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = place / "model" / "model.safetensors"
     weights = load_file(path)
