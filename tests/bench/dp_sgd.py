@@ -174,13 +174,16 @@ def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _peak(shape: Shape, name: str, kind: str) -> float:
-    """The most memory of a step that is not the first, above what the libraries take, in MiB."""
+    """The most memory of a step that is not the first, above what the libraries take, in MiB.
+
+    On a processor, pages of library files do not count: how many are touched says which code ran.
+    """
     import torch
 
     from tests.bench.dp_sgd_parties import OURS, PARTLY
 
     count_what_is_held()
-    before = status_mib("VmRSS")
+    before = status_mib("RssAnon")
     step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
     if name in (OURS, PARTLY):
         step()  # the first also compares with autograd
@@ -191,7 +194,7 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
         return torch.cuda.max_memory_allocated() / 2**20
     forget_peak()
     step()
-    return status_mib("VmHWM") - before
+    return status_mib("VmHWM") - status_mib("RssFile") - before
 
 
 def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> dict[str, Result]:
