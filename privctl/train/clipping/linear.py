@@ -17,8 +17,8 @@ from privctl.train.clipping.products import add_product, batched_product, operan
 from privctl.train.clipping.terms import Dense, GradientTerm, Squares, by_positions, chunk_bytes, chunks, on_gpu
 from privctl.train.clipping.use import ModuleCall
 
-#: Gram matrices are symmetric: of this many blocks of rows, each is computed only up to the diagonal. A processor takes
-#: longer for four blocks of 32 rows, of fewer operations, than for two of 64; for one of 64 it takes as long as for two.
+#: Gram matrices are symmetric: of this many blocks of rows, each is computed only up to the diagonal.
+#: A processor takes longer for four blocks of 32 rows, of fewer operations, than for two of 64.
 BLOCKS = 4
 SHORTEST_BLOCK = 64
 LONGEST_BLOCK = 512
