@@ -58,6 +58,7 @@ def test_a_micro_batch_is_waited_for_only_if_asked(monkeypatch: pytest.MonkeyPat
     assert launched(model, look=True).syncs - alone.syncs == Counter({"_local_scalar_dense": 1})
 
 
+@pytest.mark.slow
 def test_on_a_gpu_gram_matrices_are_not_cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu = sum(launched(llama()).kernels.values())
     gradients = run(model := llama(), causal, BATCH, 0.5)[0]
