@@ -101,6 +101,11 @@ class NoiseSource:
         nonce = ((lane << 40 | stream) << 48 | block).to_bytes(12, "big")
         return Cipher(self._cipher_key, modes.GCM(nonce)).encryptor()
 
+    def forget_buffers(self) -> None:
+        """Let go of this thread's working memory, which the next release makes anew."""
+        if hasattr(self._local, "scratch"):
+            del self._local.scratch
+
     def _scratch(self) -> gridded.BlockBuffers:
         if not hasattr(self._local, "scratch"):
             self._local.scratch = gridded.BlockBuffers(BLOCK)
