@@ -57,14 +57,14 @@ class _Form:
     methods: tuple[str, ...] = ()
 
 
-def _two_sided(begins: str, rest: str = "", *, samples: str = "", details: frozenset[str] = _COUNTED) -> _Form:
+def _two_sided(begins: str, rest: str = "", *, samples: str = "") -> _Form:
     return _Form(
         begins=begins,
         name=re.escape(begins) + rest,
         bound=Bound.TWO_SIDED,
         intervals=(_EXACT,),
         samples=frozenset({samples} - {""}),
-        details=details,
+        details=_COUNTED,
         methods=(_EXTRACTION, *extraction_tests.SEARCHES),
     )
 

@@ -92,11 +92,11 @@ def claims(evidence: Sequence[Evidence], claimed: Sequence[EpsilonClaim], *, mor
     ``more`` says what to do where there are too few for a claim, and the command that says how many it takes.
     """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
-    return [_claim(claim, _deciding(claim, bounds), more) for claim in claimed]
+    return [_claim(claim, _deciding(bounds), more) for claim in claimed]
 
 
-def _deciding(claim: EpsilonClaim, bounds: Sequence[Evidence]) -> Evidence | None:
-    """The bound that ``claim`` is judged by: the highest of the observations, which share the failure probability."""
+def _deciding(bounds: Sequence[Evidence]) -> Evidence | None:
+    """The bound that claims are judged by: the highest of the observations, which share the failure probability."""
     return max(bounds, key=lambda item: -1.0 if item.lower is None else item.lower, default=None)
 
 

@@ -36,9 +36,6 @@ _FEWEST, _SHARE = 8, 1 / 3
 CACHE_NUMBERS = 1 << 25
 #: Rows compared with whole ones, and what rounding explains: relative, and in nats.
 _COMPARED, _TOLERANCE = 2, 1e-3
-
-#: (ids [rows, width], keys and values of what comes before) -> what the head reads, and keys and values of all.
-_Trunk = Callable[[torch.Tensor, DynamicCache], tuple[torch.Tensor, Any]]
 #: What the head reads [n, ...] -> logits [n, vocabulary].
 _Head = Callable[[torch.Tensor], torch.Tensor]
 

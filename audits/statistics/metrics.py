@@ -85,14 +85,6 @@ def rate_below(successes: NDArray[Any] | int, trials: int, alpha: float) -> NDAr
     return np.where(counts == 0, 0.0, limits)
 
 
-def rate_above(successes: NDArray[Any] | int, trials: int, alpha: float) -> NDArray[np.float64]:
-    """The exact one-sided upper limit of a binomial probability, for one count or an array; 1 if all succeed.
-
-    ``rate_above(90, 100, 0.025)`` is 0.950995.
-    """
-    return 1 - rate_below(trials - np.asarray(successes), trials, alpha)
-
-
 def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) -> Auc:
     """AUC by mid-ranks with DeLong's interval on the logit scale, in O(n log n) (DeLong 1988; Sun and Xu 2014).
 

@@ -131,8 +131,8 @@ def two_arm_detectable_gaussian(
     return mu if math.isinf(mu) else epsilon_of_mu(mu, delta)
 
 
-def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05, power: float = POWER) -> float:
-    """The smallest true AUC whose two-sided interval at ``alpha`` lies above 1/2 with probability ``power``.
+def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05) -> float:
+    """The smallest true AUC whose two-sided interval at ``alpha`` lies above 1/2 with probability ``POWER``.
 
     Normal approximation with the standard error of Hanley and McNeil 1982, under exponential scores:
     Q1 = A / (2 - A), Q2 = 2 A^2 / (1 + A). NaN where no AUC below 1 is. 0.536 for 1000 and 1000.
@@ -142,8 +142,8 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05, power: fl
     ):  # the interval is over disjoint pairs, each an independent coin if there are no ties
         pairs = min(members, nonmembers)
         fewest_wins = next((k for k in range(pairs + 1) if clopper_pearson(k, pairs, alpha)[0] > 0.5), None)
-        return math.nan if fewest_wins is None else float(betaincinv(fewest_wins, pairs - fewest_wins + 1, power))
-    return detectable_area_beyond(-float(ndtri(alpha / 2)), members, nonmembers, power)
+        return math.nan if fewest_wins is None else float(betaincinv(fewest_wins, pairs - fewest_wins + 1, POWER))
+    return detectable_area_beyond(-float(ndtri(alpha / 2)), members, nonmembers)
 
 
 def detectable_area_beyond(

@@ -18,22 +18,13 @@ def threshold_bracket(
     high: float,
     *,
     within: float = 0.0,
-    relative: float = 0.0,
-    start: float | None = None,
-    stride: float = math.inf,
 ) -> tuple[float, float]:
     """A bracket of the point where ``holds`` becomes true: it must be false at ``low`` and true at ``high``.
 
-    Its ends are neighbouring floats, or at most ``within`` or ``relative * high`` apart. From ``start``, if there is
-    one, the search moves out in doubling steps, ``stride`` at first, until it has both sides; then it bisects.
+    Its ends are neighbouring floats, or at most ``within`` apart.
     """
-    at = low + (high - low) / 2 if start is None else start
-    while high - low > max(within, relative * high) and at not in (low, high):
-        is_met = holds(at)
-        low, high = (low, at) if is_met else (at, high)
-        at, stride = at + (-stride if is_met else stride), 2 * stride
-        if not low < at < high or high - low < 2 * stride:
-            at = low + (high - low) / 2
+    while high - low > within and (at := low + (high - low) / 2) not in (low, high):
+        low, high = (low, at) if holds(at) else (at, high)
     return low, high
 
 

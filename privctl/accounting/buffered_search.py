@@ -14,7 +14,7 @@ import numpy as np
 
 from privctl.accounting.buffered import BufferedMatrix, sensitivity
 from privctl.accounting.poisson_binomial import Floats
-from privctl.domain.buffered import require_followed
+from privctl.domain.fixed_order import require_followed
 from privctl.domain.ranges import BUFFERS
 
 #: Parameters are chosen for the first so many steps, or for four passes if those are longer, up to the second number.

@@ -51,14 +51,6 @@ def advanced(epsilon0: float, steps: int, slack: float) -> float:
     return advanced_as_printed(epsilon0, steps, slack) + steps * epsilon0 * _expm1(epsilon0)
 
 
-def advanced_tanh(epsilon0: float, steps: int, slack: float) -> float:
-    """As ``advanced``, with a step's mean loss bounded by epsilon0 tanh(epsilon0 / 2) (Kairouz et al., theorem 3.4).
-
-    Example: 1000 steps of epsilon 1 at slack 1e-8 give 654.06.
-    """
-    return advanced_as_printed(epsilon0, steps, slack) + steps * epsilon0 * math.tanh(epsilon0 / 2)
-
-
 def advanced_as_printed(epsilon0: float, steps: int, slack: float) -> float:
     """The first term of ``advanced`` alone, as often quoted. NOT a bound: false unless steps * epsilon0^2 is small.
 
@@ -67,26 +59,6 @@ def advanced_as_printed(epsilon0: float, steps: int, slack: float) -> float:
     _check_steps(epsilon0, steps)
     fraction("slack", slack)
     return epsilon0 * math.sqrt(-2 * steps * math.log(slack))
-
-
-def optimal(epsilon0: float, delta0: float, steps: int, delta: float) -> float:
-    """The smallest epsilon at total ``delta`` that holds for every composition of (epsilon0, delta0)-DP steps.
-
-    Raises ValueError where the steps' ``delta0`` alone exceed ``delta``, and for more than a billion steps.
-    Example: 1000 steps of (1, 1e-8) at 1.001e-5 give 613.53.
-    """
-    _check_steps(epsilon0, steps)
-    fraction("delta0", delta0, zero=True)
-    fraction("delta", delta)
-    # 1 - (1 - delta) / (1 - delta0)^k, without cancellation; rounded down.
-    spent, allowed = -steps * math.log1p(-delta0), -math.log1p(-delta)
-    slack = -math.expm1(spent - allowed) - 4 * sys.float_info.epsilon * spent
-    if spent > allowed:
-        total = -math.expm1(-spent)
-        raise ValueError(
-            f"delta is {delta}; {steps} steps of delta {delta0} alone make {total:.6g}, so no epsilon holds"
-        )
-    return three_point.epsilon_at(max(0.0, slack), epsilon0, 1.0, steps)
 
 
 def _optimal_for_slack(epsilon0: float, steps: int, slack: float) -> float:
@@ -107,12 +79,6 @@ def amplified_epsilon(epsilon0: float, sample_rate: float) -> float:
         return math.log1p(sample_rate * math.expm1(epsilon0))
     high = math.log(sample_rate) + epsilon0
     return max(high, 0.0) + math.log1p((1 - sample_rate) * math.exp(-abs(high)))
-
-
-def amplified(epsilon0: float, delta0: float, sample_rate: float) -> tuple[float, float]:
-    """(epsilon, delta) of an (epsilon0, delta0)-DP step on a Poisson batch of rate ``sample_rate``."""
-    fraction("delta0", delta0, zero=True)
-    return amplified_epsilon(epsilon0, sample_rate), sample_rate * delta0
 
 
 def _unamplified_epsilon(epsilon1: float, sample_rate: float) -> float:

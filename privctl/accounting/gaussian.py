@@ -138,7 +138,6 @@ def gaussian_guarantee(
     status: Status,
     assumptions: tuple[Assumption, ...],
     scope: Scope = Scope.THIS_MODEL,
-    note: str = "",
 ) -> Guarantee:
     """The guarantee of one Gaussian release: ``noise_stddev`` and L2 ``sensitivity`` in the same units."""
     positive("noise_stddev", noise_stddev)
@@ -156,7 +155,6 @@ def gaussian_guarantee(
         sensitivity=sensitivity,
         noise_multiplier=noise_stddev / sensitivity if sensitivity else None,
         assumptions=assumptions,
-        note=note,
     )
 
 

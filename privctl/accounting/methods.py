@@ -15,9 +15,8 @@ from privctl.accounting.brackets import costly_root
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 
-_EVERY = frozenset(Batches)
 _POISSON = frozenset({Batches.POISSON})
-_NONE: frozenset[Batches] = frozenset()
+_SAMPLING = "proved for Poisson batches and the removal of a record, not for {batches} batches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +67,13 @@ def _replacing(noise: float, event: SampledGaussian) -> float:
     return noise / 2 if event.batches is Batches.FIXED_SIZE else noise
 
 
-def _by_theorem(
-    epsilon: Callable[[float, float, int, float], float], noise: Callable[[float, float, int, float], float]
-) -> tuple[Callable[[SampledGaussian, float], float], Callable[[SampledGaussian, float, float], float]]:
-    """A composition theorem's two directions from functions of (noise or epsilon, rate, steps, delta)."""
+def _theorem(
+    title: str,
+    source: str,
+    epsilon: Callable[[float, float, int, float], float],
+    noise: Callable[[float, float, int, float], float],
+) -> AccountingMethod:
+    """A composition theorem, from its functions of (noise or epsilon, rate, steps, delta)."""
 
     def epsilon_of(event: SampledGaussian, delta: float) -> float:
         return epsilon(_replacing(event.noise_multiplier, event), event.sample_rate, event.steps, delta)
@@ -80,16 +82,42 @@ def _by_theorem(
         found = noise(target, event.sample_rate, event.steps, delta)
         return 2 * found if event.batches is Batches.FIXED_SIZE else found
 
-    return epsilon_of, noise_for
+    return AccountingMethod(
+        title=title,
+        source=source,
+        epsilon=epsilon_of,
+        noise_multiplier=noise_for,
+        sound_for=frozenset({Batches.POISSON, Batches.FIXED_SIZE}),
+        caveat=_SAMPLING,
+    )
 
 
 def _as_published(
-    epsilon: Callable[[float, float, int, float], float], noise: Callable[[float, float, int, float], float]
-) -> tuple[Callable[[SampledGaussian, float], float], Callable[[SampledGaussian, float, float], float]]:
-    """A published formula's two directions, which know no kinds of batches."""
-    return (
-        lambda event, delta: epsilon(event.noise_multiplier, event.sample_rate, event.steps, delta),
-        lambda event, target, delta: noise(target, event.sample_rate, event.steps, delta),
+    title: str,
+    source: str,
+    caveat: str,
+    epsilon: Callable[[float, float, int, float], float],
+    noise: Callable[[float, float, int, float], float],
+) -> AccountingMethod:
+    """A published formula, from its functions of (noise or epsilon, rate, steps, delta): no bound for any batches."""
+    return AccountingMethod(
+        title=title,
+        source=source,
+        epsilon=lambda event, delta: epsilon(event.noise_multiplier, event.sample_rate, event.steps, delta),
+        noise_multiplier=lambda event, target, delta: noise(target, event.sample_rate, event.steps, delta),
+        sound_for=frozenset(),
+        caveat=caveat,
+    )
+
+
+def _tight(title: str, source: str) -> AccountingMethod:
+    """The tight accountant, whose bounds are those of the batches asked for."""
+    return AccountingMethod(
+        title=title,
+        source=source,
+        epsilon=tight_epsilon,
+        noise_multiplier=tight_noise_multiplier,
+        sound_for=frozenset(Batches),
     )
 
 
@@ -128,71 +156,51 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
     return math.exp(costly_root(excess, 0.0, low, high, tolerance=1e-6, stride=0.5))
 
 
-_naive = _by_theorem(composition.naive_epsilon, composition.naive_noise_multiplier)
-_advanced = _by_theorem(composition.advanced_epsilon, composition.advanced_noise_multiplier)
-_optimal = _by_theorem(composition.optimal_epsilon, composition.optimal_noise_multiplier)
-_poster_naive = _as_published(published.poster_naive_epsilon, published.poster_naive_noise_multiplier)
-_poster_printed = _as_published(
-    published.poster_advanced_epsilon_as_printed, published.poster_advanced_noise_multiplier_as_printed
-)
-_limit = _as_published(published.clt_epsilon, published.clt_noise_multiplier)
-_poster_turned = _as_published(published.poster_advanced_epsilon, published.poster_advanced_noise_multiplier)
-
-_AMPLIFIED = frozenset({Batches.POISSON, Batches.FIXED_SIZE})
-_SAMPLING = "proved for Poisson batches and the removal of a record, not for {batches} batches"
-
 #: Key -> method, in the order of the table. The tight accountant of whatever batches were asked for is ``tight``.
 METHODS: dict[str, AccountingMethod] = {
-    "naive": AccountingMethod(
-        title="basic (naive) composition",
-        source="Dwork et al. 2006, amplified by sampling",
-        epsilon=_naive[0],
-        noise_multiplier=_naive[1],
-        sound_for=_AMPLIFIED,
-        caveat=_SAMPLING,
+    "naive": _theorem(
+        "basic (naive) composition",
+        "Dwork et al. 2006, amplified by sampling",
+        composition.naive_epsilon,
+        composition.naive_noise_multiplier,
     ),
-    "advanced": AccountingMethod(
-        title="advanced composition",
-        source="Dwork, Rothblum and Vadhan 2010, the whole formula",
-        epsilon=_advanced[0],
-        noise_multiplier=_advanced[1],
-        sound_for=_AMPLIFIED,
-        caveat=_SAMPLING,
+    "advanced": _theorem(
+        "advanced composition",
+        "Dwork, Rothblum and Vadhan 2010, the whole formula",
+        composition.advanced_epsilon,
+        composition.advanced_noise_multiplier,
     ),
-    "optimal": AccountingMethod(
-        title="optimal composition",
-        source="Kairouz, Oh and Viswanath 2015",
-        epsilon=_optimal[0],
-        noise_multiplier=_optimal[1],
-        sound_for=_AMPLIFIED,
-        caveat=_SAMPLING,
+    "optimal": _theorem(
+        "optimal composition",
+        "Kairouz, Oh and Viswanath 2015",
+        composition.optimal_epsilon,
+        composition.optimal_noise_multiplier,
     ),
-    "poster-naive": AccountingMethod(
-        title="poster: naive",
-        source="DP fine-tuning poster, sum over rate * steps participations, classical Gaussian",
-        epsilon=_poster_naive[0],
-        noise_multiplier=_poster_naive[1],
-        sound_for=_NONE,
-        caveat="it counts participations on average, and its Gaussian formula is proved for epsilon below 1 each",
+    "poster-naive": replace(
+        _as_published(
+            "poster: naive",
+            "DP fine-tuning poster, sum over rate * steps participations, classical Gaussian",
+            "it counts participations on average, and its Gaussian formula is proved for epsilon below 1 each",
+            published.poster_naive_epsilon,
+            published.poster_naive_noise_multiplier,
+        ),
         holds=lambda event, epsilon: (
             event.batches is Batches.SHUFFLED and published.poster_naive_holds(epsilon, event.sample_rate, event.steps)
         ),
     ),
-    "poster-advanced": AccountingMethod(
-        title="poster: advanced",
-        source="DP fine-tuning poster, simplification as printed, with the ratio inverted",
-        epsilon=_poster_printed[0],
-        noise_multiplier=_poster_printed[1],
-        sound_for=_NONE,
-        caveat="as printed it lets every participation spend more than the whole budget",
+    "poster-advanced": _as_published(
+        "poster: advanced",
+        "DP fine-tuning poster, simplification as printed, with the ratio inverted",
+        "as printed it lets every participation spend more than the whole budget",
+        published.poster_advanced_epsilon_as_printed,
+        published.poster_advanced_noise_multiplier_as_printed,
     ),
-    "poster-advanced-corrected": AccountingMethod(
-        title="poster: advanced, corrected",
-        source="DP fine-tuning poster, simplification with the ratio corrected: epsilon = 2 eps' sqrt(2 k ln 1/delta')",
-        epsilon=_poster_turned[0],
-        noise_multiplier=_poster_turned[1],
-        sound_for=_NONE,
-        caveat="it drops the term k eps' (e^eps' - 1) and counts participations on average",
+    "poster-advanced-corrected": _as_published(
+        "poster: advanced, corrected",
+        "DP fine-tuning poster, simplification with the ratio corrected: epsilon = 2 eps' sqrt(2 k ln 1/delta')",
+        "it drops the term k eps' (e^eps' - 1) and counts participations on average",
+        published.poster_advanced_epsilon,
+        published.poster_advanced_noise_multiplier,
     ),
     "rdp": AccountingMethod(
         title="moments / Renyi DP",
@@ -210,38 +218,22 @@ METHODS: dict[str, AccountingMethod] = {
         sound_for=_POISSON,
         caveat=_SAMPLING,
     ),
-    "gdp-clt": AccountingMethod(
-        title="GDP: estimate, not a bound",
-        source="Bu, Dong, Long and Su 2020",
-        epsilon=_limit[0],
-        noise_multiplier=_limit[1],
-        sound_for=_NONE,
-        caveat="the limit of ever more steps, an estimate that may lie on either side of the truth",
+    "gdp-clt": _as_published(
+        "GDP: estimate, not a bound",
+        "Bu, Dong, Long and Su 2020",
+        "the limit of ever more steps, an estimate that may lie on either side of the truth",
+        published.clt_epsilon,
+        published.clt_noise_multiplier,
     ),
 }
 
 #: What can be proved for batches that are not Poisson, added to their tables.
 TIGHT: dict[Batches, AccountingMethod] = {
-    Batches.SHUFFLED: AccountingMethod(
-        title="passes, not amplified",
-        source="one exact Gaussian a pass; no gain from the order",
-        epsilon=tight_epsilon,
-        noise_multiplier=tight_noise_multiplier,
-        sound_for=_EVERY,
-    ),
-    Batches.FIXED_SIZE: AccountingMethod(
-        title="drawing a fixed number",
-        source="Dong, Roth and Su 2022, theorem 4.2",
-        epsilon=tight_epsilon,
-        noise_multiplier=tight_noise_multiplier,
-        sound_for=_EVERY,
-    ),
-    Batches.BALLS_AND_BINS: AccountingMethod(
-        title="one random step a pass",
-        source="Chua et al. 2025, Feldman and Shenfeld 2025; the whole distribution, bounded in the convex order",
-        epsilon=tight_epsilon,
-        noise_multiplier=tight_noise_multiplier,
-        sound_for=_EVERY,
+    Batches.SHUFFLED: _tight("passes, not amplified", "one exact Gaussian a pass; no gain from the order"),
+    Batches.FIXED_SIZE: _tight("drawing a fixed number", "Dong, Roth and Su 2022, theorem 4.2"),
+    Batches.BALLS_AND_BINS: _tight(
+        "one random step a pass",
+        "Chua et al. 2025, Feldman and Shenfeld 2025; the whole distribution, bounded in the convex order",
     ),
 }
 

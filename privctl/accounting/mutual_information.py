@@ -80,19 +80,6 @@ def auc(epsilon: float) -> float:
     return 1 - (1 - total_variation(epsilon)) ** 2 / 2
 
 
-def catastrophic_delta(epsilon: float) -> float:
-    """The probability d with which a mechanism of ``epsilon`` nats may give an example away; 1 from ln 2 nats on.
-
-    It says "yes" with probability d for one of two neighbours and never for the other, a Z-channel of capacity
-    ln(1 + d (1 - d)^((1 - d) / d)) nats. So no (epsilon', delta)-DP with delta below d follows, whatever epsilon'.
-    """
-    at_least("epsilon", epsilon, 0)
-    if epsilon == 0 or epsilon >= LN2:
-        return float(epsilon > 0)
-    low, high = math.expm1(epsilon), min(1.0, math.e * math.expm1(epsilon))
-    return _bisect(lambda d: _z_capacity(d) > epsilon, low, high)[0]
-
-
 def worst_case_delta_poisson(event: SignBits, angle: float = math.pi) -> float:
     """The delta, at every epsilon, of undithered signs on Poisson batches in the worst case.
 
@@ -113,10 +100,6 @@ def worst_case_delta_shuffled(event: SignBits, angle: float = math.pi) -> float:
 def _binary_information(tau: float) -> float:
     """The nats that total variation distance ``tau`` needs: ln 2 - h((1 - tau) / 2), without cancellation."""
     return tau * math.atanh(tau) + math.log1p(-tau * tau) / 2 if tau < 1 else LN2
-
-
-def _z_capacity(d: float) -> float:
-    return math.log1p(d * math.exp((1 - d) / d * math.log1p(-d))) if d < 1 else LN2
 
 
 def _log_silent(event: SignBits, angle: float, chances: int) -> float:

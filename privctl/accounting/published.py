@@ -18,21 +18,6 @@ _MOST_SHIFT = 1e150
 _LOG_MOST_SHIFT = math.log(_MOST_SHIFT)
 
 
-def classical_noise_multiplier(epsilon: float, delta: float) -> float:
-    """sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth 2014, theorem 3.22).
-
-    A theorem for epsilon below 1 only, and wasteful there; far above 1 it falls short.
-    """
-    positive("epsilon", epsilon)
-    return _classical_scale(delta) / epsilon
-
-
-def classical_epsilon(noise_multiplier: float, delta: float) -> float:
-    """The epsilon that ``classical_noise_multiplier`` claims for a noise multiplier."""
-    positive("noise_multiplier", noise_multiplier)
-    return _classical_scale(delta) / noise_multiplier
-
-
 def poster_naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
     """The poster's k sqrt(2 ln(1.25 k / delta)) / epsilon: k classical Gaussians under basic composition.
 

@@ -12,13 +12,11 @@ both orders are treated alike.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 
 import numpy as np
 
 from privctl.accounting.composition import amplified_epsilon
-from privctl.accounting.three_point import MOST_STEPS, epsilon_at, log_delta, log_tail, smallest_epsilon
-from privctl.domain.checks import at_least, fraction, positive, probability
+from privctl.domain.checks import at_least, positive, probability
 
 #: Most bits published together in one step.
 MOST_BITS = 10**6
@@ -52,71 +50,6 @@ def three_point(epsilon0: float, bits: int, sample_rate: float) -> tuple[float, 
     inverse = 2 * math.exp(-whole) / -math.expm1(-whole)
     weight = distance * (sample_rate + inverse) * (1 + slack)
     return amplified_epsilon(whole, sample_rate), min(1.0, weight)
-
-
-def exact_epsilon(epsilon0: float, bits: int, sample_rate: float, steps: int, delta: float) -> float:
-    """Epsilon of ``steps`` steps at ``delta``, rounded up; at most ``steps`` * e1.
-
-    Exact for the composed pair. Raises ValueError for arguments out of range and for more than a billion steps.
-    Example: 1000 bits of epsilon0 1, one a step, rate 0.005, delta 1e-5 give 0.72041535.
-    """
-    fraction("delta", delta)
-    loss, weight = three_point(epsilon0, bits, sample_rate)
-    return epsilon_at(delta, loss, weight, steps)
-
-
-def one_bit_epsilon(epsilon0: float, sample_rate: float, steps: int, delta: float) -> float:
-    """Epsilon of ``steps`` steps of one bit each at ``delta``, rounded up: no smaller number is true.
-
-    Each order, with the example against without it and the reverse, is composed on its own, with two possible losses a
-    step. Raises ValueError as ``exact_epsilon``, above which it never lies.
-    Example: 1000 bits of epsilon0 1, rate 0.005, delta 1e-5 give 0.59794354.
-    """
-    fraction("delta", delta)
-    gain, _ = three_point(epsilon0, 1, sample_rate)
-    bound = exact_epsilon(epsilon0, 1, sample_rate, steps, delta)
-    if bound == 0 or sample_rate == 1:
-        return bound
-    loss = -math.log1p(sample_rate * math.expm1(-epsilon0))
-    kept = 1 / (1 + math.exp(-epsilon0))
-    flipped = kept * math.exp(-epsilon0)
-    present = sample_rate * kept + (1 - sample_rate) * flipped
-    absent = sample_rate * flipped + (1 - sample_rate) * kept
-    orders = ((gain, loss, present, absent), (loss, gain, kept, flipped))
-    worst = max(_epsilon_of_order(up, down, (p, q, 0.0), steps, delta) for up, down, p, q in orders)
-    return min(bound, worst + 2.0**-48 * steps * (gain + loss))
-
-
-def _epsilon_of_order(up: float, down: float, shares: tuple[float, float, float], steps: int, delta: float) -> float:
-    """Epsilon when a step's loss is ``up`` with the first of ``shares`` and -``down`` otherwise."""
-    spacing, most = up + down, steps * up
-
-    def log_delta_of(epsilon: float) -> float:
-        threshold = epsilon + steps * down
-        return log_tail(threshold, spacing, shares, steps) if threshold < steps * spacing else -math.inf
-
-    return smallest_epsilon(log_delta_of, delta, most) if shares[0] > 0 else 0.0
-
-
-def most_steps(epsilon: float, delta: float, epsilon0: float, bits: int, sample_rate: float) -> int:
-    """The largest number of steps that stay (``epsilon``, ``delta``)-DP: 0 where one is too many.
-
-    Counts no further than ``MOST_STEPS``. Raises ValueError for arguments out of range.
-    Example: epsilon 1, delta 1e-5, epsilon0 1, one bit, rate 0.005 give 1818.
-    """
-    at_least("epsilon", epsilon, 0)
-    fraction("delta", delta)
-    loss, weight = three_point(epsilon0, bits, sample_rate)
-
-    def meets(steps: int) -> bool:
-        return log_delta(epsilon, loss, weight, steps) <= math.log(delta)
-
-    low, high = 0, 1
-    while meets(high):
-        if high == MOST_STEPS:
-            return high
-        low, high = high, min(4 * high, MOST_STEPS)
-    return low + bisect_left(range(low + 1, high), True, key=lambda steps: not meets(steps))
 
 
 def _total_variation(epsilon0: float, bits: int) -> tuple[float, float]:

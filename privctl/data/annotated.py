@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from privctl.data.columns import (
+    ANNOTATED,
     ANSWER,
     ANSWER_START,
     ANSWERS,
@@ -20,6 +21,8 @@ from privctl.data.columns import (
     kind_of,
     listed,
     name_of,
+    require_columns,
+    require_unit,
     string_of,
 )
 from privctl.domain.errors import InputError
@@ -142,3 +145,14 @@ def _lacking(names: Collection[str], where: str, name: str, problem: HeadKind) -
     return InputError(
         f"{where} lacks {name!r}, which the task {_TASKS[problem]} needs (it has {listed(names)}); {_ADVICE[problem]}"
     )
+
+
+def require_named(
+    names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
+) -> None:
+    """Raise InputError where ``names`` lack one that ``columns``, ``labelled`` and ``unit`` require."""
+    if columns.problem not in ANNOTATED:
+        require_columns(names, where, columns, labelled=labelled, unit=unit)
+        return
+    require_annotated(names, where, columns)
+    require_unit(names, where, unit)

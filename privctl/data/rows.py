@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from privctl.data.annotated import require_annotated
+from privctl.data.annotated import require_named
 from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
-from privctl.data.columns import ANNOTATED, Columns, SameForm, kind_of, require_columns, require_unit
-from privctl.data.packed import LONGEST_LINE, byte_blocks, byte_lines, opens_array, suffix_of
+from privctl.data.columns import Columns, SameForm
+from privctl.data.json_rows import json_array, json_lines
+from privctl.data.packed import byte_lines, opens_array, suffix_of
 from privctl.data.places import ARROW, LINES, PARQUET, STDIN, TABLES, TEXT, data_files, shown
+from privctl.data.plain_rows import table_names, table_rows, text_lines
 from privctl.data.several import DataPath, SeveralPaths
 from privctl.data.shares import FileShare
 from privctl.domain.errors import CommandError, InputError
 
 _EXPECTED = 'expected an object such as {"text": "..."} or {"prompt": "...", "response": "..."}'
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
-#: What may come after each mark of a JSON array of objects.
-_FOLLOWERS = {"": "[", "[": "{]", ",": "{", "}": ",]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,6 @@ def rows_of(
     labelled: bool = False,
     unit: str | None = None,
     otherwise: str | None = None,
-    expected: str = _EXPECTED,
 ) -> Iterator[Row]:
     """The rows of every file that ``path`` means (see ``data_files``), by the file's suffix.
 
@@ -82,15 +77,15 @@ def rows_of(
             names = schema.names
             first = first or schema
             same_types(first.types, schema.types, columns.wanted(unit), place)
-            _require(schema.names, place, columns, labelled=labelled, unit=unit)
-        pairs, word = _numbered(file, suffix, place, names, columns, unit, expected)
+            require_named(schema.names, place, columns, labelled=labelled, unit=unit)
+        pairs, word = _numbered(file, suffix, place, names, columns, unit)
         if alike is not None:
             pairs = alike.checked(pairs, place)
         stretch = Stretch(f"{place} {word}", before)
         for number, fields in pairs:
             yield Row(before + number, stretch, fields)
         if number == 0 and not (many and suffix in (PARQUET, ARROW)):
-            raise InputError(f"{place} holds no records; {_missing(suffix, expected)}")
+            raise InputError(f"{place} holds no records; {_missing(suffix)}")
         before += number
     if before == 0:
         raise InputError(f"{path} holds no records; expected at least one")
@@ -107,15 +102,15 @@ def rows_of_share(
     names: tuple[str, ...] = ()
     if suffix in (PARQUET, ARROW):
         names = schema_of(share.file, place).names
-        _require(names, place, columns, unit=unit)
+        require_named(names, place, columns, unit=unit)
     if share.within is not None and not share.is_first:
         place = f"{place} from byte {share.begin}"
-    pairs, word = _numbered(share.file, suffix, place, names, columns, unit, _EXPECTED, share.within)
+    pairs, word = _numbered(share.file, suffix, place, names, columns, unit, share.within)
     stretch, number = Stretch(f"{place} {word}", before), 0
     for number, fields in pairs:
         yield Row(before + number, stretch, fields)
     if number == 0 and share.within is None and suffix not in (PARQUET, ARROW):
-        raise InputError(f"{place} holds no records; {_missing(suffix, _EXPECTED)}")
+        raise InputError(f"{place} holds no records; {_missing(suffix)}")
 
 
 def column_names(path: DataPath) -> tuple[str, ...] | None:
@@ -127,7 +122,7 @@ def column_names(path: DataPath) -> tuple[str, ...] | None:
     if suffix in (PARQUET, ARROW):
         return schema_of(file, shown(path, file)).names
     if suffix in TABLES:
-        return tuple(next(_table_names(file, suffix, shown(path, file))))
+        return tuple(table_names(file, suffix, shown(path, file)))
     return tuple(next(rows_of(file, Columns())).fields)
 
 
@@ -163,30 +158,6 @@ def numbers_in_share(share: FileShare) -> int:
     return sum(1 for _ in byte_lines(share.file, share.within))
 
 
-def json_objects(path: Path, expected: str = _EXPECTED) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The JSON object on each line of a file with the line's number, whatever its fields; blank lines are skipped.
-
-    ``expected`` ends an error's sentence. Raises InputError, naming the line, for anything else, and for a file without
-    any; FileSystemError where the system refuses.
-    """
-    empty = True
-    for number, data in _lines(path, str(path), expected):
-        empty = False
-        yield number, data
-    if empty:
-        raise InputError(f"{path} holds no records; {expected} on each line")
-
-
-def _require(
-    names: Collection[str], where: str, columns: Columns, *, labelled: bool = False, unit: str | None = None
-) -> None:
-    if columns.problem not in ANNOTATED:
-        require_columns(names, where, columns, labelled=labelled, unit=unit)
-        return
-    require_annotated(names, where, columns)
-    require_unit(names, where, unit)
-
-
 def _suffix(file: Path, otherwise: str | None) -> str:
     suffix = suffix_of(file)
     if suffix in (*LINES, *TABLES, TEXT, PARQUET, ARROW):
@@ -199,11 +170,11 @@ def _suffix(file: Path, otherwise: str | None) -> str:
     return otherwise
 
 
-def _missing(suffix: str, expected: str) -> str:
+def _missing(suffix: str) -> str:
     if suffix in TABLES:
         return "expected a row of column names, then one row a record"
     if suffix in LINES:
-        return f"{expected} on each line"
+        return f"{_EXPECTED} on each line"
     return "expected one record a line" if suffix == TEXT else "expected at least one row"
 
 
@@ -224,7 +195,6 @@ def _numbered(
     names: Sequence[str],
     columns: Columns,
     unit: str | None,
-    expected: str,
     within: tuple[int, int] | None = None,
 ) -> tuple[Iterator[tuple[int, dict[str, Any]]], str]:
     """The rows of a file from 1 on, or of those that begin ``within`` two bytes; and what one is called."""
@@ -233,165 +203,9 @@ def _numbered(
         chosen = [name for name in names if name in wanted]
         return enumerate(arrow_rows(file, place, chosen, within), start=1), "row"
     if suffix == ".json" and opens_array(file):
-        return _array(file, place, expected), "record"
+        return json_array(file, place, _EXPECTED), "record"
     if suffix in TABLES:
-        return _table(file, suffix, place, columns), "line"
+        return table_rows(file, suffix, place, columns), "line"
     if suffix == TEXT:
-        return _text_lines(file, place, columns, within), "line"
-    return _lines(file, place, expected, within), "line"
-
-
-def _lines(
-    file: Path, place: str, expected: str, within: tuple[int, int] | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(byte_lines(file, within), start=1):
-        if line.removeprefix(codecs.BOM_UTF8).strip():
-            yield number, _object(line, f"{place} line {number}", expected)
-
-
-def _object(line: bytes, where: str, expected: str) -> dict[str, Any]:
-    try:
-        data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise InputError(f"{where} is not UTF-8 text; save the file as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not valid JSON ({error.msg} at column {error.colno}); {expected}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{where} holds a number or a nesting too large to read; {expected}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{where} is {kind_of(data)}; {expected}")
-    return data
-
-
-def _array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of one JSON array with their positions from 1; memory is that of the longest."""
-    decoder, number, text = json.JSONDecoder(), 0, ""
-    blocks = _text_blocks(file, place)
-    ended, needed = False, 1
-    last = ""  # what came before: nothing, an opening bracket, a comma or an object
-    while True:
-        while len(text) < needed and not ended:
-            block = next(blocks, None)
-            ended, text = block is None, text + (block or "")
-        text = text.lstrip(" \t\r\n")
-        where = f"{place} record {number + 1}"
-        head = text[:1]
-        _check_order(last, head, where, expected)
-        if not last or head in (",", "]"):
-            if head == "]":
-                if text[1:].strip() or any(block.strip() for block in blocks):
-                    raise InputError(f"{place} goes on after its JSON array; keep one array of records")
-                return
-            last, text, needed = head, text[1:], 1
-            continue
-        if not text and not ended:
-            needed = 1
-            continue
-        try:
-            data, end = decoder.raw_decode(text)
-        except (json.JSONDecodeError, RecursionError, ValueError) as error:
-            if ended or len(text) > LONGEST_LINE or isinstance(error, RecursionError):
-                fault = "more than 64 MiB" if len(text) > LONGEST_LINE else "no valid JSON, or is cut off"
-                raise InputError(f"{where} is {fault}; {expected}") from None
-            needed = 2 * len(text)
-            continue
-        if not isinstance(data, dict):
-            raise InputError(f"{where} is {kind_of(data)}; {expected}")
-        number, text, needed, last = number + 1, text[end:], 1, "}"
-        yield number, data
-
-
-def _check_order(last: str, head: str, where: str, expected: str) -> None:
-    """Raise InputError where ``head``, if there is more, may not follow what came ``last`` in a JSON array."""
-    if head and head not in _FOLLOWERS[last] and (last == "}" or head in (",", "]")):
-        raise InputError(f"{where} is no valid JSON, or is cut off; {expected}")
-
-
-def _text_blocks(file: Path, place: str) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    try:
-        for block in byte_blocks(file):
-            yield decoder.decode(block)
-        yield decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        raise InputError(f"{place} is not UTF-8 text; save the file as UTF-8") from None
-
-
-def _text_lines(
-    file: Path, place: str, columns: Columns, within: tuple[int, int] | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    name = columns.text or "text"
-    for number, line in enumerate(_decoded(file, place, within), start=1):
-        if line.strip():
-            yield number, {name: line.rstrip("\r\n")}
-
-
-def _table(file: Path, suffix: str, place: str, columns: Columns) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each row's cells by column name, with the line it begins on."""
-    rows = _cells(file, suffix, place)
-    names: list[str] | None = None
-    for line, cells in rows:
-        where = f"{place} line {line}"
-        if names is None:
-            names = _header(cells, where)
-            _require(names, where, columns)
-        elif len(cells) != len(names):
-            raise InputError(
-                f"{where} has {len(cells)} cells where the first row names {len(names)}; {_advice(suffix)}"
-            )
-        else:
-            yield line, dict(zip(names, cells, strict=True))
-
-
-def _table_names(file: Path, suffix: str, place: str) -> Iterator[list[str]]:
-    for line, cells in _cells(file, suffix, place):
-        yield _header(cells, f"{place} line {line}")
-    yield []
-
-
-def _cells(file: Path, suffix: str, place: str) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row that is not blank, with the line it begins on."""
-    source = _decoded(file, place)
-    if suffix == ".csv":
-        reader = csv.reader(source, strict=True)
-    else:
-        reader = csv.reader(source, delimiter=_DELIMITERS[suffix], quoting=csv.QUOTE_NONE, strict=True)
-    line = 1
-    try:
-        while (cells := _next_row(reader)) is not None:
-            if cells:
-                yield line, cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"{place} line {line} is not a row of a table: {error}; {_advice(suffix)}") from None
-
-
-def _next_row(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row, however long its cells. The limit of ``csv`` is global, so it is raised for this call only."""
-    limit = csv.field_size_limit(LONGEST_LINE)  # the module's default would refuse a text of 128 KiB
-    try:
-        return next(reader, None)
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _header(cells: list[str], where: str) -> list[str]:
-    names = [cell.strip() for cell in cells]
-    if len(set(names)) != len(names):
-        raise InputError(f"{where} names a column twice; every column needs a name of its own")
-    return names
-
-
-def _advice(suffix: str) -> str:
-    if suffix == ".csv":
-        return 'put a cell that holds a comma, a quote or a line end in double quotes, and write a quote in it as ""'
-    return "a cell must hold no tab and no line end"
-
-
-def _decoded(file: Path, place: str, within: tuple[int, int] | None = None) -> Iterator[str]:
-    begins = within is None or within[0] == 0
-    for number, line in enumerate(byte_lines(file, within), start=1):
-        try:
-            yield line.decode("utf-8-sig" if begins and number == 1 else "utf-8")
-        except UnicodeDecodeError:
-            raise InputError(f"{place} line {number} is not UTF-8 text; save the file as UTF-8") from None
+        return text_lines(file, place, columns, within), "line"
+    return json_lines(file, place, _EXPECTED, within), "line"

@@ -13,10 +13,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from privctl.domain.banded import BandedGaussian
-from privctl.domain.buffered import BufferedGaussian
 from privctl.domain.discrete_events import DiscreteGaussianNoise, DiscreteLaplaceNoise, ManyWayResponse
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
 from privctl.domain.event_fields import Chance, Chances, NotNegatives, Positive, Several, Steps
+from privctl.domain.fixed_order import BufferedGaussian, TreeGaussian
 from privctl.domain.gaussian_batches import GroupGaussian, RedrawnGaussian, ReplacedGaussian, TruncatedGaussian
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.domain.ranges import CHANCE, COUNT, FRACTION, LOG_ODDS
@@ -27,7 +27,6 @@ from privctl.domain.stated_events import (
     UnprotectedRelease,
     ZeroConcentratedDp,
 )
-from privctl.domain.tree import TreeGaussian
 
 __all__ = [
     "EVENTS",

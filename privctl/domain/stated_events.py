@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from privctl.domain.checks import fraction
 from privctl.domain.event import Batches, Event, EventOption, SampledEvent
@@ -61,8 +61,28 @@ class EpsilonDeltaDp(SampledEvent):
         return self.neighbours
 
 
+class WholeDataEvent(Event):
+    """Steps that every record takes part in, as far as is known, with a bound for the neighbours that are stated."""
+
+    if TYPE_CHECKING:  # declared by every kind itself, as ``steps`` is
+
+        @property
+        def neighbours(self) -> Adjacency:
+            """The neighbours."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """See ``Event``."""
+        return (1.0,)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """See ``Event``."""
+        return self.neighbours
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZeroConcentratedDp(Event):
+class ZeroConcentratedDp(WholeDataEvent):
     """Any mechanism whose Renyi divergence of each order a above 1 is ``xi`` + ``rho`` a at most, ``steps`` times.
 
     (xi, rho)-zCDP (Bun and Steinke 2016) for ``neighbours``; in nats.
@@ -81,19 +101,9 @@ class ZeroConcentratedDp(Event):
     steps: Steps = 1
     neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``: nothing is known of how batches are drawn."""
-        return (1.0,)
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """See ``Event``."""
-        return self.neighbours
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialChoice(Event):
+class ExponentialChoice(WholeDataEvent):
     """One of several candidates, chosen by the exponential mechanism, ``steps`` times.
 
     Losses lie within an interval as long as ``epsilon``, for ``neighbours``: the mechanism has this bounded range
@@ -117,19 +127,9 @@ class ExponentialChoice(Event):
     steps: Steps = 1
     neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``: every record counts in every choice."""
-        return (1.0,)
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """See ``Event``."""
-        return self.neighbours
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnprotectedRelease(Event):
+class UnprotectedRelease(WholeDataEvent):
     """Something of the data that was released without noise, ``steps`` times; no epsilon is finite then."""
 
     tag = "non-private"
@@ -138,16 +138,6 @@ class UnprotectedRelease(Event):
 
     steps: Steps = 1
     neighbours: StatedNeighbours = Adjacency.ADD_OR_REMOVE
-
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """See ``Event``."""
-        return (1.0,)
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """See ``Event``."""
-        return self.neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

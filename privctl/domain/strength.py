@@ -71,9 +71,12 @@ def largest_true_positive_rate(guarantee: Guarantee, *, one_gaussian: bool) -> f
     return min(1.0, math.exp(min(guarantee.epsilon, 700.0)) * FALSE_POSITIVES + guarantee.delta)
 
 
-def is_useful(guarantee: Guarantee, *, one_gaussian: bool) -> bool:
-    """Whether the guarantee stands, and an attacker finds fewer than ``USELESS_RATE`` of the records."""
-    rate = largest_true_positive_rate(guarantee, one_gaussian=one_gaussian)
+def is_useful(guarantee: Guarantee) -> bool:
+    """Whether the guarantee stands, and an attacker finds fewer than ``USELESS_RATE`` of the records.
+
+    It is of one Gaussian release.
+    """
+    rate = largest_true_positive_rate(guarantee, one_gaussian=True)
     return guarantee.status in (Status.PROVED, Status.CONDITIONAL) and rate is not None and rate < USELESS_RATE
 
 

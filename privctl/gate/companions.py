@@ -28,7 +28,7 @@ _COPIES = "noise"
 def check(case: JudgedModel, model: ModelAtHand | None) -> Iterator[Finding]:
     """Files that differ between training, audits and the model at hand, and files that no report lists."""
     written = _written_companions(case.makers)
-    yield from _check_copies(case, written)
+    yield from _check_copies(case)
     for report in case.audits:
         yield from _check_audit(report, written, model)
         yield from _check_base(case, report)
@@ -41,7 +41,7 @@ def _written_companions(reports: tuple[LoadedReport, ...]) -> dict[str, str]:
     return {_name(each): each.digest for report in reports for each in report.report.outputs if each.role == _COMPANION}
 
 
-def _check_copies(case: JudgedModel, written: Mapping[str, str]) -> Iterator[Finding]:
+def _check_copies(case: JudgedModel) -> Iterator[Finding]:
     """A step that only adds noise must leave the files next to the weights as the training wrote them."""
     before = _written_companions(case.inherited)
     for report in case.makers:

@@ -79,7 +79,7 @@ def _credibility(
                 "name it with --model",
                 policy.places.get("require_model", case.anchor),
             )
-    for report, about in unrelated_reports(report_set, cases, model):
+    for report, about in unrelated_reports(report_set, cases):
         if about == "another model":
             outcome, fix = GateOutcome.FAIL, "give the reports of this model alone"
         elif about == "no model" and cases:
@@ -96,7 +96,7 @@ def _about(outcome: GateOutcome, subject: str, message: str, fix: str, place: Fi
 
 
 def _notes(report_set: ReportSet, cases: Sequence[JudgedModel], model: ModelAtHand | None) -> Iterator[str]:
-    for report, about in unrelated_reports(report_set, cases, model):
+    for report, about in unrelated_reports(report_set, cases):
         if about == "an earlier model of the chain":
             yield f"{report.path} is about an earlier model of the chain, so its results do not count for this one"
     if model is None and cases:

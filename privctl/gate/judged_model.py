@@ -87,9 +87,7 @@ def cases_of(report_set: ReportSet, model: ModelAtHand | None, now: datetime) ->
     return tuple(_case(_name(report), digests, related, now, report.place()) for digests, report in models.items())
 
 
-def unrelated_reports(
-    report_set: ReportSet, cases: Iterable[JudgedModel], model: ModelAtHand | None
-) -> Iterator[tuple[LoadedReport, str]]:
+def unrelated_reports(report_set: ReportSet, cases: Iterable[JudgedModel]) -> Iterator[tuple[LoadedReport, str]]:
     """The reports given that are about none of the ``cases``, and what they are about instead."""
     concerned = {each.digest for case in cases for each in (*case.history, *case.looks)}
     seen = {digest for case in cases for each in case.history for digest in each.makes | each.looks_at}

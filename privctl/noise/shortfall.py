@@ -49,7 +49,7 @@ def shortfall(training: ClippedTraining, target: PrivacyTarget, guarantees: Sequ
     following = [
         g for g in guarantees if g.name in names and g.scope is Scope.THIS_MODEL and g.adjacency is target.adjacency
     ]
-    if any(is_useful(guarantee, one_gaussian=True) for guarantee in following):
+    if any(is_useful(guarantee) for guarantee in following):
         return None
     if all(guarantee.status is Status.VOID for guarantee in following):
         violated = dict.fromkeys(

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -45,14 +45,6 @@ _OPACUS_TOLERANCE = 0.001
 def is_installed(name: str) -> bool:
     """Whether the peer can be imported, without importing it. Raises ValueError for names not in PEERS."""
     return find_spec(_peer(name).module.partition(".")[0]) is not None
-
-
-def version_of(name: str) -> str | None:
-    """The installed version of the peer; None where there is none. Raises ValueError for names not in PEERS."""
-    try:
-        return metadata.version(_peer(name).distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def opacus_prv_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:

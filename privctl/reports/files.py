@@ -13,7 +13,6 @@ from pathlib import Path
 
 from privctl import __version__
 from privctl.domain.errors import CommandError, PrivctlError
-from privctl.domain.progress import Advance, silent
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode, encode
 from privctl.storage.atomic import PendingFile, PendingFolder, require_no_folder, takes_a_stream, write_bytes
@@ -166,12 +165,12 @@ def relative(path: Path, report: Path) -> str:
     return Path(os.path.relpath(path.absolute(), report.absolute().parent)).as_posix()
 
 
-def file_artifact(role: str, path: Path, report: Path, advance: Advance = silent) -> Artifact:
+def file_artifact(role: str, path: Path, report: Path) -> Artifact:
     """The artifact entry of any file, digested here."""
     return Artifact(
         role=role,
         path=relative(path, report),
-        digest=file_digest(path, advance),
+        digest=file_digest(path),
         bytes=path.stat().st_size,
     )
 

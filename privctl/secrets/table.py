@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from privctl.data.columns import kind_of
-from privctl.data.rows import json_objects
+from privctl.data.json_rows import json_objects
 from privctl.domain.errors import InputError
 from privctl.storage.json_text import shown
 

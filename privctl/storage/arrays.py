@@ -47,15 +47,13 @@ def staged_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapp
         yield pending
 
 
-def write_arrays(
-    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, replace: bool = True
-) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
     """Write ``arrays`` to ``path``, whole or not at all.
 
-    Raises as ``staged_arrays`` does, and CommandError if the file exists by then and ``replace`` is not set.
+    Raises as ``staged_arrays`` does.
     """
     with staged_arrays(path, arrays, metadata) as pending:
-        pending.commit(replace=replace)
+        pending.commit(replace=True)
 
 
 def read_arrays(file: SafetensorsFile, layout: Mapping[str, str], description: str) -> dict[str, NDArray[Any]]:

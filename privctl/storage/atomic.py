@@ -297,11 +297,11 @@ def require_absent(path: Path, force: bool, *, option: str = "--output") -> None
         raise CommandError(f"{path} exists; give --force to replace it, or {other}")
 
 
-def require_name(path: Path, *, option: str = "--output") -> None:
+def require_name(path: Path) -> None:
     """Raise CommandError where ``path`` has no name, as ``.`` and ``/``, and nothing can be written beside it."""
     if not path.name:
         raise CommandError(
-            f"{option} {path} is a folder without a name of its own; name what to write, such as {path / 'out'}"
+            f"--output {path} is a folder without a name of its own; name what to write, such as {path / 'out'}"
         )
 
 

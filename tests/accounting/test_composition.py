@@ -12,16 +12,14 @@ from privctl.accounting.composition import (
     advanced_as_printed,
     advanced_epsilon,
     advanced_noise_multiplier,
-    advanced_tanh,
-    amplified,
     amplified_epsilon,
     basic,
     naive_epsilon,
     naive_noise_multiplier,
-    optimal,
     optimal_epsilon,
     optimal_noise_multiplier,
 )
+from tests.accounting.theorems import advanced_tanh, optimal
 
 # (sigma, rate, steps, delta, naive, advanced at its printed digits, the share of delta it was computed at)
 EPSILONS = [
@@ -110,9 +108,9 @@ def test_steps_whose_deltas_exceed_the_total() -> None:
 
 
 def test_amplification_by_sampling() -> None:
-    assert amplified(1, 1e-6, 0.01) == pytest.approx((math.log1p(0.01 * math.expm1(1)), 1e-8), rel=1e-15)
-    assert amplified(1, 1e-6, 1) == (1, 1e-6)
-    assert amplified(1e4, 1e-6, 0) == (0, 0)
+    assert amplified_epsilon(1, 0.01) == pytest.approx(math.log1p(0.01 * math.expm1(1)), rel=1e-15)
+    assert amplified_epsilon(1, 1) == 1
+    assert amplified_epsilon(1e4, 0) == 0
     assert amplified_epsilon(1e4, 0.01) == pytest.approx(1e4 + math.log(0.01), rel=1e-15)
     assert amplified_epsilon(1e-300, 0.5) == pytest.approx(5e-301, rel=1e-15)
     with mp.workdps(400):

@@ -8,7 +8,6 @@ import pytest
 
 from privctl.accounting.mutual_information import (
     auc,
-    catastrophic_delta,
     ceiling,
     fire_probability_for,
     nats,
@@ -18,6 +17,7 @@ from privctl.accounting.mutual_information import (
     worst_case_delta_shuffled,
 )
 from privctl.domain.events import SignBits
+from tests.accounting.theorems import catastrophic_delta
 
 # (groups, ceiling, {nats: fire probability}); 1000 steps at rate 0.005.
 SETTINGS = [

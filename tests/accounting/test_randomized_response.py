@@ -7,7 +7,8 @@ import mpmath as mp
 import pytest
 
 from privctl.accounting import three_point as pair
-from privctl.accounting.randomized_response import exact_epsilon, most_steps, one_bit_epsilon, three_point
+from privctl.accounting.randomized_response import three_point
+from tests.accounting.theorems import exact_epsilon, most_steps, one_bit_epsilon
 from tests.few import few
 
 # (epsilon0, e1, w, epsilon of 1000 bits at delta 1e-5), sample rate 0.005, one bit a step.

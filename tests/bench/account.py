@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from statistics import median
 from typing import Any
 
@@ -95,7 +96,7 @@ def main(options: argparse.Namespace) -> None:
     data = {
         "rounds": options.rounds,
         "threads": 1,
-        "peers": {name: peers.version_of(name) for name in peers.PEERS},
+        "peers": {name: _version(peer.distribution) for name, peer in peers.PEERS.items()},
         "left_out": absent,
         "dp_accounting_tolerance": TOLERANCE,
         "calibration": [_calibration(row, options.rounds) for row in TO_CALIBRATE],
@@ -105,6 +106,13 @@ def main(options: argparse.Namespace) -> None:
     }
     headings = ["what", "case", "party", "median ms", "/ privctl", "answer", "judged by our bounds"]
     publish("account", headings, _rows(data), data, options.output)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _calibration(row: Training, rounds: int) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from privctl.accounting import (
     ledger,
     methods,
     mutual_information,
-    published,
     randomized_response,
 )
 from privctl.accounting.calibrate import noise_multiplier_for
@@ -25,6 +24,7 @@ from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Formula, Optimizer, Regime
 from privctl.noise.dp_weights import published_stddev
 from privctl.noise.sensitivity import WeightSensitivity, sensitivity
+from tests.accounting import theorems
 from tests.docs.digits import agrees
 from tests.docs.pages import pages, table
 from verify.papers import PAPERS, load_paper
@@ -108,8 +108,8 @@ def by_fano(row: Row) -> float:
 RELEASES = {
     "basic": composition.basic(1, 1000),
     "advanced": composition.advanced(1, 1000, 1e-8),
-    "with the exact mean": composition.advanced_tanh(1, 1000, 1e-8),
-    "optimal": composition.optimal(1, 1e-8, 1000, 1.001e-5),
+    "with the exact mean": theorems.advanced_tanh(1, 1000, 1e-8),
+    "optimal": theorems.optimal(1, 1e-8, 1000, 1.001e-5),
     "first term alone": composition.advanced_as_printed(1, 1000, 1e-8),
 }
 #: Section, column, what computes it.
@@ -124,7 +124,7 @@ TABLES: list[tuple[str, str, Callable[[Row], float]]] = [
         "The classical formula",
         "delta that follows",
         lambda row: gaussian.delta_at(
-            float(row["epsilon"]), 1 / published.classical_noise_multiplier(float(row["epsilon"]), 1e-6)
+            float(row["epsilon"]), 1 / theorems.classical_noise_multiplier(float(row["epsilon"]), 1e-6)
         ),
     ),
     ("A thousand releases", "epsilon", lambda row: RELEASES[row["method"]]),
@@ -165,7 +165,7 @@ TABLES: list[tuple[str, str, Callable[[Row], float]]] = [
     (
         "What nats imply",
         "delta of a catastrophe",
-        lambda row: mutual_information.catastrophic_delta(float(row["nats"])),
+        lambda row: theorems.catastrophic_delta(float(row["nats"])),
     ),
     ("Worst case of sign bits", "Poisson", lambda row: mutual_information.worst_case_delta_poisson(signs(row))),
     ("Worst case of sign bits", "shuffled", lambda row: mutual_information.worst_case_delta_shuffled(signs(row))),
@@ -174,17 +174,17 @@ TABLES: list[tuple[str, str, Callable[[Row], float]]] = [
     (
         "Sound releases",
         "epsilon of 1000 bits, pair",
-        lambda row: randomized_response.exact_epsilon(float(row["e0"]), 1, 0.005, 1000, 1e-5),
+        lambda row: theorems.exact_epsilon(float(row["e0"]), 1, 0.005, 1000, 1e-5),
     ),
     (
         "Sound releases",
         "epsilon of 1000 bits, exact",
-        lambda row: randomized_response.one_bit_epsilon(float(row["e0"]), 0.005, 1000, 1e-5),
+        lambda row: theorems.one_bit_epsilon(float(row["e0"]), 0.005, 1000, 1e-5),
     ),
     (
         "Sound releases",
         "most bits for epsilon 1, pair",
-        lambda row: randomized_response.most_steps(1, 1e-5, float(row["e0"]), 1, 0.005),
+        lambda row: theorems.most_steps(1, 1e-5, float(row["e0"]), 1, 0.005),
     ),
     (
         "Protection of a secret",

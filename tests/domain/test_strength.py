@@ -36,13 +36,13 @@ def test_true_positives_at_one_percent_false_ones() -> None:
 
 @pytest.mark.parametrize(("mu", "useful"), [(USELESS_FROM - 1e-6, True), (USELESS_FROM + 1e-6, False)])
 def test_nine_tenths_of_the_records_are_too_many(mu: float, useful: bool) -> None:
-    assert is_useful(replace(BOUND, noise_multiplier=1 / mu), one_gaussian=True) is useful
+    assert is_useful(replace(BOUND, noise_multiplier=1 / mu)) is useful
 
 
 @pytest.mark.parametrize("status", [Status.CLAIMED, Status.VOID, Status.REFUTED])
 def test_a_number_that_does_not_stand_is_of_no_use(status: Status) -> None:
-    assert is_useful(BOUND, one_gaussian=True)
-    assert not is_useful(replace(BOUND, status=status), one_gaussian=True)
+    assert is_useful(BOUND)
+    assert not is_useful(replace(BOUND, status=status))
 
 
 def test_what_is_stated_of_a_loss() -> None:

@@ -140,7 +140,7 @@ def _lognormal(noise: float, lower: bool) -> RatioLaw:
         raise ValueError(BEYOND_FLOATS)
     marks = np.linspace(-_REACH, _REACH + shift, 4 * _VALUES)
     without, with_record = (np.exp(log_normal_cells(marks - moved)) for moved in (0.0, shift))
-    return _on_values(np.exp(shift * marks - shift * shift / 2), without, with_record, 0.0, 0.0, lower)
+    return _on_values(np.exp(shift * marks - shift * shift / 2), without, with_record, 0.0, lower)
 
 
 def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
@@ -158,7 +158,7 @@ def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
             at = np.ceil(np.clip((np.log(sums) - start) * per_log, 0, _MESH)).astype(np.intp)
         mass += np.bincount(at, masses, _MESH + 1)
         moment += np.bincount(at, masses * sums, _MESH + 1)
-    return _on_values(marks, mass, moment, 0.0, first.infinite + second.infinite, lower)
+    return _on_values(marks, mass, moment, first.infinite + second.infinite, lower)
 
 
 def _with_zero(law: RatioLaw) -> RatioLaw:
@@ -166,7 +166,7 @@ def _with_zero(law: RatioLaw) -> RatioLaw:
     return RatioLaw(values=np.append(0.0, law.values), masses=np.append(law.zero, law.masses), infinite=law.infinite)
 
 
-def _on_values(marks: Array, mass: Array, moment: Array, zero: float, infinite: float, lower: bool) -> RatioLaw:
+def _on_values(marks: Array, mass: Array, moment: Array, infinite: float, lower: bool) -> RatioLaw:
     """A law on few values from the probabilities and the means of its cells (0, m0], (m0, m1], ..., (mn, inf)."""
     at = _chosen(marks, mass, moment)
     starts = np.concatenate([[0], at + 1])
@@ -181,7 +181,7 @@ def _on_values(marks: Array, mass: Array, moment: Array, zero: float, infinite: 
     up = np.clip((moment[:-1] - low * mass[:-1]) / (high - low), 0.0, mass[:-1])
     masses = up + np.append((mass[:-1] - up)[1:], mass[-1])
     beyond = max(0.0, float(moment[-1] - values[-1] * mass[-1]))
-    return RatioLaw(values=values, masses=masses, zero=zero + float(mass[0] - up[0]), infinite=infinite + beyond)
+    return RatioLaw(values=values, masses=masses, zero=float(mass[0] - up[0]), infinite=infinite + beyond)
 
 
 def _chosen(marks: Array, mass: Array, moment: Array) -> Array:

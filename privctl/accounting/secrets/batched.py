@@ -91,12 +91,11 @@ def least_noise(
     steps: int,
     *,
     pairwise: bool = False,
-    advance: Advance = silent,
 ) -> CalibratedNoise:
     """The smallest noise multiplier with informations(...)[j] <= ``budgets[j]`` for every secret j.
 
     To about 1e-10 relative, and never below. ``budgets`` [secrets] are nats; the rest is as in ``informations``. All
-    secrets are checked in each round, of which there are mostly one or two; ``advance`` counts the secrets checked.
+    secrets are checked in each round, of which there are mostly one or two.
 
     Raises ValueError as ``informations`` does, for budgets that are not positive numbers, where no record of any secret
     is ever drawn, and for a multiplier outside 1e-150..1e150.
@@ -115,7 +114,7 @@ def least_noise(
         blocks = list(law_blocks(starts, records, probabilities, solved_for, long=None if pairwise else average_levels))
         sigma = _solve(blocks, budgets, steps, sigma, slack, pairwise=pairwise)
         all_blocks = law_blocks(starts, records, probabilities, long=None if pairwise else average_levels)
-        nats = _informations(all_blocks, np.zeros(len(budgets)), sigma, steps, pairwise=pairwise, advance=advance)
+        nats = _informations(all_blocks, np.zeros(len(budgets)), sigma, steps, pairwise=pairwise)
         ratios = nats / budgets
         binding = int(ratios.argmax())
         worst = float(ratios[binding])
@@ -150,7 +149,7 @@ def _informations(
     steps: int,
     *,
     pairwise: bool,
-    advance: Advance,
+    advance: Advance = silent,
 ) -> Floats:
     """``nats`` with the information about each secret of ``blocks`` filled in."""
     undrawn = len(nats)

@@ -28,7 +28,6 @@ from privctl.accounting.secrets.count_laws import Integers, check_memberships, l
 from privctl.accounting.secrets.fano import posterior
 from privctl.accounting.secrets.trade_off import COARSE, FINE, curve_of, pointwise_largest, tails_of_block
 from privctl.domain.checks import at_least, positive
-from privctl.domain.progress import Advance, silent
 
 #: The sums of probabilities in a group differ by this factor at most, at first; and the precision of its curve.
 _GROUP_RATIO, _ROUGH = 1.2, 1e-2
@@ -140,8 +139,6 @@ def least_noise_by_curve(
     targets: Floats,
     budgets: Floats,
     nats: Callable[[float], Floats],
-    *,
-    advance: Advance = silent,
 ) -> CurveCalibration:
     """The least noise with which every posterior is certified to be within ``targets`` [secrets].
 
@@ -152,9 +149,7 @@ def least_noise_by_curve(
 
     Raises ValueError as ``batched.least_noise`` does.
     """
-    most = least_noise(
-        book.starts, book.records, book.probabilities, budgets, book.steps, advance=advance
-    ).noise_multiplier
+    most = least_noise(book.starts, book.records, book.probabilities, budgets, book.steps).noise_multiplier
     sigma, tried = _candidates(book, targets, min(LEAST, most), most)
     bounds, slack = np.ones(len(targets)), _SLACK
     while True:

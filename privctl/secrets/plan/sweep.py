@@ -133,7 +133,7 @@ def read_problem(request: PlanRequest) -> PlanProblem:
             f"holds {examples} records, counted from 0; scan this data"
         )
     digest = data_digest(request.data)
-    parent = _scan_report(request.secrets, request.data, digest)
+    parent = _scan_report(request.secrets, request.data)
     unheld = int((np.diff(table.starts) == 0).sum())
     if unheld == len(table):
         raise InputError(f"no secret of {request.secrets} is in any record; there is nothing to protect")
@@ -163,7 +163,7 @@ def _check(request: PlanRequest) -> None:
         )
 
 
-def _scan_report(secrets: Path, data: DataPath, digest: str) -> FoundReport | None:
+def _scan_report(secrets: Path, data: DataPath) -> FoundReport | None:
     """The scan's report beside the book. Raises InputError if it describes other data."""
     place = report_beside(secrets)
     if not place.is_file():

@@ -125,16 +125,16 @@ def notes(warnings: Iterable[str]) -> str:
     return "".join(paragraph(f"note: {warning}") for warning in warnings)
 
 
-def assumption_lines(assumptions: Iterable[Assumption], *, verbose: bool, indent: int = 2) -> str:
+def assumption_lines(assumptions: Iterable[Assumption], *, verbose: bool) -> str:
     """What a guarantee rests on, a paragraph each; without ``verbose`` what was enforced is only counted."""
     every = list(assumptions)
     shown = [a for a in every if verbose or a.state is not AssumptionState.ENFORCED]
-    text = "".join(paragraph(f"{a.state}: {a.statement}", indent=indent) for a in shown)
+    text = "".join(paragraph(f"{a.state}: {a.statement}", indent=2) for a in shown)
     hidden = len(every) - len(shown)
     if hidden:
         are = "was" if hidden == 1 else "were"
         more = " more" if shown else ""
-        text += paragraph(f"({hidden}{more} that {are} enforced: --verbose, or the report)", indent=indent)
+        text += paragraph(f"({hidden}{more} that {are} enforced: --verbose, or the report)", indent=2)
     return text
 
 

@@ -105,16 +105,6 @@ class Float8:
         _round_floating(scratch, words if self.stochastic else None, least=self.kind.least, mantissa=self.kind.mantissa)
         torch.mul(scratch.values, scales[0], out=out)
 
-    def round_unscaled(self, values: Tensor, words: Tensor | None = None) -> Tensor:
-        """``values`` (r, d) rounded as they are; what is too large becomes the largest number, NaN stays.
-
-        Without ``words`` these are the numbers that torch's cast gives after clamping.
-        """
-        clamped = values.clamp(-self.kind.largest, self.kind.largest).to(torch.float32)
-        scratch = RoundingBuffers(clamped, torch.empty_like(clamped), torch.empty_like(clamped))
-        _round_floating(scratch, words, least=self.kind.least, mantissa=self.kind.mantissa)
-        return clamped.to(values.dtype)
-
 
 def _round_floating(scratch: RoundingBuffers, words: Tensor | None, *, least: int, mantissa: int) -> None:
     """Round ``scratch.values`` in place to numbers of so many mantissa bits, exponents not below ``least``."""

@@ -17,11 +17,6 @@ def normal_cdf(x: arb) -> arb:
     return (-x / arb(2).sqrt()).erfc() / 2
 
 
-def phi(x: Rational) -> Interval:
-    """The standard normal distribution function. Example: Phi(1) = 0.8413447460685429."""
-    return enclose(lambda: normal_cdf(ball(x)))
-
-
 def erf(x: Rational) -> Interval:
     """The error function."""
     return enclose(lambda: ball(x).erf())

@@ -109,11 +109,6 @@ class Updates:
         self._done = [0] * len(groups)
         self._fired = [0] * len(groups)
 
-    @property
-    def kept_numbers(self) -> int:
-        """How many numbers the optimizer keeps beside the weights, but for a few a group."""
-        return sum(moment.numel() for moments in self._moments for moment in moments.values())
-
     @torch.no_grad()
     def settle(self, step: int) -> None:
         """Make up for silent steps, so that the weights are those before ``step``."""

@@ -16,7 +16,7 @@ from privctl.accounting import renyi
 from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.mutual_information import nats
-from privctl.accounting.randomized_response import exact_epsilon, one_bit_epsilon, three_point
+from privctl.accounting.randomized_response import three_point
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian
@@ -26,6 +26,7 @@ from privctl.train.methods.ferret.settings import FerretSettings, Publish, Relea
 from privctl.train.preparation.budget import recipe_for
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+from tests.accounting.theorems import exact_epsilon, one_bit_epsilon
 from tests.few import few
 
 #: 10,000 examples in batches of 50 for five epochs are 1,000 steps of rate 0.005
