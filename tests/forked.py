@@ -35,7 +35,7 @@ _ENGINES = (
         "transformers.models.gpt2.modeling_gpt2",
     ),
     *("transformers.models.llama.modeling_llama", "privctl.train.run", "privctl.noise.weight_noise"),
-    *("privctl.accounting.ledger", "privctl.show.text", "audits.run", "audits.membership.quantile", "verify.run"),
+    *("privctl.accounting.ledger", "privctl.show.text", "audits.whole.run", "audits.membership.quantile", "verify.run"),
     "tests.seeded",
 )
 

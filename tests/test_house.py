@@ -193,7 +193,7 @@ def test_a_planted_breach_is_noticed(path: str, text: str, fault: str) -> None:
         ("privctl/domain/x.py", "import math\nfrom privctl.domain.errors import InputError\nfrom . import errors"),
         (
             "privctl/cli/x.py",
-            "import click\nfrom privctl import __version__\nimport audits.run\nimport verify.x",
+            "import click\nfrom privctl import __version__\nimport audits.whole.run\nimport verify.x",
         ),
         ("verify/x.py", "import numpy\nfrom privctl.storage.reader import open_checkpoint\nfrom verify import y"),
         ("privctl/__main__.py", "from privctl.cli import main"),

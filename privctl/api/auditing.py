@@ -14,7 +14,7 @@ from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
 
 if TYPE_CHECKING:
-    from audits.audit_request import AuditRequest
+    from audits.whole.request import AuditRequest
     from privctl.reports.audit_log import Entry
 
 _FILES = (
@@ -33,8 +33,8 @@ def audit_model(
     on_entry: Callable[[Entry], None] | None = None,
 ) -> PrivacyReport | None:
     """Carry ``request`` out, in all processes that torchrun started; None but in the main one. Raises as ``audit``."""
-    from audits.log_entry import is_logged
-    from audits.run import run_audit
+    from audits.whole.log_entry import is_logged
+    from audits.whole.run import run_audit
     from privctl.accounting.profile import profile
     from privctl.models.language import choose_device
     from privctl.parallel import own_device, start_workers
@@ -57,7 +57,7 @@ def score_shares(
 
     Returns the file that this process wrote, and how many records it scored. Raises as ``score_records``.
     """
-    from audits.score_records import ScoringRequest, score_records
+    from audits.record_scores.scoring import ScoringRequest, score_records
     from privctl.data.columns import columns_of
     from privctl.data.places import require_inputs
     from privctl.models.language import choose_device
@@ -87,7 +87,7 @@ def score_shares(
 
 def audit_many_models(options: Mapping[str, Any], output: Path | None) -> tuple[PrivacyReport, Path]:
     """The report of an audit of many models' scores, written to ``output`` or beside them. Raises as ``audit``."""
-    from audits.audit_options import OF_A_MODEL, flag_of
+    from audits.whole.options import OF_A_MODEL, flag_of
     from privctl.api.scoring import MANY_MODELS, report_on_scores
 
     given = ["MODEL"] if options["model"] is not None else [flag_of(name) for name in OF_A_MODEL if options[name]]
@@ -195,7 +195,7 @@ def audit(
         return audit_many_models(options, path_or_none(output))[0]
     if model is None:
         raise CommandError("there is nothing to audit; give a model, or from_scores")
-    from audits.request import request_of
+    from audits.whole.from_options import request_of
 
     request = request_of(Path(model), path_or_none(output), options)
     report = audit_model(request, progress=progress, notify=notify, on_records=on_records)

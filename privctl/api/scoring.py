@@ -30,7 +30,7 @@ def report_on_scores(
     A pattern such as ``scores-*.parquet`` means what it matches. Raises as ``audit_scores``.
     """
     from audits.claims import claim_of
-    from audits.score_parts import whole_name
+    from audits.record_scores.parts import whole_name
     from privctl.data.places import data_files, require_inputs
     from privctl.reports.codec import encode
     from privctl.storage.atomic import require_absent, require_regular, write_bytes
@@ -45,13 +45,13 @@ def report_on_scores(
     require_regular(path)
     require_absent(path, options["force"])
     if options["models"]:
-        from audits.at_threshold import run_scores
+        from audits.model_scores.threshold import run_scores
 
         if len(files) > 1:
             raise CommandError(f"--models takes the scores of all models from one file, and {len(files)} are given")
         report = run_scores(files[0], path, claim=claim, delta=options["delta"], threshold=options["threshold"])
     else:
-        from audits.record_scores import ScoreColumns, run_record_scores
+        from audits.record_scores.audit import ScoreColumns, run_record_scores
         from audits.split.drawn import read_split
         from audits.split.manifest import manifest_at
 
@@ -74,7 +74,7 @@ def report_on_scores(
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
-    from audits.audit_options import flag_of
+    from audits.whole.options import flag_of
 
     if options["models"]:
         for name, default in _COLUMNS.items():

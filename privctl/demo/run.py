@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audits.audit_request import AuditRequest, output_paths
-from audits.log_entry import log_path
 from audits.membership.audit import MembershipRequest
-from audits.run import run_audit
 from audits.scores.perplexity import perplexity
+from audits.whole.log_entry import log_path
+from audits.whole.request import AuditRequest, output_paths
+from audits.whole.run import run_audit
 from privctl.data.records import read_records
 from privctl.demo.model import NOTES, DemoFiles, one_thread, prepare, private_request, train_privately
 from privctl.domain.evidence import Evidence

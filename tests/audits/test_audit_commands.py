@@ -9,8 +9,8 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-import audits.run
-from audits.audit_request import AuditRequest
+import audits.whole.run
+from audits.whole.request import AuditRequest
 from privctl.cli import root, run
 from privctl.cli.audit import audit
 from privctl.cli.groups import WithRareOptions
@@ -41,7 +41,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[AuditRequest]
     monkeypatch.chdir(tmp_path)
     for name in ("m", "q", "r", "s", "a", "b", "c", "a.jsonl", "b.jsonl", "c.json", "d.jsonl", "p.safetensors"):
         (tmp_path / name).touch()  # missing ones would be named first
-    monkeypatch.setattr(audits.run, "run_audit", lambda request, *_, **__: requests.append(request))
+    monkeypatch.setattr(audits.whole.run, "run_audit", lambda request, *_, **__: requests.append(request))
     return requests
 
 

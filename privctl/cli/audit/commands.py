@@ -182,8 +182,8 @@ def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: b
 def _of_model(
     model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from audits.audit_options import every_option
-    from audits.request import request_of
+    from audits.whole.from_options import request_of
+    from audits.whole.options import every_option
     from privctl.api.auditing import audit_model
     from privctl.show.progress import note, progress
 
@@ -208,7 +208,7 @@ def _of_model(
 def _of_many_models(
     model: str | None, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from audits.audit_options import every_option
+    from audits.whole.options import every_option
     from privctl.api.auditing import audit_many_models
 
     report, path = audit_many_models(every_option({**options, "model": model, "force": force}), output)

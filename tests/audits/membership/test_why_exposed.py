@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits.leaking_records import leaking_records
 from audits.membership.why_exposed import why_exposed
+from audits.whole.leaking_records import leaking_records
 from privctl.cli import run
 from privctl.data.records import Record
 from privctl.domain.leaking import LeakingRecord, Reason, Why, told

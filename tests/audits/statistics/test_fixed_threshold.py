@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits.at_threshold import _noticed, audit_at_threshold, run_scores
 from audits.claims import EpsilonClaim
+from audits.model_scores.threshold import _noticed, audit_at_threshold, run_scores
 from audits.statistics.fixed_threshold import ThresholdCounts, count
 from privctl.cli import run
 from privctl.domain.errors import CommandError

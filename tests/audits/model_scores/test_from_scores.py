@@ -12,7 +12,7 @@ from safetensors.torch import save_file as save_torch
 from scipy.special import expit
 
 from audits.claims import EpsilonClaim
-from audits.from_scores import audit_scores, read_scores
+from audits.model_scores.audit import audit_scores, read_scores
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Bound
 from privctl.domain.report import PrivacyReport

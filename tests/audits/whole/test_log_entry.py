@@ -93,7 +93,7 @@ def test_an_entry_is_durable_before_the_model_is_looked_at(here: Path, monkeypat
 
 
 def test_a_report_that_cannot_be_written_ends_the_entry(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from audits import run as audit_run
+    from audits.whole import run as audit_run
     from privctl.domain.errors import FileSystemError
 
     def full(*_: Any, **__: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from audits.asked import files_of, pairs_of, stated
 from audits.claims import DEFAULT_DELTA, VIOLATION, EpsilonClaim, subject_of
-from audits.from_scores import ARMS, ScoresAudit, audit_scores, check_settings, read_scores, warnings_of
+from audits.model_scores.audit import ARMS, ScoresAudit, audit_scores, check_settings, read_scores, warnings_of
 from audits.statistics.fixed_threshold import ThresholdCounts, count
 from audits.statistics.laws import binomial_quantile
 from audits.statistics.power import POWER

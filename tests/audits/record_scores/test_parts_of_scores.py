@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audits.record_scores import ScoreColumns, read_record_scores, run_record_scores
-from audits.score_parts import ScoredWork, ScorePart, part_path, read_parts, whole_name, write_part
-from audits.score_records import ScoringRequest, score_records
+from audits.record_scores.audit import ScoreColumns, read_record_scores, run_record_scores
+from audits.record_scores.parts import ScoredWork, ScorePart, part_path, read_parts, whole_name, write_part
+from audits.record_scores.scoring import ScoringRequest, score_records
 from audits.scores.table import Skip
 from privctl.cli import run
 from privctl.domain.errors import CommandError, InputError

@@ -20,7 +20,7 @@ from privctl.storage.atomic import require_regular
 from privctl.storage.digest import bytes_digest, file_digest
 
 if TYPE_CHECKING:
-    from audits.audit_request import AuditRequest
+    from audits.whole.request import AuditRequest
 
 #: Fields of a request that only name locations.
 _PLACES = ("model", "report", "scores", "cache", "log", "leaks", "device")

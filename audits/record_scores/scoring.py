@@ -18,7 +18,7 @@ from audits.membership.gradients import Differentiator
 from audits.membership.queries import ask
 from audits.membership.records import candidates_of, prepare
 from audits.model_scorer import ModelScorer, OpenedModel
-from audits.score_parts import ScoredWork, ScorePart, part_path, write_part
+from audits.record_scores.parts import ScoredWork, ScorePart, part_path, write_part
 from audits.scores.subject import read
 from privctl.data.columns import USUAL, Columns
 from privctl.data.recorded import data_digest

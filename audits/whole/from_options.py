@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from audits.audit_options import flag_of
-from audits.audit_request import AuditRequest, output_paths
 from audits.canaries.audit import CanaryRequest
 from audits.claims import claim_of
 from audits.extraction.adversarial import Adversary
@@ -15,11 +13,13 @@ from audits.extraction.law import SamplingLaw
 from audits.extraction.request import ExtractionRequest
 from audits.extraction.summary import QueryBudget
 from audits.extraction.untargeted import UntargetedRequest
-from audits.log_entry import log_path
 from audits.membership.audit import MembershipRequest
 from audits.scores.cache import default_root
 from audits.secrets.audit import SecretRequest
 from audits.split.manifest import manifest_at, read_manifest
+from audits.whole.log_entry import log_path
+from audits.whole.options import flag_of
+from audits.whole.request import AuditRequest, output_paths
 from privctl.data.columns import columns_of
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError

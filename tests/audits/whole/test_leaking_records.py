@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from audits.leaking_records import leaking_records
+from audits.whole.leaking_records import leaking_records
 from privctl.cli import run
 from tests.audits.tiny import save_model, sentences, write_jsonl
 

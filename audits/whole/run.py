@@ -8,17 +8,13 @@ from functools import partial
 from pathlib import Path
 
 from audits.asked import ASKED, as_text, files_of, pairs_of, stated
-from audits.audit_options import flag_of
-from audits.audit_request import AuditRequest, require_distinct
 from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
 from audits.extraction.audit import ExtractionAudit
 from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
-from audits.leaking_records import leaking_records, staged_leaks
 from audits.lineage import Lineage, lineage_of, require_unseen, weights_of
-from audits.log_entry import log_result, logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.membership.gradients import Differentiator
 from audits.model_scorer import ModelScorer, OpenedModel
@@ -27,6 +23,10 @@ from audits.scores.subject import AuditedModel
 from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
 from audits.secrets.audit import BaseModel, SecretsAudit
 from audits.secrets.evidence import of_secrets
+from audits.whole.leaking_records import leaking_records, staged_leaks
+from audits.whole.log_entry import log_result, logged_audit
+from audits.whole.options import flag_of
+from audits.whole.request import AuditRequest, require_distinct
 from privctl.data.recorded import recorded_files
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger

@@ -24,7 +24,7 @@ from audits.membership.baseline import Baseline
 from audits.membership.joint_test import with_joint_test
 from audits.membership.remarks import LOSSES, backwards_warnings
 from audits.membership.verdict import LEAST_AUC, verdict
-from audits.score_parts import attacks_in, read_parts
+from audits.record_scores.parts import attacks_in, read_parts
 from audits.scores.table import Skip
 from audits.split.bounds import DrawnScores
 from audits.split.drawn import DrawnSplit
