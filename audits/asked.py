@@ -8,8 +8,8 @@ from typing import Any
 
 from audits.claims import EpsilonClaim
 from privctl.domain.report import Artifact
+from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.codec import encode_value
-from privctl.reports.parameters import AskedAudit
 
 #: Its key in the header of a file of ranks.
 ASKED = "privctl.asked"

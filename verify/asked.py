@@ -14,15 +14,9 @@ from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.codec import decode_value
-from privctl.reports.parameters import (
-    AskedAudit,
-    AuditParameters,
-    Parameters,
-    ParametersError,
-    TrainingParameters,
-    parameters_as,
-)
+from privctl.reports.parameters import Parameters, ParametersError, TrainingParameters, parameters_as
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile

@@ -15,7 +15,8 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
 from verify import (
     alike_texts,
     asked,

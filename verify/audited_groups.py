@@ -17,7 +17,7 @@ from privctl.data.users import group_of
 from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 from verify import extraction_tests
 from verify.drawn_split import at_hand
 from verify.stated import readable

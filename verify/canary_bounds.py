@@ -17,7 +17,7 @@ from statistics import NormalDist
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 
 BOUND, _STEINKE = "one run, Steinke 2023 or Mahloujifar 2024", "one run, Steinke 2023"
 _MAHLOUJIFAR = "one run, Mahloujifar 2024"

@@ -18,7 +18,7 @@ import numpy as np
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 from verify.canary_bounds import METHODS, counts_of, of_split
 from verify.drawn_split import at_hand
 from verify.stated import readable

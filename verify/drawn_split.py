@@ -20,7 +20,8 @@ from blake3 import blake3
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,14 +16,15 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.asked import not_as_kept
 from verify.counted_again import KeptRanks, RightGuesses
-from verify.laws import beta_quantile, beta_upper_quantile, normal_quantile, student_quantile
-from verify.relabelled import FUSED, RATES, Relabelled, test_faults
+from verify.laws import normal_quantile
+from verify.rank_figures import ROUNDING, Figures, area, largest_statistic, rate_beyond, won
+from verify.relabelled import FUSED, Relabelled, test_faults
 from verify.stated import readable
 
 if TYPE_CHECKING:
@@ -38,11 +38,6 @@ _DECIDED = {_FOLD: "U8", _SEED: "I64"}
 _RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
 _BEYOND = "AUC over the blind baseline's"
 _TOLD_APART = "members cannot be told from non-members"
-_ROUNDING = 1e-9
-#: With fewer records than this on one side, and this many times as many on the other, pairs of them are counted.
-_FEW_ONCE, _FEW, _SOME, _LOPSIDED = 10, 12, 30, 4
-_DELONG, _PAIRS = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs"
-_DELONG_T = "DeLong, logit scale, t"
 _RELABELLED = "normal, standard deviation over relabellings"
 _SHOWN = 3
 #: The joint test looks at the AUC and at these false positive rates.
@@ -57,19 +52,6 @@ class Recomputed:
 
     verdicts: list[Verdict] = field(default_factory=list)
     omissions: list[Omission] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Figures:
-    """One entry of evidence as it follows from the ranks; None where it is not looked at."""
-
-    estimate: float | None
-    lower: float | None = None
-    upper: float | None = None
-    interval: str | None = None
-    samples: tuple[int, int]
-    details: Mapping[str, float] = field(default_factory=dict)
-    near: float = _ROUNDING
 
 
 def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
@@ -186,7 +168,7 @@ class _Ranks:
     again: Relabelled | None = None
     same: bool = False
 
-    def of(self, item: Evidence) -> _Figures | None:
+    def of(self, item: Evidence) -> Figures | None:
         """What ``item`` should say; None where these ranks do not tell."""
         blind = item.method == _BLIND
         scores = self.scores.get("blind" if blind else item.method)
@@ -203,13 +185,13 @@ class _Ranks:
             if not blind and self.again is not None and self.same:
                 return self._of_fused(*sides, alpha)
             # How the blind baseline varies over relabellings takes the records, which are not kept.
-            return _Figures(estimate=_won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
+            return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":
-            return _area(*sides, alpha, item.interval)
+            return area(*sides, alpha, item.interval)
         if item.quantity == _BEYOND:
             return self._beyond(scores)
         rate = _RATE.fullmatch(item.quantity)
-        return None if rate is None else _rate(*sides, float(rate[1]) / 100, alpha)
+        return None if rate is None else rate_beyond(*sides, float(rate[1]) / 100, alpha)
 
     def faults(self, item: Evidence) -> list[str] | None:
         """What is wrong with ``item``, a sentence each; None where these ranks do not tell."""
@@ -219,11 +201,11 @@ class _Ranks:
         wrong = [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures)]
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
-    def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> _Figures:
+    def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
         assert self.again is not None
-        value, (center, deviation) = _won(members, others), self.again.own
+        value, (center, deviation) = won(members, others), self.again.own
         reach = float(normal_quantile(alpha / 2)) * deviation
-        return _Figures(
+        return Figures(
             estimate=value,
             lower=max(0.0, value - reach) if reach > 0 else 0.0,
             upper=min(1.0, value + reach) if reach > 0 else 1.0,
@@ -241,7 +223,7 @@ class _Ranks:
                 yield from test_faults(test, item.method, found, self.again, self.same)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
-        largest = _largest_statistic(scores, self.member)
+        largest = largest_statistic(scores, self.member)
         if abs(largest - test.critical) > _NEAR and (largest > test.critical) is not test.rejects:
             side = "above" if largest > test.critical else "below"
             yield (
@@ -249,7 +231,7 @@ class _Ranks:
                 f"deviations from chance, {side} the critical {test.critical:.4g}"
             )
 
-    def _beyond(self, scores: NDArray[np.float64]) -> _Figures | None:
+    def _beyond(self, scores: NDArray[np.float64]) -> Figures | None:
         """The estimate alone, on the records that the baseline judges."""
         blind = self.scores.get("blind")
         if blind is None:
@@ -258,92 +240,11 @@ class _Ranks:
         inside, outside = judged & self.member, judged & ~self.member
         if not (inside.any() and outside.any()):
             return None
-        difference = _won(scores[inside], scores[outside]) - _won(blind[inside], blind[outside])
-        return _Figures(estimate=difference, samples=(int(inside.sum()), int(outside.sum())))
+        difference = won(scores[inside], scores[outside]) - won(blind[inside], blind[outside])
+        return Figures(estimate=difference, samples=(int(inside.sum()), int(outside.sum())))
 
 
-def _below(values: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """The share of ``others`` below each of ``values``, equal ones counted half."""
-    ordered = np.sort(others)
-    twice = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
-    return np.asarray(twice / (2 * len(others)), dtype=np.float64)
-
-
-def _won(members: NDArray[Any], others: NDArray[Any]) -> float:
-    return float(np.mean(_below(members, others)))
-
-
-def _area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> _Figures:
-    """The AUC with DeLong's interval on the logit scale, or that of pairs where there is no such variance.
-
-    Older audits took the normal quantile for every size (``called`` so), and pairs for fewer than 10 records only.
-    """
-    m, n = len(members), len(others)
-    above, beneath = _below(members, others), 1 - _below(others, members)
-    value = float(above.mean())
-    variance = float(above.var(ddof=1) / m + beneath.var(ddof=1) / n) if min(m, n) > 1 else math.nan
-    few = _FEW_ONCE if called == _DELONG else _FEW
-    lopsided = max(m, n) > _LOPSIDED * min(m, n)
-    if (min(m, n) < few and lopsided) or not variance > 0 or not 0 < value < 1:
-        pairs = min(m, n)
-        won, tied = (int(sign(members[:pairs], others[:pairs]).sum()) for sign in (np.greater, np.equal))
-        lower, upper = _binomial(won, pairs, alpha)[0], _binomial(won + tied, pairs, alpha)[1]
-        return _Figures(
-            estimate=value, lower=lower, upper=upper, interval=_PAIRS, samples=(m, n), details={"chance": 0.5}
-        )
-    logit = math.log(value / (1 - value))
-    name, quantile = _DELONG, float(normal_quantile(alpha / 2))
-    if lopsided and min(m, n) < _SOME and called != _DELONG:
-        parts = [(float(side.var(ddof=1)) / len(side), len(side) - 1) for side in (above, beneath)]
-        freedom = variance**2 / sum(part**2 / free for part, free in parts)
-        name, quantile = _DELONG_T, student_quantile(alpha / 2, freedom)
-    half = quantile * math.sqrt(variance) / (value * (1 - value))
-    ends = [1 / (1 + math.exp(-end)) for end in (logit - half, logit + half)]
-    return _Figures(
-        estimate=value, lower=ends[0], upper=ends[1], interval=name, samples=(m, n), details={"chance": 0.5}
-    )
-
-
-def _largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
-    """In deviations under relabelling: the AUC's, and of each rate's count the normal quantile as unlikely as it."""
-    from scipy.stats import betabinom
-
-    inside, outside = scores[member], scores[~member]
-    m, n = len(inside), len(outside)
-    ties = np.unique(scores, return_counts=True)[1].astype(np.float64)
-    variance = (m + n + 1 - float((ties**3 - ties).sum()) / ((m + n) * (m + n - 1))) / (12 * m * n)
-    found = [(_won(inside, outside) - 0.5) / math.sqrt(variance) if variance > _ROUNDING**2 else 0.0]
-    for rate in RATES:
-        allowed = math.floor(rate * n + 1e-9)
-        if allowed:
-            hits = int((inside > np.sort(outside)[n - 1 - allowed]).sum())
-            found.append(float(normal_quantile(betabinom.sf(hits - 1, m, allowed + 1, n - allowed))))
-    return max(found)
-
-
-def _rate(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float) -> _Figures:
-    """The members above all but so many of the others."""
-    allowed = math.floor(rate * len(others) + 1e-9)
-    threshold = float(np.sort(others)[len(others) - 1 - allowed])
-    hits, errors = int((members > threshold).sum()), int((others > threshold).sum())
-    bound = _binomial(errors, len(others), 2 * alpha)[1]
-    counts: dict[str, float] = {"true_positives": hits, "false_positives": errors, "fpr_upper": bound}
-    samples = len(members), len(others)
-    if allowed < 1:
-        return _Figures(estimate=None, samples=samples, details=counts)
-    lower, upper = _binomial(hits, len(members), alpha)
-    counts["chance"] = _binomial(allowed, len(others), alpha)[1]
-    return _Figures(estimate=hits / len(members), lower=lower, upper=upper, samples=samples, details=counts)
-
-
-def _binomial(hits: int, trials: int, alpha: float) -> tuple[float, float]:
-    """Clopper and Pearson's two-sided interval, by quantiles of the beta law."""
-    alpha = min(alpha, 1.0)
-    lower = beta_quantile(alpha / 2, hits, trials - hits + 1) if hits else 0.0
-    return lower, beta_upper_quantile(alpha / 2, hits + 1, trials - hits) if hits < trials else 1.0
-
-
-def _differences(item: Evidence, figures: _Figures) -> Iterator[str]:
+def _differences(item: Evidence, figures: Figures) -> Iterator[str]:
     """Where an entry says other than it should."""
     near = figures.near
     pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
@@ -376,7 +277,7 @@ def _doubts(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
     if recomputed and confidence is not None:
         kinds = [i for i in report.evidence if i.quantity in ("AUC", _BEYOND) or _RATE.fullmatch(i.quantity)]
         spent = sum(1 - item.confidence for item in kinds)
-        if spent > (1 - confidence) * (1 + _ROUNDING) + 1e-12:
+        if spent > (1 - confidence) * (1 + ROUNDING) + 1e-12:
             yield (
                 f"its {len(kinds)} intervals are wrong with chance {spent:.3g} together, but it states "
                 f"{1 - confidence:.3g}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 from verify.extraction_tests import BEYOND, GRID, drawn
 
 _METHOD = "extraction"

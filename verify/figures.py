@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 from verify import extraction_tests, threshold_bound, two_rates
 from verify.rank_bound import METHOD as RANK
 from verify.reach import at_most

@@ -12,7 +12,8 @@ from typing import Any
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
 from privctl.storage.folder import BASE_ROLE
 from verify.hypergeometric import fisher
 

@@ -19,7 +19,7 @@ from privctl.domain.events import Ledger
 from privctl.domain.evidence import Evidence
 from privctl.domain.groups import of_group
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.json_text import parse_json
 from verify.canary_bounds import METHODS, of_split
 from verify.split_choice import passed_over

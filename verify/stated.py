@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import (
-    AuditParameters,
     BudgetParameters,
     ExternalTrainingParameters,
     NoiseParameters,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from audits import ATTACKS, THOROUGH, load_attack
 from audits.canaries.design import BOUNDS_SHARE
-from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.membership import baseline, fused, remarks
 from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings, Shadows
@@ -23,8 +21,9 @@ from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
 from audits.membership.records import candidates_of, prepare
+from audits.membership.request import MembershipRequest
 from audits.membership.shadows import read_shadows, summary, weights_digest
-from audits.membership.verdict import LEAST_AUC, verdict
+from audits.membership.verdict import verdict
 from audits.membership.why_exposed import why_exposed
 from audits.membership.why_groups import why_groups_exposed
 from audits.membership.workload import Workload
@@ -44,7 +43,6 @@ from audits.statistics.metrics import roc
 from audits.statistics.relabel import data_seed
 from privctl.data.columns import Columns
 from privctl.data.records import Record
-from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.leaking import Reason
@@ -56,35 +54,6 @@ if TYPE_CHECKING:
 
 #: Records -> the mean log-probability (nats) of each under a reference model.
 Reference = Callable[[Sequence[Record]], "NDArray[Any]"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MembershipRequest:
-    """Which records to attack, and how; empty ``attacks`` means all that apply, with ``thorough`` those too that cost.
-
-    ``thorough`` goes with empty ``attacks``.
-    """
-
-    members: DataPath
-    nonmembers: DataPath
-    #: The manifest of the split that both files are of; None where privctl did not draw it.
-    split: Path | None = None
-    attacks: tuple[str, ...] = ()
-    thorough: bool = False
-    shadow: Path | None = None
-    #: The field whose values say which records belong together; None where each record stands for itself.
-    group_by: str | None = None
-    seed: int = 0
-    least_auc: float = LEAST_AUC
-    #: Whether to look for why members stand out.
-    explain: bool = False
-    #: What a drawn split is held against: claims, the curve of the mechanism for so many examples together, and the
-    #: delta of the bounds.
-    claims: tuple[EpsilonClaim, ...] = ()
-    curve: Callable[[int], CurveClaim | None] = lambda _: None
-    #: The field whose values make the examples that the curve protects; None where each record is one.
-    unit: str | None = None
-    delta: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

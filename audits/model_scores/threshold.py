@@ -24,8 +24,8 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import downward
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.files import file_artifact, now, versions
-from privctl.reports.parameters import AskedAudit
 
 METHOD = "fixed threshold"
 INTERVAL = "Clopper-Pearson for each rate, at half of alpha"

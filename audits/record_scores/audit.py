@@ -37,8 +37,8 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
+from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.files import file_artifact, now, versions
-from privctl.reports.parameters import AskedAudit
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import read_text
 

@@ -13,7 +13,7 @@ from audits.extraction.law import SamplingLaw
 from audits.extraction.request import ExtractionRequest
 from audits.extraction.summary import QueryBudget
 from audits.extraction.untargeted import UntargetedRequest
-from audits.membership.audit import MembershipRequest
+from audits.membership.request import MembershipRequest
 from audits.scores.cache import default_root
 from audits.secrets.audit import SecretRequest
 from audits.split.manifest import manifest_at, read_manifest

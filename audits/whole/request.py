@@ -9,7 +9,7 @@ from pathlib import Path
 from audits.canaries.audit import CanaryRequest
 from audits.claims import EpsilonClaim
 from audits.extraction.request import ExtractionRequest
-from audits.membership.audit import MembershipRequest
+from audits.membership.request import MembershipRequest
 from audits.secrets.audit import SecretRequest
 from privctl.data.columns import USUAL, Columns
 from privctl.data.several import DataPath, paths_of

@@ -36,8 +36,8 @@ from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.parallel import ALONE, Workers
 from privctl.reports.audit_log import Entry
+from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
-from privctl.reports.parameters import AskedAudit
 
 #: A mechanism's (epsilon, delta), which hold all at once.
 Profile = Callable[[Ledger], tuple[tuple[float, float], ...]]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from audits.membership.audit import MembershipRequest
+from audits.membership.request import MembershipRequest
 from audits.scores.perplexity import perplexity
 from audits.whole.log_entry import log_path
 from audits.whole.request import AuditRequest, output_paths

@@ -16,7 +16,8 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
 from privctl.show.text.style import number
 
 #: How far the lower end of an interval must lie above chance: an AUC, a rate of records found or secrets told. Text

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from privctl.cli import run
+from privctl.domain.errors import RunInterruptedError
+from privctl.domain.progress import unseen
+from privctl.domain.verdict import Outcome
+from privctl.train.methods.dp_sgd import DpSgdSettings
 from tests.models.tasks.small import architecture, words
 
 
@@ -53,3 +58,34 @@ def verified_after(genuine: Path, change: Callable[[Any], None]) -> int:
     forged = genuine.with_name("forged.report.json")
     forged.write_text(json.dumps(report))
     return run(["verify", str(forged)])
+
+
+def interrupted_dp_sgd(place: Path, output: Path, settings: DpSgdSettings, steps: int) -> None:
+    """A run of ``dp_sgd`` with noise multiplier 1 and batches of 6, interrupted after its first step."""
+    from privctl.train.methods import method_named
+    from privctl.train.preparation.prepare import prepare
+    from privctl.train.run import run_training
+    from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
+    from privctl.train.settings.session import Session
+
+    request = RetrainRequest(
+        method=method_named("dp-sgd"),
+        settings=settings,
+        model=ModelRequest(path=place / "start"),
+        data=DataRequest(train=place / "train.jsonl"),
+        budget=BudgetRequest(noise_multiplier=1.0),
+        output=output,
+        batch_size=6,
+        steps=steps,
+        device="cpu",
+    )
+    with pytest.raises(RunInterruptedError):
+        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+
+
+def outcome_of_weights(report: Path) -> Outcome:
+    """What ``verify`` finds of how the weights moved."""
+    from verify.run import read, verify
+
+    (verdict,) = (each for each in verify(report, read(report)).verdicts if each.subject == "weights")
+    return verdict.outcome

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +11,21 @@ import pytest
 
 from privctl.accounting.banded import banded_coefficients
 from privctl.cli import run
-from privctl.domain.errors import RunInterruptedError
 from privctl.domain.events import BandedGaussian, Ledger
-from privctl.domain.progress import unseen
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
-from privctl.train.preparation.prepare import prepare
-from privctl.train.run import run_training
-from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
-from privctl.train.settings.session import Session
 from privctl.train.steps.correlated_noise import CorrelatedNoise
 from privctl.train.steps.sampling import CyclicPoisson
-from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, some_quick, verified_after
-from verify.run import read, verify
+from tests.cli.short_runs import (
+    dp_sgd,
+    half_the_noise,
+    interrupted_dp_sgd,
+    outcome_of_weights,
+    prepared,
+    some_quick,
+    verified_after,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,19 +127,7 @@ def test_an_interrupted_run_goes_on_with_its_parts_and_its_noise(
 
     monkeypatch.setattr(CyclicPoisson, "batch", watched)
     monkeypatch.setattr(CorrelatedNoise, "release", noted)
-    request = RetrainRequest(
-        method=method_named("dp-sgd"),
-        settings=DpSgdSettings(bands=BANDS),
-        model=ModelRequest(path=start / "start"),
-        data=DataRequest(train=start / "train.jsonl"),
-        budget=BudgetRequest(noise_multiplier=1.0),
-        output=tmp_path / "out",
-        batch_size=6,
-        steps=STEPS,
-        device="cpu",
-    )
-    with pytest.raises(RunInterruptedError):
-        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    interrupted_dp_sgd(start, tmp_path / "out", DpSgdSettings(bands=BANDS), STEPS)
     assert set(drawn) == {0}
     assert run(call(start, tmp_path / "out", "--resume")) == 2  # begun with correlated noise
     assert run(call(start, tmp_path / "out", "--resume", "--bands", str(BANDS))) == 0
@@ -158,7 +145,7 @@ def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_p
     more = ["--optimizer", "sgd", "--noise-multiplier", "20", "--steps", "20", "--bands", "5"]
     assert run(call(start, tmp_path / "out", *more)) == 0
     path = tmp_path / "out.report.json"
-    found = {"as it was": _of_weights(path)}
+    found = {"as it was": outcome_of_weights(path)}
     report = json.loads(path.read_text())
     forged = tmp_path / "forged.report.json"
     for name, change in (
@@ -167,7 +154,7 @@ def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_p
         ("half the noise", {"noise_multiplier": 10.0}),
     ):
         forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
-        found[name] = _of_weights(forged)
+        found[name] = outcome_of_weights(forged)
     assert found.pop("as it was") is Outcome.CONSISTENT
     assert set(found.values()) == {Outcome.REFUTED}
 
@@ -186,12 +173,7 @@ def test_a_step_said_to_be_lost_does_not_keep_verify_from_the_weights(
     for change, outcome in (({}, Outcome.CONSISTENT), (lie, Outcome.REFUTED)):
         changed = report["parameters"] | {"updates": 19} | change
         forged.write_text(json.dumps(report | {"parameters": changed}))
-        assert _of_weights(forged) is outcome
-
-
-def _of_weights(path: Path) -> Outcome:
-    (verdict,) = (each for each in verify(path, read(path)).verdicts if each.subject == "weights")
-    return verdict.outcome
+        assert outcome_of_weights(forged) is outcome
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,22 +12,22 @@ import pytest
 
 from privctl.accounting.buffered_search import buffered_matrix
 from privctl.cli import run
-from privctl.domain.errors import RunInterruptedError
 from privctl.domain.events import BufferedGaussian, Ledger
 from privctl.domain.guarantee import Adjacency
-from privctl.domain.progress import unseen
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
-from privctl.train.preparation.prepare import prepare
-from privctl.train.run import run_training
-from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
-from privctl.train.settings.session import Session
 from privctl.train.steps.buffered_noise import BufferedNoise
 from privctl.train.steps.sampling import FixedOrder
-from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, some_quick, verified_after
-from verify.run import read, verify
+from tests.cli.short_runs import (
+    dp_sgd,
+    half_the_noise,
+    interrupted_dp_sgd,
+    outcome_of_weights,
+    prepared,
+    some_quick,
+    verified_after,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,19 +135,7 @@ def test_an_interrupted_run_goes_on_with_its_order_and_its_buffers(
 
     monkeypatch.setattr(FixedOrder, "batch", watched)
     monkeypatch.setattr(BufferedNoise, "release", noted)
-    request = RetrainRequest(
-        method=method_named("dp-sgd"),
-        settings=DpSgdSettings(buffers=BUFFERS),
-        model=ModelRequest(path=start / "start"),
-        data=DataRequest(train=start / "train.jsonl"),
-        budget=BudgetRequest(noise_multiplier=1.0),
-        output=tmp_path / "out",
-        batch_size=6,
-        steps=STEPS,
-        device="cpu",
-    )
-    with pytest.raises(RunInterruptedError):
-        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    interrupted_dp_sgd(start, tmp_path / "out", DpSgdSettings(buffers=BUFFERS), STEPS)
     assert set(drawn) == {0}
     assert run(call(start, tmp_path / "out", "--resume")) == 2  # begun with correlated noise
     assert run(call(start, tmp_path / "out", "--resume", "--buffers", "3")) == 2
@@ -167,7 +154,7 @@ def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_p
     more = ["--optimizer", "sgd", "--noise-multiplier", "20", "--steps", "20", "--buffers", "2"]
     assert run(call(start, tmp_path / "out", *more)) == 0
     path = tmp_path / "out.report.json"
-    found = {"as it was": _of_weights(path)}
+    found = {"as it was": outcome_of_weights(path)}
     report = json.loads(path.read_text())
     forged = tmp_path / "forged.report.json"
     for name, change in (
@@ -176,14 +163,9 @@ def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_p
         ("half the noise", {"noise_multiplier": 10.0}),
     ):
         forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
-        found[name] = _of_weights(forged)
+        found[name] = outcome_of_weights(forged)
     assert found.pop("as it was") is Outcome.CONSISTENT
     assert set(found.values()) == {Outcome.REFUTED}
-
-
-def _of_weights(path: Path) -> Outcome:
-    (verdict,) = (each for each in verify(path, read(path)).verdicts if each.subject == "weights")
-    return verdict.outcome
 
 
 @pytest.mark.parametrize(

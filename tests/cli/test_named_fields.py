@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from privctl.cli import run
+from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.files import read_report
-from privctl.reports.parameters import AuditParameters, TrainingParameters, parameters_as
+from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.show.gather.next_step import next_step
 from tests.models.tasks.small import architecture, words
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.files import read_report
 from privctl.reports.parameters import (
-    AuditParameters,
     NoiseParameters,
     ParametersError,
     ProtectionParameters,

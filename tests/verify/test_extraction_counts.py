@@ -12,7 +12,7 @@ import pytest
 from audits.extraction.near import NearMatches
 from audits.extraction.summary import BEYOND, NEAR_BEYOND, QueryBudget, Texts, summarize
 from privctl.domain.evidence import Bound, Evidence
-from privctl.reports.parameters import AuditParameters
+from privctl.reports.audit_parameters import AuditParameters
 from verify import figures
 from verify.extraction_counts import faults
 from verify.extraction_tests import GRID

@@ -9,7 +9,7 @@ import pytest
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.parameters import AskedAudit, AuditParameters
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from tests.verify.test_reach import report
 from verify.asked import faults
 

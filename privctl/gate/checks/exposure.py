@@ -16,7 +16,8 @@ from privctl.gate.checks.leakage import EXPOSURE, evidence_of, why_not_planted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.reports.parameters import AuditParameters, ParametersError, parameters_as
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
 
 _METHOD, _MEDIAN = "canary exposure", "median bits, included"
 

@@ -18,7 +18,8 @@ from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.reports.parameters import AuditParameters, ParametersError, TrainingParameters, parameters_as
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from verify.canary_bounds import of_split
 from verify.drawn_split import drawn_from
 

@@ -18,7 +18,8 @@ from privctl.gate.checks import guarantees, leakage
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from privctl.reports.parameters import AuditParameters, ParametersError, TrainingParameters, parameters_as
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from verify.audit_consistency import MEMBERSHIP
 
 _ACCURACY = "accuracy"

@@ -13,9 +13,10 @@ from privctl.domain.guarantee import Notion
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.sample_size import rounded, times_for_area
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX
-from privctl.reports.parameters import AskedAudit, AuditParameters, ParametersError, TrainingParameters, parameters_as
+from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from privctl.show.decision import Decision, backwards, conclusion
 from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
 from privctl.storage.folder import BASE_ROLE

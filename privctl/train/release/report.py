@@ -12,6 +12,7 @@ from typing import Any
 from privctl.accounting.gridded import NOTE, Released, guarantee_of_floats_in_nats
 from privctl.accounting.guarantees import guarantee_of
 from privctl.data.recorded import recorded_files
+from privctl.data.several import DataPath
 from privctl.domain.events import Batches, Ledger
 from privctl.domain.evidence import MOST_FREQUENT, Bound, Evidence
 from privctl.domain.guarantee import AssumptionState, Guarantee
@@ -104,12 +105,7 @@ def report_for(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=tuple(
-            digested_artifact(role, file, place)
-            for role, path in inputs.items()
-            if path
-            for file in recorded_files(path)
-        ),
+        inputs=input_artifacts(inputs, place),
         outputs=outputs,
         parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},
         mechanism=_mechanism(job, finished),
@@ -130,6 +126,13 @@ def report_for(
     )
     require_unchanged(job)  # only now: their digests are in it
     return report
+
+
+def input_artifacts(inputs: Mapping[str, DataPath | None], place: Path) -> tuple[Artifact, ...]:
+    """The entries of the files that a training read, by role, in the report at ``place``."""
+    return tuple(
+        digested_artifact(role, file, place) for role, path in inputs.items() if path for file in recorded_files(path)
+    )
 
 
 def require_unchanged(job: TrainingJob) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from audits.findings import Findings
-from audits.membership.audit import MembershipAudit, MembershipRequest
+from audits.membership.audit import MembershipAudit
+from audits.membership.request import MembershipRequest
 from audits.scores.scorer import compute_scores, plan_scoring
 from privctl.cli import run
 from privctl.domain.errors import CommandError

@@ -17,9 +17,10 @@ from audits import load_attack
 from audits.findings import Findings
 from audits.membership import groups
 from audits.membership.attack import ScoreAttack, Settings
-from audits.membership.audit import MembershipAudit, MembershipRequest
+from audits.membership.audit import MembershipAudit
 from audits.membership.baseline import GUARD, baseline
 from audits.membership.groups import Grouping, grouped, highest, read_groups, weighed
+from audits.membership.request import MembershipRequest
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.max_t import max_t, rank_statistics
 from privctl.cli import run

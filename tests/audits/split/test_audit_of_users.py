@@ -14,8 +14,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from audits.canaries.bounds import EITHER
-from audits.membership.audit import MembershipAudit, MembershipRequest
+from audits.membership.audit import MembershipAudit
 from audits.membership.groups import highest, weighed
+from audits.membership.request import MembershipRequest
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.statistics.max_t import max_t, rank_statistics
 from privctl.cli import run

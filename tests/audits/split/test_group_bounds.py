@@ -33,7 +33,8 @@ from privctl.domain.groups import of_group
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.verdict import Outcome
-from privctl.reports.parameters import AuditParameters, TrainingParameters
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import TrainingParameters
 from tests.audits.split.test_split import drawn
 from tests.audits.split.users import drawn_users, included, scored, split_at
 from tests.gate.made import PROVED

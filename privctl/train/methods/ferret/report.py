@@ -12,12 +12,11 @@ from privctl.accounting import renyi
 from privctl.accounting.gridded import NOTE, arithmetic_of, epsilon_with_charge
 from privctl.accounting.guarantees import finite, guarantee_of
 from privctl.accounting.sign_bits import average_case, worst_case
-from privctl.data.recorded import recorded_files
 from privctl.domain.events import Batches, Ledger
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
-from privctl.reports.files import digested_artifact, now, versions
+from privctl.reports.files import now, versions
 from privctl.train.directional import SignAgreement
 from privctl.train.logs import withheld
 from privctl.train.methods.dp_sgd import TUNING
@@ -28,6 +27,7 @@ from privctl.train.preparation.job import TrainingJob
 from privctl.train.release.premises import premises, secret_noise
 from privctl.train.release.report import (
     evidence_of,
+    input_artifacts,
     loaded_on,
     owner_of,
     parameters_of,
@@ -80,12 +80,7 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=tuple(
-            digested_artifact(role, file, place)
-            for role, path in inputs.items()
-            if path
-            for file in recorded_files(path)
-        ),
+        inputs=input_artifacts(inputs, place),
         outputs=outputs,
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
