@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bench import canary_starts, fused_learners
+from tests.bench import canary_starts, fused_learners, inversion
 from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
 from tests.bench.planted_leaks import HEADINGS, shown
 from tests.docs.figures import results
@@ -25,6 +25,7 @@ def parts() -> dict[str, str]:
         "one-run bounds": _one_run_bounds(results("audit-bounds")),
         "canary starts": as_table(list(canary_starts.HEADINGS), canary_starts.rows(results("canary-starts"))),
         "fused learners": _fused_learners(results("fused-learners")["found"]),
+        "inversion": as_table(list(inversion.HEADINGS), inversion.rows(results("inversion"))),
         "planted leaks": _planted_leaks(results("planted-leaks")),
         "extraction null": _extraction_null(results("extraction-null")),
     }

@@ -13,7 +13,7 @@ from audits import ATTACKS, THOROUGH
 from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
-from tests.bench import audit_bounds, canary_starts, fused_learners
+from tests.bench import audit_bounds, canary_starts, fused_learners, inversion
 from tests.docs.digits import agrees
 from tests.docs.figures import results
 from tests.docs.pages import pages, table
@@ -229,6 +229,25 @@ def test_what_canaries_show_by_where_training_begins_is_what_is_said() -> None:
     settings = measured["settings"]
     said = f"({settings['records']} descriptions of commands, {settings['canaries']}\ncanaries of six digits"
     assert said in AUDITS
+
+
+def test_where_weights_give_images_back_is_what_is_said() -> None:
+    measured = results("inversion")
+    runs = measured["found"]
+    assert {kind: len(each) for kind, each in runs.items()} == dict.fromkeys(inversion.KINDS, 3)
+    finds = {kind: sum(run["conditions"]["p"] < 0.05 for run in each) for kind, each in runs.items()}
+    assert finds == {
+        "small": 3, "decay": 3, "usual": 2, "null": 0,
+        "resnet small": 2, "resnet decay": 0, "resnet plain": 0, "vit plain": 0,
+    }  # fmt: skip
+    assert all(run["class"]["p"] > 0.05 for each in runs.values() for run in each)
+    for kind, share in (("resnet plain", 0.04), ("vit plain", 0.01)):
+        assert [round(1 - run["left"][0], 2) for run in runs[kind]] == [share] * 3
+        assert all(run["left"][1] - run["left"][0] < 0.02 for run in runs[kind])
+    settings = measured["settings"]
+    said = f"{settings['records']} photographs of {settings['size']} by {settings['size']} pixels"
+    assert said in AUDITS
+    assert f"Each attack made {settings['images']} images" in AUDITS
 
 
 def test_a_wrong_number_is_noticed() -> None:
