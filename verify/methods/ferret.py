@@ -19,7 +19,10 @@ _PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignTraining(StatedTraining):
-    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any."""
+    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any.
+
+    A group has a chance for each of its ``directions`` in each step.
+    """
 
     release: str
     steps: int
@@ -31,6 +34,7 @@ class SignTraining(StatedTraining):
     fired_by_group: tuple[int, ...] | None = None
     publish: str | None = None
     groups: str | None = None
+    directions: int = 1
     group_sizes: tuple[int, ...] = ()
     public_seed: str | None = None
     lost_steps: tuple[tuple[int, ...], ...] = ()
@@ -45,17 +49,30 @@ class SignTraining(StatedTraining):
 def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
     if parameters.fired_by_group is not None:
         yield from compare("fired", parameters.fired, sum(parameters.fired_by_group), "the groups together fired")
+    yield from _directions(parameters)
     if isinstance(mechanism, SignBits):
         yield from _published(mechanism, parameters)
     if isinstance(mechanism, Ledger):
         yield from _noised(mechanism, parameters)
 
 
+def _directions(parameters: SignTraining) -> Iterator[str]:
+    """Whether as many may have fired as did, and whether the release allows several directions."""
+    each, release = parameters.directions, parameters.release
+    if each < 1 or (each > 1 and release != _GAUSSIAN):
+        yield f"directions is {each}, and the release {release!r} has {'one' if each > 1 else 'one at least'}"
+    most = parameters.number_of_groups * each * parameters.fired_steps
+    if parameters.fired > most:
+        yield f"fired is {parameters.fired}, and {parameters.fired_steps} steps have {most} chances in which any fired"
+    if parameters.fire_probability == 1:
+        yield from compare("fired", parameters.fired, most, "at fire probability 1 all chances are taken, of")
+
+
 def _published(mechanism: SignBits, parameters: SignTraining) -> Iterator[str]:
     """The signs of the recipe, all that fired."""
     yield from compare("release", parameters.release, _PUBLISHED, "signs as they are is")
     for name, here, key, there in (
-        ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups),
+        ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups * parameters.directions),
         ("fire_probability", mechanism.fire_probability, "fire_probability", parameters.fire_probability),
         ("sample_rate", mechanism.sample_rate, "sample_rate", parameters.sample_rate),
         ("steps", mechanism.steps, "steps", parameters.steps),
@@ -113,7 +130,7 @@ def _premises(parameters: SignTraining, guarantee: Guarantee) -> Iterator[str]:
 def _signs(parameters: SignTraining) -> SignBits:
     """Noise before a sign is taken leaves it one bit. Raises ValueError for numbers that no run has."""
     return SignBits(
-        groups=parameters.number_of_groups,
+        groups=parameters.number_of_groups * parameters.directions,
         fire_probability=parameters.fire_probability,
         sample_rate=parameters.sample_rate,
         steps=parameters.steps,
