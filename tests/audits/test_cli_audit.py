@@ -174,6 +174,7 @@ def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixt
     assert ("3 nonmembers", "occurring among members and non-members alike") in omissions
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_report(place: Path) -> None:
     reports = []
     for _ in range(2):
@@ -209,6 +210,16 @@ def test_bad_data_ends_in_one_sentence(
     assert sentence in err
     assert err.startswith("privctl: ")
     assert len(err.splitlines()) == 1
+    assert not list(place.glob("*.audit.*"))
+
+
+def test_a_pipe_of_which_no_digest_would_stand_in_the_report_is_refused(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (place / "members.jsonl").unlink()
+    os.mkfifo(place / "members.jsonl")
+    assert audit(place) == 2
+    assert "is a device or a pipe, which can be read only once" in capfd.readouterr().err
     assert not list(place.glob("*.audit.*"))
 
 
@@ -277,6 +288,7 @@ def test_a_reference_model_is_one_more_attack_and_a_control(place: Path, capfd: 
     assert "--attack reference cannot be run: it needs a model given by --reference" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_data_that_differ_by_themselves_confound(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_jsonl(place / "nonmembers.jsonl", [f"{text} w9 w9 w9 w9" for text in sentences(300, seed=2)])
     write_jsonl(place / "members.jsonl", sentences(300, seed=1))
@@ -323,26 +335,6 @@ def test_a_model_of_zeros_tells_nothing(place: Path) -> None:
     areas = {item.method: item.estimate for item in report.evidence if item.quantity == "AUC"}
     assert areas["min-k++"] == 0.5
     assert areas["loss"] == 0.5
-
-
-def test_scores_from_many_models(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "scores.json"
-    path.write_text(json.dumps({"with": [3.0] * 500, "without": [0.0] * 500}))
-    assert run(["audit", "--from-scores", str(path), "--claim", "2,1e-5"]) == 1
-    out = capfd.readouterr().out
-    assert "REFUTED" in out
-    report = report_of(tmp_path / "scores.audit.report.json")
-    assert report.verdicts[0].outcome is Outcome.REFUTED
-    assert [item.role for item in report.inputs] == ["scores"]
-    assert "The exit code" not in out, "the claim's verdict tells"
-    assert run(["audit", "--from-scores", str(path), "-f"]) == 0
-    out = " ".join(capfd.readouterr().out.split())
-    assert out.startswith("Do not release: for a single record, epsilon is at least ")
-    assert "The exit code is 0 all the same, because no claim of privacy was refuted." in out
-    assert run(["audit", "--from-scores", str(path), "-f", "--json"]) == 0
-    assert (
-        capfd.readouterr().err.splitlines()[-1].startswith("privctl: Do not release: for a single record, epsilon is")
-    )
 
 
 def shared_call(place: Path) -> list[str]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SampledGaussian, SignBits
 from privctl.domain.guarantee import Guarantee, Notion
@@ -14,12 +19,21 @@ from verify.compare import ROUNDING, compare
 from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
 from verify.wording import RENYI, TESTED, TIGHT
 
+#: More coins than this are not thrown again (a GiB of keystream), nor those of more steps.
+MOST_COINS, MOST_STEPS = 1 << 27, 1 << 20
+#: Which keystream holds coins, and the counter that its first block has (NIST SP 800-38D, 7.1).
+_LANE, _FIRST = 3, 2
+
+
 _PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomized-response", "dithered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignTraining(StatedTraining):
-    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any."""
+    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any.
+
+    A group has a chance for each of its ``directions`` in each step.
+    """
 
     release: str
     steps: int
@@ -31,6 +45,7 @@ class SignTraining(StatedTraining):
     fired_by_group: tuple[int, ...] | None = None
     publish: str | None = None
     groups: str | None = None
+    directions: int = 1
     group_sizes: tuple[int, ...] = ()
     public_seed: str | None = None
     lost_steps: tuple[tuple[int, ...], ...] = ()
@@ -42,20 +57,106 @@ class SignTraining(StatedTraining):
     derivatives_by: Mapping[str, int] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thrown:
+    """How often each group publishes, ``by_group``, and in how many steps how many groups do, ``together``."""
+
+    by_group: tuple[int, ...]
+    together: Counter[int]
+
+
+@lru_cache(maxsize=8)
+def thrown(seed: str, groups: int, chance: float, steps: int) -> Thrown | None:
+    """The coins of the public ``seed``, of ``steps`` steps for each of ``groups`` groups; None where they are too many.
+
+    A coin is a word of 64 bits, the next of its step's keystream, and falls on its side below ``chance`` * 2^64.
+    Raises ValueError for a ``seed`` that is not hexadecimal.
+    """
+    import numpy as np  # not at the start: a gate over audits needs none
+
+    key = hashlib.sha256(b"privctl ferret masks" + bytes.fromhex(seed)).digest()
+    if not (groups >= 1 and 1 <= steps <= MOST_STEPS and groups * steps <= MOST_COINS and 0 < chance <= 1):
+        return None
+    if chance == 1:
+        return Thrown(by_group=(steps,) * groups, together=Counter({groups: steps}))
+    limit, by_group, together = np.uint64(int(chance * 2.0**64)), np.zeros(groups, np.int64), Counter[int]()
+    for step in range(steps):
+        counter = _LANE << 120 | step << 80 | _FIRST
+        stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(16, "big"))).encryptor()
+        fell = np.frombuffer(stream.update(bytes(8 * groups)), "<u8") < limit
+        if number := int(fell.sum()):
+            by_group += fell
+            together[number] += 1
+    return Thrown(by_group=tuple(by_group.tolist()), together=together)
+
+
 def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
     if parameters.fired_by_group is not None:
         yield from compare("fired", parameters.fired, sum(parameters.fired_by_group), "the groups together fired")
+    if parameters.directions < 1:
+        yield f"directions is {parameters.directions}; a group has one at least"
+        return
+    yield from _coins(mechanism, parameters)
+    yield from _directions(parameters)
     if isinstance(mechanism, SignBits):
         yield from _published(mechanism, parameters)
     if isinstance(mechanism, Ledger):
         yield from _noised(mechanism, parameters)
 
 
+def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
+    """Who publishes in which step follows from a public seed, so that no report can count fewer."""
+    if parameters.public_seed is None:
+        yield "it states no public seed, from which it follows which groups published"
+        return
+    found = _thrown(parameters)
+    if found is None:
+        return  # ``_unthrown`` says so
+    source = "by the coins of the public seed it is"
+    yield from compare("fired", parameters.fired, sum(found.by_group), source)
+    yield from compare("fired_steps", parameters.fired_steps, found.together.total(), source)
+    each = parameters.directions
+    by_group = tuple(sum(found.by_group[place : place + each]) for place in range(0, len(found.by_group), each))
+    if parameters.fired_by_group is not None and tuple(parameters.fired_by_group) != by_group:
+        yield "fired_by_group is not what the coins of the public seed give"
+    if isinstance(mechanism, Ledger) and parameters.release != _GAUSSIAN:
+        together = Counter[int]()
+        for event in mechanism.events:
+            together[_values(event, parameters)] += event.steps
+        if together != found.together:
+            yield "how many groups the ledger has in a step is not what the coins of the public seed give"
+
+
+def _thrown(parameters: SignTraining) -> Thrown | None:
+    """The coins of each group, or of each of its directions, one after another."""
+    coins = parameters.number_of_groups * max(1, parameters.directions)
+    return thrown(parameters.public_seed or "", coins, parameters.fire_probability, parameters.steps)
+
+
+def _unthrown(parameters: SignTraining) -> Iterator[str]:
+    """That the coins are too many to be thrown again."""
+    if _thrown(parameters) is None:
+        coins = parameters.number_of_groups * parameters.directions * parameters.steps
+        yield f"the public seed has {coins} coins in {parameters.steps} steps, more than are thrown again"
+
+
+def _directions(parameters: SignTraining) -> Iterator[str]:
+    """Whether as many may have fired as did, and whether the release allows several directions."""
+    each, release = parameters.directions, parameters.release
+    if each > 1 and release != _GAUSSIAN:
+        yield f"directions is {each}, and the release {release!r} has one"
+    most = parameters.number_of_groups * each * parameters.fired_steps
+    if parameters.fired > most:
+        yield f"fired is {parameters.fired}, and {parameters.fired_steps} steps have {most} chances in which any fired"
+    if parameters.fire_probability == 1:
+        yield from compare("fired", parameters.fired, most, "at fire probability 1 all chances are taken, of")
+
+
 def _published(mechanism: SignBits, parameters: SignTraining) -> Iterator[str]:
     """The signs of the recipe, all that fired."""
     yield from compare("release", parameters.release, _PUBLISHED, "signs as they are is")
     for name, here, key, there in (
-        ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups),
+        ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups * parameters.directions),
         ("fire_probability", mechanism.fire_probability, "fire_probability", parameters.fire_probability),
         ("sample_rate", mechanism.sample_rate, "sample_rate", parameters.sample_rate),
         ("steps", mechanism.steps, "steps", parameters.steps),
@@ -113,7 +214,7 @@ def _premises(parameters: SignTraining, guarantee: Guarantee) -> Iterator[str]:
 def _signs(parameters: SignTraining) -> SignBits:
     """Noise before a sign is taken leaves it one bit. Raises ValueError for numbers that no run has."""
     return SignBits(
-        groups=parameters.number_of_groups,
+        groups=parameters.number_of_groups * parameters.directions,
         fire_probability=parameters.fire_probability,
         sample_rate=parameters.sample_rate,
         steps=parameters.steps,
@@ -143,4 +244,5 @@ EXPECTED = ExpectedMethod(
     # All of a batch may change with one record there, whatever is clipped.
     unclipped=lambda parameters: parameters.release in (_RESPONSES, _DITHERED),
     unbounded=_unbounded,
+    undecided=_unthrown,
 )
