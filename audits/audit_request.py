@@ -8,7 +8,7 @@ from pathlib import Path
 
 from audits.canaries.audit import CanaryRequest
 from audits.claims import EpsilonClaim
-from audits.extraction.audit import ExtractionRequest
+from audits.extraction.request import ExtractionRequest
 from audits.membership.audit import MembershipRequest
 from audits.secrets.audit import SecretRequest
 from privctl.data.columns import USUAL, Columns

@@ -11,8 +11,8 @@ from audits.audit_request import AuditRequest, output_paths
 from audits.canaries.audit import CanaryRequest
 from audits.claims import claim_of
 from audits.extraction.adversarial import Adversary
-from audits.extraction.audit import ExtractionRequest
 from audits.extraction.law import SamplingLaw
+from audits.extraction.request import ExtractionRequest
 from audits.extraction.summary import QueryBudget
 from audits.extraction.untargeted import UntargetedRequest
 from audits.log_entry import log_path

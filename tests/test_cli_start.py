@@ -101,6 +101,22 @@ def test_help_imports_no_engine(helps: dict[str, Called], arguments: list[str]) 
     assert HEAVY.isdisjoint(done.modules), HEAVY & done.modules
 
 
+def test_ctrl_c_while_the_program_loads_is_one_sentence(root: Path) -> None:
+    stopped = (
+        "import runpy, sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'click':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "runpy.run_module('privctl', run_name='__main__')\n"
+    )
+    done = run(root, "-c", stopped)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.startswith("privctl: interrupted")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_check_of_imports_notices_an_engine(root: Path) -> None:
     (done,) = calls(root, [["--help"]], before="import numpy\n")
     assert HEAVY & done.modules == {"numpy"}

@@ -26,6 +26,9 @@ _BEGAN = ("start-", "base-")
 _WORDS, _CONFIG, _TEMPLATE, _TEMPLATES = (
     "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
 )  # fmt: skip
+#: Files of a vocabulary, which older tokenizers have in place of a tokenizer.json.
+_NUMBERED, _LISTED, _MERGES = "vocab.json", "vocab.txt", "merges.txt"
+_READ = (_WORDS, _CONFIG, _TEMPLATE, _TEMPLATES, _NUMBERED, _LISTED, _MERGES)
 #: The parts of a tokenizer that say how it splits a text.
 _SPLITS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
@@ -46,12 +49,13 @@ def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
     begun = _files(path, report, released=False)
     faults, left_out = [], []
     try:
-        if _WORDS in released and _WORDS in begun:
-            before, after = _object(begun[_WORDS]), _object(released[_WORDS])
+        before = _began_with(begun)
+        if _WORDS in released and before is not None:
+            after = _object(released[_WORDS])
             faults += list(_other_words(before, after))
             left_out += list(_not_compared(before, after))
         elif _WORDS in released:
-            left_out.append("its words: the tokenizer.json that the training began with is not at hand, or not named")
+            left_out.append("its words: the tokenizer that the training began with is not at hand, or not named")
         template, first = _template(released), _template(begun)
         if template is None or template == first:
             pass
@@ -75,7 +79,7 @@ def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Pa
         if not (artifact.role == _COMPANION if released else artifact.role.startswith(_BEGAN)):
             continue
         place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
-        if name in (_WORDS, _CONFIG, _TEMPLATE, _TEMPLATES) and os.path.isfile(place):
+        if name in _READ and os.path.isfile(place):
             try:
                 if digests.digest(place) == artifact.digest:
                     found[name] = place
@@ -91,22 +95,41 @@ def _object(place: Path) -> Mapping[str, Any]:
     return data
 
 
+def _began_with(begun: Mapping[str, Path]) -> Mapping[str, Any] | None:
+    """The tokenizer among the files ``begun`` with, in the form of a tokenizer.json; None where there is none."""
+    if _WORDS in begun:
+        return _object(begun[_WORDS])
+    if _NUMBERED in begun and _MERGES in begun:
+        vocabulary, lines = _object(begun[_NUMBERED]), read_text(begun[_MERGES]).split("\n")
+        merges = [line for line in lines if line.strip() and not line.startswith("#version")]
+    elif _LISTED in begun:
+        lines, merges = read_text(begun[_LISTED]).removesuffix("\n").split("\n"), []
+        vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    else:
+        return None
+    return {"model": {"vocab": vocabulary, "merges": merges}}
+
+
 def _other_words(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     if before["model"].get("vocab") != after["model"].get("vocab"):
         yield "its words, or their numbers, are not those of the tokenizer that the training began with"
     if _merges(before) != _merges(after):
         yield "its merges are not those of the tokenizer that the training began with"
-    if changed := sorted(str(token) for token, number in _added(before).items() if _added(after).get(token) != number):
+    first, last = _named(before), _added(after)
+    renumbered = {token for token in first.keys() & last.keys() if first[token] != last[token]}
+    if changed := sorted(map(str, renumbered | (_added(before).keys() - last.keys()))):
         yield f"its added token {changed[0]!r} is not that of the tokenizer that the training began with"
 
 
 def _not_compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    if changed := [name for name in _SPLITS if before.get(name) != after.get(name)]:
+    if not any(name in before for name in _SPLITS):
+        yield "how it splits a text: the files of words that the training began with do not tell"
+    elif changed := [name for name in _SPLITS if before.get(name) != after.get(name)]:
         parts = ", ".join(changed)
         yield f"how it splits a text: its {parts} are written otherwise than in what the training began with"
-    if new := sorted(map(str, _added(after).keys() - _added(before).keys())):
+    if new := sorted(map(str, _added(after).keys() - _named(before).keys())):
         more = "" if len(new) == 1 else f" and {len(new) - 1} more"
-        yield f"its added token {new[0]!r}{more}, which the tokenizer.json that the training began with does not name"
+        yield f"its added token {new[0]!r}{more}, which the files that the training began with do not name"
 
 
 def _merges(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -117,6 +140,11 @@ def _merges(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def _added(data: Mapping[str, Any]) -> dict[Any, Any]:
     return {each["content"]: each["id"] for each in data.get("added_tokens") or []}
+
+
+def _named(data: Mapping[str, Any]) -> dict[Any, Any]:
+    """The tokens that may be added: files of a vocabulary name them among its words."""
+    return _added(data) if "added_tokens" in data else dict(data["model"]["vocab"])
 
 
 def _had_none(begun: Mapping[str, Path]) -> bool:

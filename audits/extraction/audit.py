@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from audits.extraction import opened, remarks
-from audits.extraction.adversarial import Adversary
 from audits.extraction.coins import SplitCoins, drawn_together
 from audits.extraction.confirmed import OwnBeginnings, WholeRecords, confirmed
 from audits.extraction.elsewhere import ReferenceModel, known_elsewhere
 from audits.extraction.greedy import GreedyMatches, decide
 from audits.extraction.known_records import without_known
-from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, NearMatches, near_matches
 from audits.extraction.pairs import pair_shape
+from audits.extraction.request import ExtractionRequest
 from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
-from audits.extraction.summary import QueryBudget, Texts, arrays_of, quantities, summarize
-from audits.extraction.untargeted import Untargeted, UntargetedRequest, attack
+from audits.extraction.summary import Texts, arrays_of, quantities, summarize
+from audits.extraction.untargeted import Untargeted, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
     LabelledWindows,
@@ -40,7 +38,6 @@ from audits.scores.subject import with_chat
 from audits.split.drawn import read_split
 from audits.split.premises import of_training, premises
 from privctl.data.columns import Columns
-from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.progress import Progress, unseen
@@ -50,33 +47,6 @@ from privctl.parallel import ALONE, Workers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtractionRequest:
-    """Which texts to extract, how they are cut, and how the model is queried.
-
-    Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
-    are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling and ``exact_only`` what
-    comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer;
-    ``untargeted`` continues prompts from outside. ``prefix_tokens`` None is 50, and of a pair's target 0.
-    ``split`` is the manifest of the split that both files are of, None where privctl did not draw it.
-    """
-
-    train: DataPath
-    heldout: DataPath | None = None
-    split: Path | None = None
-    prefix_tokens: int | None = None
-    suffix_tokens: int = 50
-    least_prefix: int | None = None
-    law: SamplingLaw = field(default_factory=SamplingLaw)
-    queries: QueryBudget = field(default_factory=QueryBudget)
-    greedy_only: bool = False
-    exact_only: bool = False
-    adversary: Adversary | None = None
-    untargeted: UntargetedRequest | None = None
-    records: int | None = None
-    seed: int = 0
 
 
 class ExtractionAudit:

@@ -11,8 +11,8 @@ from privctl.domain.report import Omission
 from privctl.domain.shown import counted
 
 if TYPE_CHECKING:
-    from audits.extraction.audit import ExtractionRequest
     from audits.extraction.elsewhere import KnownElsewhere
+    from audits.extraction.request import ExtractionRequest
 
 #: On what the comparison with held-out text rests where privctl did not draw the sides.
 CONTROL = (

@@ -96,3 +96,58 @@ def test_a_template_where_there_was_none_is_refuted(tmp_path: Path) -> None:
 
     (found,) = released(tmp_path, change).verdicts
     assert found.reason.startswith("its chat template")
+
+
+def _as_vocabulary(place: Path, *, one_a_line: bool) -> None:
+    """The words of ``place``'s tokenizer.json as older tokenizers have them."""
+    (place / "tokenizer.json").unlink()
+    if one_a_line:
+        (place / "vocab.txt").write_text("a\nb\n<pad>\n")
+    else:
+        (place / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<pad>": 2}))
+        (place / "merges.txt").write_text("#version: 0.2\na b\n")
+
+
+@pytest.mark.parametrize("one_a_line", [True, False])
+@pytest.mark.parametrize(
+    ("model", "added", "word"),
+    [
+        ({}, [], ""),
+        ({"vocab": {"a": 0, "b": 1, "Ann Lee": 2}}, [], "its words"),
+        ({"merges": [["b", "a"]]}, [], "its merges"),
+        ({}, [{"id": 7, "content": "<pad>"}], "its added token '<pad>'"),
+    ],
+)
+def test_words_from_the_files_of_a_vocabulary_are_compared(
+    tmp_path: Path, one_a_line: bool, model: dict[str, Any], added: list[dict[str, Any]], word: str
+) -> None:
+    whole = {"vocab": {"a": 0, "b": 1, "<pad>": 2}, "merges": [] if one_a_line else [["a", "b"]]}
+
+    def change(start: Path, release: Path) -> None:
+        _as_vocabulary(start, one_a_line=one_a_line)
+        content = {**_WORDS, "model": {**whole, **model}, "added_tokens": added or _WORDS["added_tokens"]}
+        (release / "tokenizer.json").write_text(json.dumps(content))
+
+    found = released(tmp_path, change)
+    assert [each.reason.startswith(word) for each in found.verdicts] == ([True] if word else [])
+    assert [each.reason.startswith("how it splits a text") for each in found.omissions] == [True]
+
+
+@pytest.mark.parametrize("one_a_line", [True, False])
+def test_what_transformers_makes_of_a_vocabulary_has_its_words(tmp_path: Path, one_a_line: bool) -> None:
+    from transformers import BertTokenizer, GPT2Tokenizer
+
+    def change(start: Path, release: Path) -> None:
+        for each in start.iterdir():
+            each.unlink()
+        if one_a_line:
+            (start / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n##b\n")
+        else:
+            (start / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}))
+            (start / "merges.txt").write_text("#version: 0.2\na b\n")
+        kind = BertTokenizer if one_a_line else GPT2Tokenizer
+        kind.from_pretrained(start).save_pretrained(release)
+
+    found = released(tmp_path, change)
+    assert found.verdicts == ()
+    assert [each.reason.split(":")[0] for each in found.omissions] == ["how it splits a text"]

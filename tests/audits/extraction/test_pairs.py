@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from audits.extraction.audit import ExtractionAudit, ExtractionRequest
+from audits.extraction.audit import ExtractionAudit
 from audits.extraction.elsewhere import ReferenceModel, known_elsewhere
 from audits.extraction.greedy import decide, margin_scores
 from audits.extraction.law import SamplingLaw
 from audits.extraction.near import NEAR, near_matches
 from audits.extraction.pairs import PairShape, pair_shape
+from audits.extraction.request import ExtractionRequest
 from audits.extraction.summary import NEAR_BEYOND
 from audits.scores.subject import load_subject
 from privctl.cli import run

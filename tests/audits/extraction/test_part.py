@@ -11,9 +11,10 @@ from scipy.stats import binom
 from tokenizers import Tokenizer, models
 
 from audits.extraction.alike import ALIKE
-from audits.extraction.audit import ExtractionAudit, ExtractionRequest
+from audits.extraction.audit import ExtractionAudit
 from audits.extraction.law import SamplingLaw
 from audits.extraction.reach import detectable
+from audits.extraction.request import ExtractionRequest
 from audits.extraction.summary import CUED, QueryBudget
 from audits.extraction.windows import SkippedReason, cues, sample, sides, text_shape
 from audits.findings import Findings
