@@ -84,8 +84,14 @@ def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
 
 
 def require_distinct(request: AuditRequest) -> None:
-    """Raises CommandError where an output is an input or another output."""
+    """Raises CommandError where an output is an input or another output, and where an input can be read only once."""
     read = [request.model, *(path for data in request.files.values() for path in paths_of(data))]
+    for given in read:
+        if given.exists() and not given.is_file() and not given.is_dir():
+            raise CommandError(
+                f"{given} is a device or a pipe, which can be read only once, so that nothing would show which records "
+                "were audited; give a file"
+            )
     inputs = {path.resolve() for path in read}
     outputs = (
         ("--output", request.report), ("--output", request.scores), ("--log", request.log), ("--leaks", request.leaks)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from audits.claims import EpsilonClaim, claims_of, mechanism_of
 from privctl.data.columns import USUAL, Columns
-from privctl.domain.errors import PrivctlError
+from privctl.data.recorded import recorded_files
+from privctl.data.several import DataPath
+from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.events import Ledger
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.domain.shared_records import SharedRecords
@@ -92,6 +94,20 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
 
 def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
     return None if training is None else tuple(item.digest for item in training.inputs if item.role == role)
+
+
+def require_unseen(lineage: Lineage, flag: str, data: DataPath) -> None:
+    """Raise CommandError where the model learned a file of ``data``, given with ``flag`` as none of its training data.
+
+    What came from another file is not known here.
+    """
+    learned = lineage.learned or frozenset()
+    for file in recorded_files(data) if learned else ():
+        if file.digest in learned:
+            raise CommandError(
+                f"{file.path.name} of {flag} is what the model was trained on, as {lineage.source} or a report that it "
+                "builds on says, so nothing can be told by comparing with it; give records that it was not trained on"
+            )
 
 
 def weights_of(inputs: Sequence[Artifact]) -> frozenset[str]:

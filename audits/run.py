@@ -17,7 +17,7 @@ from audits.extraction.audit import ExtractionAudit
 from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.leaking_records import leaking_records, staged_leaks
-from audits.lineage import Lineage, lineage_of, weights_of
+from audits.lineage import Lineage, lineage_of, require_unseen, weights_of
 from audits.log_entry import log_result, logged_audit
 from audits.membership.audit import MembershipAudit, Reference
 from audits.membership.gradients import Differentiator
@@ -83,6 +83,10 @@ def run_audit(
     )
     lineage = lineage_of(request.model, opened.inputs, request.report)
     request = _as_trained(request, lineage, notify if workers.is_main else lambda _: None)
+    if request.membership is not None:
+        require_unseen(lineage, "--nonmembers", request.membership.nonmembers)
+    if request.extraction is not None and request.extraction.heldout is not None:
+        require_unseen(lineage, "--heldout", request.extraction.heldout)
     reference = _open_other(model_scorer, request, request.reference, opened, "--reference", "one that saw no data")
     means = None if reference is None else partial(model_scorer.means, reference)
     compared = None if request.secrets is None else request.base

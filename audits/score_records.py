@@ -96,7 +96,7 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     if request.reference is not None:
         reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize)
     members, nonmembers = (read(subject, path, request.columns) for path in (request.members, request.nonmembers))
-    work = prepare(subject, members, nonmembers, workers)
+    work = prepare(subject, members, nonmembers, workers, drawn=True)  # who drew the sides, what judges them knows
     means = None if reference is None or not work.records else scorer.means(reference, work.records)
     if not work.records:
         raise InputError(

@@ -66,8 +66,8 @@ _LONG = (
 #: Files whose tests share what takes long to make: one worker runs them all.
 _TOGETHER = {
     **{
-        f"tests/verify/{name}.py": "reports of every kind"
-        for name in ("test_leaf_mutants", "test_mutations", "test_figures")
+        f"tests/verify/test_{name}.py": "reports of every kind"
+        for name in ("leaf_mutants", "mutations", "figures", "begun_with", "beside", "left_out", "consistent_edits")
     },
     **{
         f"tests/{name}.py": "a genuine release"

@@ -1,15 +1,18 @@
 """Whatever a command of the tests writes as a report is verified as soon as the command is done.
 
 A report counts when privctl itself put it in place (atomically, by a rename or a link) during a call of
-``privctl.cli.run`` in this process. Reports that say the same of the same kind of mechanism are verified once; with
-``--every-report``, all are. ``@pytest.mark.forged("why")`` exempts a test that makes reports lie.
+``privctl.cli.run`` in this process. Reports that differ in what they were made from, or in the digits of their numbers
+and not in their orders of magnitude, are verified once; with ``--every-report``, all are.
+``@pytest.mark.forged("why")`` exempts a test that makes reports lie.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -22,6 +25,8 @@ from privctl.domain.errors import ExitCode, PrivctlError
 from tests import remembered
 
 _SUFFIX = ".report.json"
+#: Figures, and what hexadecimal digests are made of.
+_NUMBERS = re.compile(r"\b[0-9a-f]{8,}\b|\d[\d.,e+-]*")
 #: Entries that differ from run to run and change nothing about what is claimed.
 _IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omissions", "warnings", "log")
 
@@ -69,12 +74,25 @@ class Watch:
 
     def _new(self, path: Path) -> bool:
         data = json.loads(path.read_text(encoding="utf-8"))
-        key = json.dumps({name: data[name] for name in data if name not in _IDLE}, sort_keys=True)
+        key = json.dumps(_outline({name: data[name] for name in data if name not in _IDLE}), sort_keys=True)
         if key in self.seen and not self.every:
             self.skipped += 1
             return False
         self.seen.add(key)
         return True
+
+
+def _outline(entry: Any) -> Any:
+    """What an entry says, with orders of magnitude for numbers; of a list, each kind of member once."""
+    if isinstance(entry, dict):
+        return {name: _outline(value) for name, value in entry.items()}
+    if isinstance(entry, list):
+        return sorted({json.dumps(_outline(value), sort_keys=True) for value in entry})
+    if isinstance(entry, str):
+        return _NUMBERS.sub("0", entry)
+    if isinstance(entry, bool) or not isinstance(entry, int | float):
+        return entry
+    return math.copysign(math.frexp(max(-1e300, min(entry, 1e300)))[1] // 4, entry) if entry else 0
 
 
 WATCH = Watch()

@@ -247,6 +247,7 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
     attacks = [item for item in attacks if item.method not in _BASELINES]
     if not any(_is_auc(item) for item in attacks):
         return
+    yield from _unnamed(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
     for name in (_BLIND, _LENGTH):
         if name not in baselines and not _of_scores(report, attacks):
             yield f"the {name} is missing, without which no attack says anything of the model"
@@ -278,6 +279,12 @@ def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         yield f"its verdict on {MEMBERSHIP!r} is {outcome}, which its evidence does not support"
 
 
+def _unnamed(report: PrivacyReport, roles: Sequence[str]) -> Iterator[str]:
+    """Files of records without which nothing shows what was audited."""
+    for role in sorted(set(roles) - {item.role for item in report.inputs}):
+        yield f"its inputs name no {role}, so that nothing shows which records it is about"
+
+
 def _suspected(blind: Evidence | None) -> bool:
     """Whether the test of the records without the model fired; older reports have none."""
     if blind is None or "p_value" not in blind.details:
@@ -295,6 +302,7 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins
     """Verdicts on extraction, secrets and canaries."""
     extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
     if _EXTRACTED in extracted:
+        yield from _unnamed(report, ("train",))
         accusing = [extracted[name] for name in _BEYOND if name in extracted and (extracted[name].lower or 0) > 0]
         accusing += [item for item in report.evidence if extraction_tests.refutes(item)]
         doubted = alike_texts.silenced(report.evidence)

@@ -26,7 +26,7 @@ from verify.asked import unanswered
 from verify.audited_groups import check_groups
 from verify.beside import changed_base, check_configurations
 from verify.completeness import STEPS, gaps
-from verify.drawn_split import check_split
+from verify.drawn_split import check_split, check_unseen
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.known_elsewhere import check_reference
 from verify.premises import faults
@@ -35,7 +35,7 @@ from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 from verify.registered_guesses import check_guesses
 from verify.report_consistency import contradictions
 from verify.secret_plan import Part, of_plan_file, parts_of
-from verify.stated import check_readable, strangers
+from verify.stated import check_readable, method_of, strangers, training_of
 from verify.wording import unknown
 
 MODEL = "model"
@@ -97,6 +97,11 @@ def _readable(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport
 def _disagreements(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     for sentence in contradictions(report):
         yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence)
+    if (method := method_of(report)) is None:
+        return
+    with suppress(ArithmeticError, ValueError):  # a contradiction, too
+        for sentence in method.undecided(training_of(report)):
+            yield Verdict(subject="parameters", outcome=Outcome.INCONCLUSIVE, reason=sentence)
 
 
 def _gaps(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -188,7 +193,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
-    check_guesses, check_split, check_groups, unanswered, check_reference, _scanned, check_configurations,
+    check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import PurePath
 from types import NoneType
 
 from privctl.domain.events import Batches, Ledger, SignBits
@@ -28,6 +29,8 @@ _MECHANISMS: dict[str, tuple[type, ...]] = {
     "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
     "secrets-plan": (Ledger,), "external-training": (Ledger, NoneType),
 }  # fmt: skip
+#: Steps that write all weights to one file, which is held against the step.
+_ONE_FILE = (TRAINING, "replay")
 _STANDING = (Status.PROVED, Status.CONDITIONAL)
 
 
@@ -51,9 +54,19 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
         yield from _plan(report, budget)
     if isinstance(report.mechanism, SignBits):
         yield from _worst_case(report, report.mechanism)
+    yield from _weights(report)
     needed = _READS.get(report.step)
     if needed and report.mechanism is not None and not any(artifact.role == needed for artifact in report.inputs):
         yield f"it names no {needed} that the {report.step} step read"
+
+
+def _weights(report: PrivacyReport) -> Iterator[str]:
+    """What a step says of the training holds of the weights that it wrote, and of none that are listed beside them."""
+    places = [PurePath(artifact.path) for artifact in report.outputs if artifact.role == "model"]
+    if report.step in _ONE_FILE and len(places) > 1:
+        yield f"it lists {len(places)} files of weights, and a {report.step} step writes one"
+    elif len({place.parent for place in places}) > 1:
+        yield "it lists weights in several folders, and a step writes those of one model into one"
 
 
 def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:

@@ -1,5 +1,7 @@
 """Whether an audit's split is one that privctl drew: its manifest, the files it names, and each coin.
 
+Of files that it did not draw, whether the model was trained on those that it was not trained on, as the audit says.
+
 An audit of a drawn split may call a model leaking although its two files differ without the model. So a report that
 states one must show it. Needs no numpy, like a gate over audits.
 """
@@ -26,8 +28,11 @@ from verify import extraction_tests, split_groups
 from verify.asked import NO_BOUNDS
 from verify.canary_bounds import BOUND, METHODS, of_split
 from verify.split_choice import passed_over
+from verify.stated import EXTERNAL, TRAINING
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
+#: The roles of files that an audit compares the training data with.
+UNSEEN = ("nonmembers", "heldout")
 #: Of an audit's failure probability, what bounds have.
 _BOUNDS_SHARE, _ROUNDING = 0.5, 1e-9
 #: The role of a file in an audit of membership, and in one of extraction -> its name in the manifest.
@@ -51,6 +56,26 @@ def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRepo
     except (InputError, ValueError, TypeError, KeyError, AttributeError) as fault:
         outcome, reason = Outcome.REFUTED, f"its manifest cannot be read ({fault})"
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
+
+
+def check_unseen(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """A verdict for each file of an audit that its model's trainings name as their data, by its digest."""
+    if report.step != "audit":
+        return
+    trained = {
+        artifact.digest
+        for parent in parents
+        if parent.step in (TRAINING, EXTERNAL)
+        for artifact in parent.inputs
+        if artifact.role == "data"
+    }
+    for artifact in report.inputs:
+        if artifact.role in UNSEEN and artifact.digest in trained:
+            reason = (
+                "the audit took it as records that the model was not trained on, and a report that it builds on says "
+                "that the model was trained on it"
+            )
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
 
 
 def drawn_from(path: Path, report: PrivacyReport) -> str:

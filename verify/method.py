@@ -56,7 +56,8 @@ class ExpectedMethod:
     signs published. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if not empty, says why
     rounding may move what is released by more than the margin clipping reserves. ``noised`` tells whether the gradients
     received noise. ``clipped`` tells whether they were clipped. ``unbounded`` (given also whether the optimizer is
-    adaptive) says why nothing bounds how far the weights moved, "" where something does.
+    adaptive) says why nothing bounds how far the weights moved, "" where something does. ``undecided`` says what of
+    the method's own parameters could not be looked at, a sentence each, so that the report stays open.
     """
 
     parameters: type[StatedTraining] = StatedTraining
@@ -73,3 +74,4 @@ class ExpectedMethod:
     noised: bool = False
     clipped: bool = False
     unbounded: Callable[[Any, bool], str] = lambda *_: ""
+    undecided: Callable[[Any], Iterator[str]] = nothing

@@ -8,7 +8,7 @@ model shows. Both are functions of what was released, so the one-run bounds hold
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,14 @@ from audits.canaries import verdict
 from audits.canaries.audit import CanaryRequest
 from audits.canaries.bounds import bounds_of, curve_parameters
 from audits.canaries.conditions import number_included, violated_conditions
-from audits.canaries.design import register
-from audits.findings import Findings
+from audits.canaries.design import power_ceiling, register
+from audits.canaries.verdict import half_noticed
+from audits.claims import CurveClaim
+from audits.findings import ALPHA, Findings
 from audits.scores.scorer import RowScores
+from audits.statistics.several_guesses import GuessCount
 from privctl.domain.errors import InputError
+from privctl.domain.events import TruncatedGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.reports.codec import decode_value, encode_value
 from privctl.storage.digest import file_digest
@@ -36,7 +40,9 @@ _KIND = "privctl-gradient-canaries"
 _VERSION = 1
 #: No bound is given for fewer canaries, and no training mixes in more.
 _FEWEST, _MOST = 2, 100_000
-EVERY_STEP, END = "every step", "final weights"
+#: A chance below is not told in digits.
+_SELDOM = 0.01
+EVERY_STEP, END = _OBSERVED = "every step", "final weights"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,21 @@ def read_gradient_evidence(path: Path) -> GradientEvidence:
     return decode_value(GradientEvidence, data, str(path), "canaries")
 
 
+def foretold(count: int, delta: float, epsilon: float, curve: CurveClaim | None) -> str:
+    """What ``count`` canaries can show at best of a training that states ``epsilon`` and ``curve``, in one sentence."""
+    sets, alpha = register([1] * count), ALPHA / len(_OBSERVED)
+    highest = power_ceiling(sets, delta, alpha)
+    sentence = f"{count} canary gradients certify an epsilon of {highest:.4g} at most at delta {delta:g}, "
+    sentence += "above" if highest > epsilon else "which cannot contradict"
+    sentence += f" the {epsilon:.4g} that this training states"
+    if curve is not None:
+        guesses = [GuessCount(canaries=count, guesses=each.guesses, correct=0) for each in sets]
+        chance = half_noticed(guesses, curve, alpha)
+        about = f"about {chance:.2g}" if chance >= _SELDOM else f"less than {_SELDOM:g}"
+        sentence += f"; half of its noise they notice by the mechanism's trade-off curve with a chance of {about}"
+    return sentence
+
+
 class GradientCanaryAudit:
     """What the released gradients and weights of a training reveal of the coins of its canaries."""
 
@@ -117,7 +138,8 @@ class GradientCanaryAudit:
             warnings=(
                 "canary gradients test the training program: they were drawn by it, so a program that cheats on "
                 "purpose is not caught",
-                "their gradients are the strongest that one record can send; records of the data show less",
+                "their gradients are the strongest that one record, or one user, can send; those of the data show less",
+                *_unseen(request.curve),
                 *(condition.statement for condition in self._conditions if condition.state is AssumptionState.ASSERTED),
             ),
             parameters={
@@ -131,6 +153,12 @@ class GradientCanaryAudit:
                 "gradient.end": scores[END],
             },
         )
+
+
+def _unseen(curve: CurveClaim | None) -> Iterator[str]:
+    """What canaries do not see of the stated mechanism."""
+    if curve is not None and any(isinstance(event, TruncatedGaussian) for event in curve.mechanism.events):
+        yield ("no record is cut from a batch for a canary: canaries show the noise, not which records are kept")
 
 
 def conditions(found: GradientEvidence, digest: str, named: str | None) -> tuple[Assumption, ...]:

@@ -124,7 +124,7 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None) -> list[Verdi
                 "here, and no single epsilon",
             )
         ]
-    chance = max(_chance(list(counts_of(item)), curve, 1 - item.confidence) for item in bounds) if curve.half else 0.0
+    chance = max(half_noticed(list(counts_of(item)), curve, 1 - item.confidence) for item in bounds)
     return [
         Verdict(
             subject=subject,
@@ -135,11 +135,13 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None) -> list[Verdi
     ]
 
 
-def _chance(sets: Sequence[GuessCount], curve: CurveClaim, alpha: float) -> float:
-    """The chance to notice half of the noise, as that of a Gaussian mechanism with the same advantage.
+def half_noticed(sets: Sequence[GuessCount], curve: CurveClaim, alpha: float) -> float:
+    """The chance to notice half of the noise, as that of a Gaussian mechanism with the same advantage; 0 if unknown.
 
     The advantage is delta at epsilon 0, which is 2 Phi(mu / 2) - 1 of a Gaussian mechanism.
     """
+    if not curve.half:
+        return 0.0
     mu = 2 * float(ndtri((1 + min(curve.half[0][1], 1 - 1e-9)) / 2))
     least = f_dp.lines(curve.points)
     return max(one_run_chance(s.canaries, s.guesses, least, alpha / len(sets), mu) for s in sets)

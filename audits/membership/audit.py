@@ -151,7 +151,7 @@ class MembershipAudit:
         shared: list[tuple[bool, int, Skip]] = []
         if self._drawn is not None and self._grouping is not None:
             members, nonmembers, shared = without_shared(members, nonmembers, self._grouping)
-        work = prepare(subject, members, nonmembers)
+        work = prepare(subject, members, nonmembers, drawn=self._drawn is not None)
         work = replace(work, skipped=(*work.skipped, *shared))
         _check_sides(work, request)
         self._asking = [name for name in self._names if self._grouping is None or name not in NOT_OF_GROUPS]

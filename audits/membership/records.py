@@ -24,16 +24,23 @@ if TYPE_CHECKING:
 
 
 def prepare(
-    subject: AuditedModel, members: Sequence[Record], nonmembers: Sequence[Record], workers: Workers = ALONE
+    subject: AuditedModel,
+    members: Sequence[Record],
+    nonmembers: Sequence[Record],
+    workers: Workers = ALONE,
+    *,
+    drawn: bool = False,
 ) -> Workload:
     """Encode both sets once and decide what can be scored; of several ``workers`` each does this for its share.
 
     A record that occurs more than once is judged by ``left_out``, one of which the model has nothing to predict cannot
-    be scored; each that is left out is listed in ``skipped`` as (member, line, reason).
+    be scored; each that is left out is listed in ``skipped`` as (member, line, reason). Where the sides were ``drawn``
+    by coins, only equal records are one; else also those that differ in case, white space or the form of letters: a
+    training record in another spelling is no record that the model was not trained on.
     """
     listed = [(True, record) for record in members] + [(False, record) for record in nonmembers]
     names = [record.digest for _, record in listed]
-    reasons = left_out(listed, names)
+    reasons = left_out(listed, names if drawn else [record.content for _, record in listed])
     skipped = [(m, r.line, why) for (m, r), why in zip(listed, reasons, strict=True) if why is not None]
     distinct = [(m, r, name) for (m, r), name, why in zip(listed, names, reasons, strict=True) if why is None]
     distinct = distinct[workers.rank :: workers.size]
@@ -60,7 +67,7 @@ def prepare(
 
 
 def left_out(listed: Sequence[tuple[bool, Record]], names: Sequence[bytes]) -> list[Skip | None]:
-    """Why each record is left out before any is encoded, None where it is kept; ``names`` are the records' digests.
+    """Why each record is left out before any is encoded, None where it is kept; ``names`` tell which are one record.
 
     ``listed`` says of each whether it is a member. A record on both sides is left out of both. If there is one, equal
     records fell on their sides one by one, and all of one content fall on the larger side more often than a single one

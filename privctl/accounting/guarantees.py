@@ -32,26 +32,6 @@ _BATCHES = {
 }
 
 
-def default_delta(examples: int) -> float:
-    """1 / examples^1.1, somewhat below one over their number; 1e-5 at most."""
-    return float(min(1e-5, examples**-1.1))
-
-
-def delta_warning(delta: float, records: int) -> str | None:
-    """What is wrong with ``delta`` for so many ``records``: it should be well below one over their number.
-
-    None for a delta of at most a tenth of that, and for the default one.
-    """
-    if delta <= max(0.1 / records, default_delta(records)):
-        return None
-    near = "at least" if delta >= 1 / records else "not far below"
-    better = 10.0 ** math.floor(math.log10(0.1 / records))
-    return (
-        f"delta {delta:g} is {near} 1 / {records} records, so that publishing each record with probability delta "
-        f"would meet it; choose a delta such as {better:g}"
-    )
-
-
 def accountant_of(ledger: Ledger) -> str:
     """Which accountant answers for ``ledger``."""
     return ACCOUNTANT if gaussian_shift(ledger) is None else EXACT

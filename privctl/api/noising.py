@@ -24,7 +24,7 @@ def planned(
     model: Path, options: Mapping[str, Any], notify: Notify
 ) -> Iterator[tuple[NoiseRelease, tuple[Candidate, ...]]]:
     """What the options of ``privctl noise`` ask for, with ``model`` open. Raises as ``noise``."""
-    from privctl.accounting.guarantees import delta_warning
+    from privctl.accounting.deltas import delta_warning
     from privctl.noise.candidates import plan_candidates
     from privctl.noise.request import release_of
 
@@ -80,11 +80,11 @@ def checked_plan(
 
     Raises CommandError for options that only a release uses, InputError for noise that the weights cannot hold.
     """
-    from privctl.noise.privatize import check_grain
+    from privctl.noise.privatize import checked_grain
 
     if options["evaluate"]:
         raise CommandError("--dry-run writes no candidates, so --evaluate has nothing to measure; remove one")
-    return check_grain(release, candidates)
+    return checked_grain(release, candidates, threads=options["threads"])
 
 
 def _base(checkpoint: Checkpoint, options: Mapping[str, Any]) -> str | Path | None:

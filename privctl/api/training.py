@@ -58,13 +58,18 @@ def run(
 
 
 def _one_run(request: RetrainRequest, session: Session) -> PrivacyReport | None:
+    from privctl.api.canary_outlook import outlook
     from privctl.models.token_cache import TokenCache
     from privctl.train.preparation.prepare import prepare
     from privctl.train.run import run_training
 
     place = request.output.with_name(f"{request.output.name}.tokens")
     with TokenCache(place, session.workers) as cache:
-        return run_training(prepare(request, cache, session.workers), session)
+        job = prepare(request, cache, session.workers)
+        if session.workers.is_main:
+            for sentence in outlook(job):
+                session.notify(sentence)
+        return run_training(job, session)
 
 
 def _searched(request: RetrainRequest, runs: NumberOfRuns, session: Session) -> PrivacyReport:

@@ -136,15 +136,18 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
 
 def _plan(method: TrainingMethod, request: RetrainRequest, options: dict[str, Any]) -> None:
     import json
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
+    from privctl.api.canary_outlook import outlook
     from privctl.models.corpora import InMemory
     from privctl.show.text.training_plan import plan_text
     from privctl.train.preparation.prepare import prepare
 
     if request.resume:
         raise CommandError("--dry-run plans a run from its first step; remove --resume, or --dry-run")
-    plan = method.plan(prepare(request, InMemory(tokens=False)))
+    job = prepare(request, InMemory(tokens=False))
+    plan = method.plan(job)
+    plan = replace(plan, warnings=(*outlook(job), *plan.warnings))
     if options["as_json"]:
         text = json.dumps({"dry_run": True, **asdict(plan)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     else:

@@ -116,7 +116,7 @@ def plan(
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """
-    from privctl.accounting.guarantees import delta_warning
+    from privctl.accounting.deltas import delta_warning
     from privctl.data.columns import Columns
     from privctl.data.places import require_inputs
     from privctl.reports.codec import encode

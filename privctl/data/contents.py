@@ -1,8 +1,9 @@
-"""What a record holds, compared across files whatever its label: the same text but for case and white space."""
+"""What a record holds, compared across files whatever its label: the same text but for case and what is not seen."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SIZE = 16
+#: Controls, and what has no width: soft hyphens, joiners, marks of direction, variation selectors, tags.
+_UNSEEN = re.compile(
+    "[\\0-\\x08\\x0e-\\x1b\\x7f-\\x84\\x86-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f"
+    "\\u202a-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\U000e0000-\\U000e0fff]"
+)
 
 
 def text_content(text: str) -> bytes:
-    """16 bytes of BLAKE2b over ``text`` without white space, of one case and one form of each letter (NFKC).
+    """16 bytes of BLAKE2b over ``text`` without what is not seen, of one case and one form of each letter (NFKC).
 
     ``text_content("A b") == text_content("ab\\n")``.
     """
-    plain = "".join(unicodedata.normalize("NFKC", text).casefold().split())
+    plain = _UNSEEN.sub("", "".join(unicodedata.normalize("NFKC", text).casefold().split()))
     return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
 
 

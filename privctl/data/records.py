@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from privctl.data.columns import USUAL, Columns, split_pair, text_of
+from privctl.data.contents import text_content
 from privctl.data.rows import rows_of
 from privctl.data.several import DataPath
 
@@ -47,6 +48,13 @@ class Record:
             hasher.update(f"\0{self.pixels.dtype.str}{self.pixels.shape}\0".encode())
             hasher.update(self.pixels.tobytes())
         return hasher.digest()
+
+    @property
+    def content(self) -> bytes:
+        """As ``digest``, but equal for texts that differ in case, white space or the form of letters alone."""
+        if self.pixels is not None:
+            return self.digest
+        return hashlib.blake2b(text_content(self.text) + (self.label or "").encode(), digest_size=16).digest()
 
 
 def read_records(path: DataPath, columns: Columns | None = None) -> Iterator[Record]:

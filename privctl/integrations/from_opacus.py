@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sized
 from pathlib import Path
 from typing import Any
 
-from privctl.accounting.guarantees import default_delta
+from privctl.accounting.deltas import default_delta
 from privctl.domain.checks import positive
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.events import Batches, Ledger, SampledGaussian

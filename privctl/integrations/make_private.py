@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 
 from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.deltas import default_delta
 from privctl.accounting.gridded import Released, exact_target
-from privctl.accounting.guarantees import default_delta
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian

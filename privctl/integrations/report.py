@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from privctl.accounting.deltas import delta_warning
 from privctl.accounting.gridded import Released
-from privctl.accounting.guarantees import delta_warning, guarantee_of
+from privctl.accounting.guarantees import guarantee_of
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee

@@ -17,7 +17,6 @@ from privctl.domain.errors import CommandError, InputError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.mechanism import ClippedTraining, Optimizer, WeightNoise
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 
@@ -91,6 +90,8 @@ def from_file(path: Path) -> FactSource:
 
 def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
     """The facts that ``report`` records of the training behind its outputs; None where it records none."""
+    from privctl.reports.parameters import TrainingParameters, parameters_as  # here, as facts from flags need no report
+
     mechanism = report.mechanism
     training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
     if not isinstance(training, ClippedTraining):
@@ -117,6 +118,8 @@ def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
 
     Raises ParametersError where it does not say that as a list of names.
     """
+    from privctl.reports.parameters import TrainingParameters, parameters_as
+
     names = parameters_as(TrainingParameters, report).collected_from_data or ()
     be, why = {"labels": "were"}, "(the training collected it from them)"
     return tuple(

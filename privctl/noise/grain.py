@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 LEAST_CHANGED = 0.6
 #: A tensor of whose weights fewer than this share are expected to change is named: most of it is released as trained.
 MOST_KEPT = 0.5
-#: Bits of the mantissa as stored, and log2 of the smallest spacing, that of the numbers next to 0.
+#: Bits of the mantissa and of the exponent as stored, and log2 of the smallest spacing, that of the numbers next to 0.
 _MANTISSA = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7}
+_EXPONENT = {"F64": 11, "F32": 8, "F16": 5, "BF16": 8}
 _LEAST = {"F64": -1074, "F32": -149, "F16": -24, "BF16": -133}
 #: Number of places sampled, evenly spaced over all weights that get noise.
 _PLACES = 32
-#: Weights counted at once, so few that memory for them is not taken from the system each time; and more than the
-#: exponents that any format has.
-_SLICE, _EXPONENTS = 1 << 14, 2200
+#: Weights counted at once, so few that memory for them is not taken from the system each time.
+_SLICE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +82,50 @@ class Grain:
         return high
 
 
-def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str]) -> Grain:
+class GrainOfTensors:
+    """A ``Transform`` that noises, and counts in passing the spacings of each tensor at its middle."""
+
+    def __init__(self, noiser: WeightNoiser) -> None:
+        self._noiser = noiser
+        self._seen: dict[str, Grain] = {}
+
+    def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
+        """Noise one piece; raises InputError as the noiser does."""
+        self._noiser(piece, buffers)
+        tensor = piece.tensor
+        if not self._noiser.noises(tensor) or not tensor.elements:
+            return
+        block = _block(tensor, tensor.elements // 2)
+        if piece.start <= block.start < piece.start + piece.size:
+            start = block.start - piece.start
+            self._seen[tensor.name] = _counted(buffers[0][start : start + block.size], tensor)
+
+    def of(self, checkpoint: Checkpoint) -> dict[str, Grain]:
+        """What was counted of the tensors of ``checkpoint``, in their order."""
+        return {tensor.name: self._seen[tensor.name] for _, tensor in checkpoint.tensors() if tensor.name in self._seen}
+
+
+def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str], threads: int = 1) -> Grain:
     """The spacings of the least noisy weights that ``noiser`` makes of those ``noised``, at up to ``_PLACES`` places.
 
     Raises InputError where weights are, or become, NaN or infinite.
     """
     chosen = _chosen(checkpoint, noised)
     counts: Counter[int] = Counter()
-    for (file, piece), times in Counter(_places(chosen)).items():
-        for exponent, count in _looked_at(file, piece, noiser):
+    places = Counter(_places(chosen))
+    for grain, times in zip(_looked_at(list(places), noiser, threads), places.values(), strict=True):
+        for exponent, count in grain.counts.items():
             counts[exponent] += count * times
     return Grain(counts, tuple(sorted({tensor.dtype for _, tensor in chosen})))
 
 
-def grains_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str]) -> dict[str, Grain]:
+def grains_of(
+    checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str], threads: int = 1
+) -> dict[str, Grain]:
     """As ``grain_of``, tensor by tensor, each at its middle."""
-    return {
-        tensor.name: Grain(dict(_looked_at(file, _block(tensor, tensor.elements // 2), noiser)), (tensor.dtype,))
-        for file, tensor in _chosen(checkpoint, noised)
-    }
+    middles = [(file, _block(tensor, tensor.elements // 2)) for file, tensor in _chosen(checkpoint, noised)]
+    grains = _looked_at(middles, noiser, threads)
+    return {piece.tensor.name: grain for (_, piece), grain in zip(middles, grains, strict=True)}
 
 
 def typical_weight(checkpoint: Checkpoint, noised: Collection[str]) -> float:
@@ -118,12 +144,18 @@ def _chosen(checkpoint: Checkpoint, noised: Collection[str]) -> list[tuple[Safet
     return [(file, tensor) for file, tensor in checkpoint.tensors() if tensor.name in noised and tensor.elements]
 
 
-def _looked_at(file: SafetensorsFile, piece: Piece, noiser: WeightNoiser) -> Iterator[tuple[int, int]]:
-    """Log2 of the spacings of the least noisy weights of ``piece``, each with how many weights have it."""
-    buffers = [memoryview(bytearray(piece.size)) for _ in range(noiser.candidates)]
-    file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffers[0])
-    noiser(piece, buffers)
-    return _spacings(np.frombuffer(buffers[0], FLOAT_VIEWS[piece.tensor.dtype]), piece.tensor)
+def _looked_at(places: Sequence[tuple[SafetensorsFile, Piece]], noiser: WeightNoiser, threads: int) -> Iterator[Grain]:
+    """The spacings of the least noisy weights of each of ``places``."""
+
+    def look(place: tuple[SafetensorsFile, Piece]) -> Grain:
+        file, piece = place
+        buffers = [memoryview(bytearray(piece.size)) for _ in range(noiser.candidates)]
+        file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffers[0])
+        noiser(piece, buffers)
+        return _counted(buffers[0], piece.tensor)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="grain") as pool:
+        yield from pool.map(look, places)
 
 
 def _places(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[SafetensorsFile, Piece]]:
@@ -149,12 +181,15 @@ def _numbers(stored: NDArray[np.generic], tensor: TensorInfo) -> NDArray[np.gene
     return (stored.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else stored
 
 
-def _spacings(stored: NDArray[np.generic], tensor: TensorInfo) -> Iterator[tuple[int, int]]:
-    """Log2 of the spacings of ``stored`` (n,), each with how many weights have it."""
-    least, counts = _LEAST[tensor.dtype], np.zeros(_EXPONENTS, np.int64)
+def _counted(data: memoryview, tensor: TensorInfo) -> Grain:
+    """The spacings of the weights of ``tensor`` stored in ``data``, by their exponents."""
+    width = FLOAT_VIEWS[tensor.dtype].itemsize
+    least, numbers = _LEAST[tensor.dtype], 1 << _EXPONENT[tensor.dtype]
+    stored = np.frombuffer(data, f"<u{width}")
+    counts = np.zeros(numbers, np.int64)
     for start in range(0, len(stored), _SLICE):
-        fraction, exponent = np.frexp(_numbers(stored[start : start + _SLICE], tensor))
-        above_least = np.where(fraction == 0, 0, np.maximum(exponent - 1 - _MANTISSA[tensor.dtype] - least, 0))
-        counts += np.bincount(above_least, minlength=_EXPONENTS)
-    for above in np.flatnonzero(counts).tolist():
-        yield least + above, int(counts[above])
+        exponents = (stored[start : start + _SLICE] >> _MANTISSA[tensor.dtype]).astype(np.intp) & (numbers - 1)
+        counts += np.bincount(exponents, minlength=numbers)
+    counts[1] += counts[0]  # numbers without a leading 1 lie as close as the smallest with one
+    found = {least + above: int(counts[1 + above]) for above in np.flatnonzero(counts[1:]).tolist()}
+    return Grain(found, (tensor.dtype,))

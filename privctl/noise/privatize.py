@@ -19,7 +19,7 @@ from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.models.guard.adapters import stated_base
 from privctl.noise.candidates import Candidate, NoiseRelease
-from privctl.noise.grain import LEAST_CHANGED, MOST_KEPT, Grain, grain_of, grains_of
+from privctl.noise.grain import LEAST_CHANGED, MOST_KEPT, Grain, GrainOfTensors, grain_of, grains_of
 from privctl.noise.placement import CandidateOutput, omissions_of
 from privctl.noise.selection import ROUNDING
 from privctl.noise.weight_noise import WeightNoiser
@@ -41,7 +41,7 @@ from privctl.storage.digest import tag
 from privctl.storage.folder import companions_of
 from privctl.storage.header import serialize_header
 from privctl.storage.reader import Checkpoint, SafetensorsFile
-from privctl.storage.stream import Rewritten, WrittenFile, rewrite
+from privctl.storage.stream import Rewritten, Transform, WrittenFile, rewrite
 
 PERPLEXITY = "perplexity"
 #: How the warning of tensors that are coarser than the noise begins; so many of them are named.
@@ -62,23 +62,24 @@ _NOT_COVERED = (
 Evaluate = Callable[[Path], Mapping[str, float]]
 
 
-def check_grain(
-    release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser | None = None
-) -> tuple[str, ...]:
-    """For each candidate, a sentence on the tensors most of whose weights its noise leaves unchanged; "" for none.
+def checked_grain(release: NoiseRelease, candidates: Sequence[Candidate], *, threads: int = 2) -> tuple[str, ...]:
+    """``check_grain`` and ``coarse_of``, with noise of its own drawn for them alone, in so many ``threads``."""
+    stddevs = sorted(c.stddev for c in candidates)
+    noiser = WeightNoiser(NoiseSource(release.seed), stddevs, release.selection.streams)
+    check_grain(release, candidates, noiser, threads)
+    return coarse_of(grains_of(release.checkpoint, noiser, release.selection.streams.keys(), threads), candidates)
 
-    Raises InputError if the smallest noise would leave most weights of the model unchanged once they are stored.
-    ``noiser`` makes the release, so the check uses the values to be released. Without one, it draws noise of its own.
+
+def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser, threads: int = 2) -> None:
+    """Raise InputError if the smallest noise would leave most weights of the model unchanged once they are stored.
+
+    ``noiser`` makes the release, so the check uses the values to be released.
     """
     least = min(candidates, key=lambda c: c.stddev)
-    if noiser is None:
-        stddevs = sorted(c.stddev for c in candidates)
-        noiser = WeightNoiser(NoiseSource(release.seed), stddevs, release.selection.streams)
-    grain = grain_of(release.checkpoint, noiser, release.selection.streams.keys())
+    grain = grain_of(release.checkpoint, noiser, release.selection.streams.keys(), threads)
     changed = grain.changed_share(least.stddev)
     if changed >= LEAST_CHANGED:
-        tensors = grains_of(release.checkpoint, noiser, release.selection.streams.keys())
-        return tuple(_coarse(tensors, candidate) for candidate in candidates)
+        return
     dtypes = " and ".join(grain.dtypes)
     raise InputError(
         f"{release.checkpoint.root}: the noise{_asked_for(least)} has standard deviation "
@@ -87,6 +88,11 @@ def check_grain(
         f"would show there; expected a standard deviation of at least {grain.least_stddev:.2g}: "
         + _MORE_NOISE[least.target is None]
     )
+
+
+def coarse_of(tensors: Mapping[str, Grain], candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """For each candidate, a sentence on those ``tensors`` that mostly stay as they were; "" where none does."""
+    return tuple(_coarse(tensors, candidate) for candidate in candidates)
 
 
 #: What makes noise larger: with a target, and where its standard deviation was given.
@@ -146,14 +152,17 @@ def privatize(
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
     source = NoiseSource(release.seed)
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
-    coarse = dict(zip((c.path for c in candidates), check_grain(release, candidates, noiser), strict=True))
+    check_grain(release, candidates, noiser, threads)
+    noised = GrainOfTensors(noiser)
     with ExitStack() as stack:
         places = [
             CandidateOutput(stack, release.checkpoint, candidate_made.path, release.companions, replaces=force)
             for candidate_made in quietest_first
         ]
-        streamed = [(file, _stream(stack, file, places, noiser, threads, advance)) for file in release.checkpoint.files]
+        streamed = [(file, _stream(stack, file, places, noised, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
+        sentences = coarse_of(noised.of(release.checkpoint), candidates)
+        coarse = dict(zip((c.path for c in candidates), sentences, strict=True))
         reports: dict[Path, PrivacyReport] = {}
         outputs: list[PendingFile | PendingFolder] = []
         for i, (candidate, place) in enumerate(zip(quietest_first, places, strict=True)):
@@ -175,7 +184,7 @@ def _stream(
     stack: ExitStack,
     file: SafetensorsFile,
     places: Sequence[CandidateOutput],
-    noiser: WeightNoiser,
+    transform: Transform,
     threads: int,
     advance: Advance,
 ) -> Rewritten:
@@ -188,7 +197,7 @@ def _stream(
         place.open_file(stack, file.path.name, len(header) + size)
         for place, header in zip(places, headers, strict=True)
     ]
-    return rewrite(file, pending, headers, noiser, threads=threads, advance=advance)
+    return rewrite(file, pending, headers, transform, threads=threads, advance=advance)
 
 
 def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:

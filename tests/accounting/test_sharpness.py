@@ -102,7 +102,7 @@ RARE = [
 
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "delta", "low", "high"),
-    [pytest.param(*row, marks=[] if i in (3, 6) else pytest.mark.slow) for i, row in enumerate(RARE)],
+    [pytest.param(*row, marks=[] if i == 6 else pytest.mark.slow) for i, row in enumerate(RARE)],
 )
 def test_few_steps_and_rare_records(
     noise: float, rate: float, steps: int, delta: float, low: float, high: float

@@ -174,6 +174,7 @@ def test_repeats_and_overlap_are_reported(place: Path, capfd: pytest.CaptureFixt
     assert ("3 nonmembers", "occurring among members and non-members alike") in omissions
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_report(place: Path) -> None:
     reports = []
     for _ in range(2):
@@ -209,6 +210,16 @@ def test_bad_data_ends_in_one_sentence(
     assert sentence in err
     assert err.startswith("privctl: ")
     assert len(err.splitlines()) == 1
+    assert not list(place.glob("*.audit.*"))
+
+
+def test_a_pipe_of_which_no_digest_would_stand_in_the_report_is_refused(
+    place: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (place / "members.jsonl").unlink()
+    os.mkfifo(place / "members.jsonl")
+    assert audit(place) == 2
+    assert "is a device or a pipe, which can be read only once" in capfd.readouterr().err
     assert not list(place.glob("*.audit.*"))
 
 
@@ -277,6 +288,7 @@ def test_a_reference_model_is_one_more_attack_and_a_control(place: Path, capfd: 
     assert "--attack reference cannot be run: it needs a model given by --reference" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_data_that_differ_by_themselves_confound(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_jsonl(place / "nonmembers.jsonl", [f"{text} w9 w9 w9 w9" for text in sentences(300, seed=2)])
     write_jsonl(place / "members.jsonl", sentences(300, seed=1))

@@ -1,8 +1,10 @@
 """Private training steps against non-private ones, Opacus and FastDP: time, memory, and whether they are right.
 
-The parties of a shape take turns in one process, on one thread; ratios are between times of the same round. Peak
-memory and correctness are measured in a fresh process for each party, forked from one that has loaded the libraries.
-Correctness is the relative distance of the clipped sum, without noise, from that of gradients found one at a time.
+Each party has processes of its own, on one thread, forked from one that has loaded the libraries: one for its errors,
+one for its peak memory, one for its times. Those for times take turns, a step each a round: the non-private one with
+privctl's, and another with each peer, so that no more than three models are held at once. Ratios are between times of
+the same round. Correctness is the relative distance of the clipped sum, without noise, from that of gradients found
+one at a time.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import argparse
 import gc
 import os
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tests.bench.common import count_what_is_held, forget_peak, forked, publish, save, status_mib
+from tests.bench.step_processes import Taken, in_turns
 
 if TYPE_CHECKING:
     from torch import Tensor, device, nn
@@ -101,9 +104,8 @@ def _measured(shape: Shape, names: list[str], kind: str, options: argparse.Names
         if "fails" not in parties[name]:
             parties[name] |= forked(lambda name=name: {"peak_mib": _peak(shape, name, kind)})
     able = [name for name in names if "fails" not in parties[name]]
-    times = forked(lambda: _times(shape, able, kind, options))
-    for name in able:
-        parties[name] |= times.get(name) or {"fails": times.get("fails", "not timed")}
+    for name, times in _times(shape, able, kind, options).items():
+        parties[name] |= times
     return {"shape": shape.name, "examples": shape.examples, "positions": shape.positions, "parties": parties}
 
 
@@ -172,13 +174,16 @@ def _named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _peak(shape: Shape, name: str, kind: str) -> float:
-    """The most memory of a step that is not the first, above what the libraries take, in MiB."""
+    """The most memory of a step that is not the first, above what the libraries take, in MiB.
+
+    On a processor, pages of library files do not count: how many are touched says which code ran.
+    """
     import torch
 
     from tests.bench.dp_sgd_parties import OURS, PARTLY
 
     count_what_is_held()
-    before = status_mib("VmRSS")
+    before = status_mib("RssAnon")
     step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
     if name in (OURS, PARTLY):
         step()  # the first also compares with autograd
@@ -189,54 +194,66 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
         return torch.cuda.max_memory_allocated() / 2**20
     forget_peak()
     step()
-    return status_mib("VmHWM") - before
+    return status_mib("VmHWM") - status_mib("RssFile") - before
 
 
-def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> Result:
-    """Every party once a round, each round beginning with the next one."""
-    import torch
-
+def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> dict[str, Result]:
+    """Of each party what its steps took: privctl's beside the non-private one, and so each peer."""
     from tests.bench.dp_sgd_parties import BASE, OURS, PARTLY
 
-    size = (shape.examples, shape.positions)
-    steps = {name: step_of(work_of(shape, kind, size, noise=NOISE), name) for name in names}
     factor = 1 if shape.fewer_rounds else 3
-    seconds: dict[str, dict[int, float]] = {name: {} for name in names}
-    processor: dict[str, dict[int, float]] = {name: {} for name in names}
-    for i in range(-1, factor * options.rounds):  # before the first round all are warmed
-        turn = [n for n in names if n in (BASE, OURS, PARTLY) or 0 <= i < factor * options.peer_rounds]
-        for name in turn[i % len(turn) :] + turn[: i % len(turn)]:
-            started, used = time.perf_counter(), time.process_time()
-            steps[name]()
-            if kind == "cuda":
-                torch.cuda.synchronize()
-            if i >= 0:
-                seconds[name][i], processor[name][i] = time.perf_counter() - started, time.process_time() - used
-    return {
-        name: {
-            **_summary(seconds[name], seconds[BASE], shape),
-            # Of a busy machine this says more: what other processes took is not in it.
-            "processor_to_non_private": median(_ratios(processor[name], processor[BASE])),
-            "processor_seconds": list(processor[name].values()),
-        }
-        for name in names
-    }
+    own = [name for name in names if name in (BASE, OURS, PARTLY)]
+    found = _times_of(shape, own, kind, factor * options.rounds)
+    for name in names:
+        if name not in own:
+            found[name] = _times_of(shape, [BASE, name], kind, factor * options.peer_rounds)[name]
+    return found
 
 
-def _ratios(times: Mapping[int, float], base: Mapping[int, float]) -> list[float]:
-    return [each / base[i] for i, each in times.items()]
+def _times_of(shape: Shape, names: list[str], kind: str, rounds: int) -> dict[str, Result]:
+    from tests.bench.dp_sgd_parties import BASE
+
+    try:
+        taken = in_turns({name: partial(_timed_step, shape, name, kind) for name in names}, rounds)
+    except RuntimeError as fault:
+        return {name: {"fails": str(fault)} for name in names}
+    return {name: _summary(steps, taken[BASE], shape) for name, steps in taken.items()}
 
 
-def _summary(seconds: Mapping[int, float], base: Mapping[int, float], shape: Shape) -> Result:
-    middle = median(seconds.values())
+def _timed_step(shape: Shape, name: str, kind: str) -> Step:
+    """A step that has ended when it returns."""
+    import torch
+
+    step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
+    if kind != "cuda":
+        return step
+
+    def synchronized() -> None:
+        step()
+        torch.cuda.synchronize()
+
+    return synchronized
+
+
+def _summary(steps: Sequence[Taken], base: Sequence[Taken], shape: Shape) -> Result:
+    seconds = [step["seconds"] for step in steps]
+    middle = median(seconds)
     return {
         "median_s": middle,
-        "min_s": min(seconds.values()),
-        "to_non_private": median(_ratios(seconds, base)),
+        "min_s": min(seconds),
+        "to_non_private": _ratio("seconds", steps, base),
         "examples_per_s": shape.examples / middle,
         "tokens_per_s": shape.examples * shape.positions / middle if shape.tokens else None,
-        "seconds": list(seconds.values()),
+        "seconds": seconds,
+        # Of a busy machine this says more: what other processes took is not in it.
+        "processor_to_non_private": _ratio("processor", steps, base),
+        "processor_seconds": [step["processor"] for step in steps],
+        "page_faults": median(step["faults"] for step in steps),
     }
+
+
+def _ratio(key: str, steps: Sequence[Taken], base: Sequence[Taken]) -> float:
+    return median(one[key] / other[key] for one, other in zip(steps, base, strict=True))
 
 
 def _rows(data: Mapping[str, Any]) -> list[list[str]]:

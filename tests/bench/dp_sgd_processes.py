@@ -1,25 +1,25 @@
 """Private and non-private training steps with memory kept between them and not, each party in a process of its own.
 
-What the C library does with freed memory is a setting of a whole process, so the parties of ``dp_sgd``, which share
-one, cannot be compared under two settings. Here the processes take turns, a step each a round, on one thread; ratios
-are between processor times of the same round, which other processes of the machine disturb least.
+What the C library does with freed memory is a setting of a whole process. The processes take turns, a step each a
+round, on one thread; ratios are between processor times of the same round, which other processes of the machine
+disturb least.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import sys
-import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from statistics import median
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from tests.bench.common import forget_peak, publish, save, status_mib
+from tests.bench.common import publish, save
+from tests.bench.step_processes import Taken, in_turns
 
 if TYPE_CHECKING:
+    from tests.bench.dp_sgd_parties import Step
     from tests.bench.dp_sgd_shapes import Shape
 
 #: Each process: whose step it makes, and whether memory that is freed stays with it.
@@ -29,9 +29,8 @@ PROCESSES = {
     "privctl": ("privctl", False),
     "privctl, kept": ("privctl", True),
 }
-_WARMING = 2
-#: The ends of pipes that are the benchmark's own; a forked process closes its copies.
-_own_ends: set[int] = set()
+#: What holds to the end of a forked process.
+_of_this_process = ExitStack()
 
 Result = dict[str, Any]
 
@@ -72,23 +71,13 @@ def main(options: argparse.Namespace) -> None:
 
 
 def measured(shape: Shape, rounds: int) -> dict[str, Result]:
-    """What each process took of each round, in turns of which each round begins with the next process."""
-    found: dict[str, list[Result]] = {name: [] for name in PROCESSES}
-    with ExitStack() as stack:
-        processes = {
-            name: stack.enter_context(_Process(shape, party, kept=kept)) for name, (party, kept) in PROCESSES.items()
-        }
-        for process in processes.values():
-            for _ in range(_WARMING):
-                process.step()
-        names = list(PROCESSES)
-        for i in range(rounds):
-            for name in names[i % len(names) :] + names[: i % len(names)]:
-                found[name].append(processes[name].step())
+    """What each process took of each round."""
+    makers = {name: _maker(shape, party, kept=kept) for name, (party, kept) in PROCESSES.items()}
+    found = in_turns(makers, rounds)
     return {name: _summary(name, found) for name in PROCESSES}
 
 
-def _summary(name: str, found: dict[str, list[Result]]) -> Result:
+def _summary(name: str, found: dict[str, list[Taken]]) -> Result:
     alike = "non-private, kept" if PROCESSES[name][1] else "non-private"
     steps = found[name]
     return {
@@ -102,7 +91,7 @@ def _summary(name: str, found: dict[str, list[Result]]) -> Result:
     }
 
 
-def _ratio(steps: list[Result], base: list[Result]) -> float:
+def _ratio(steps: list[Taken], base: list[Taken]) -> float:
     return median(a["processor"] / b["processor"] for a, b in zip(steps, base, strict=True))
 
 
@@ -118,61 +107,17 @@ def _rows(shapes: list[Result]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-class _Process:
-    """A forked process that makes a step of ``party`` whenever it is asked to."""
+def _maker(shape: Shape, party: str, *, kept: bool) -> Callable[[], Step]:
+    """Makes the step of ``party``, in the process that is to make it."""
 
-    def __init__(self, shape: Shape, party: str, *, kept: bool) -> None:
-        asked, answered = os.pipe(), os.pipe()
-        _own_ends.update((asked[1], answered[0]))
-        self._child = os.fork()
-        if self._child == 0:
-            for end in _own_ends:  # those of earlier processes too, which would wait for this one to end
-                os.close(end)
-            try:
-                _serve(shape, party, kept, asked[0], answered[1])
-            finally:
-                os._exit(0)
-        os.close(asked[0])
-        os.close(answered[1])
-        self._asking, self._answers = os.fdopen(asked[1], "wb", buffering=0), os.fdopen(answered[0])
+    def make() -> Step:
+        import torch
 
-    def step(self) -> Result:
-        """What one step took; raises RuntimeError where the process has ended."""
-        self._asking.write(b"s")
-        line = self._answers.readline()
-        if not line:
-            raise RuntimeError("a process of the benchmark ended early; its messages are above")
-        result: Result = json.loads(line)
-        return result
+        from privctl.train.network.kept_memory import kept_memory
+        from tests.bench.dp_sgd import NOISE, step_of, work_of
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for end in (self._asking, self._answers):
-            _own_ends.remove(end.fileno())
-            end.close()
-        os.waitpid(self._child, 0)
-
-
-def _serve(shape: Shape, party: str, kept: bool, asked: int, answered: int) -> None:
-    """Make a step for each byte that comes, until none can come any more."""
-    import torch
-
-    from privctl.train.network.kept_memory import kept_memory
-    from tests.bench.dp_sgd import NOISE, step_of, work_of
-
-    torch.set_num_threads(1)
-    with ExitStack() as stack, os.fdopen(answered, "w") as answers:
         if kept:
-            stack.enter_context(kept_memory(torch.device("cpu")))
-        step = step_of(work_of(shape, "cpu", (shape.examples, shape.positions), noise=NOISE), party)
-        while os.read(asked, 1):
-            forget_peak()
-            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            started, used = time.perf_counter(), time.process_time()
-            step()
-            taken = {"seconds": time.perf_counter() - started, "processor": time.process_time() - used}
-            taken["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-            answers.write(json.dumps({**taken, "peak_mib": status_mib("VmHWM")}) + "\n")
-            answers.flush()
+            _of_this_process.enter_context(kept_memory(torch.device("cpu")))
+        return step_of(work_of(shape, "cpu", (shape.examples, shape.positions), noise=NOISE), party)
+
+    return make

@@ -42,6 +42,7 @@ def test_a_plan_counts_the_adapter_alone(
     assert json.loads(capsys.readouterr().out)["trained"] == numbers
 
 
+@pytest.mark.slow
 def test_shadow_models_of_an_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--count", "4", "--steps", "2", "--batch-size", "8", "--learning-rate", "0.05", "--device", "cpu", "-q"]
     data = ["--data", "train.jsonl", "--data", "other.jsonl"]

@@ -317,6 +317,7 @@ def test_a_base_that_was_put_in_the_place_of_another_is_noticed(folder: Path) ->
     assert run(["verify", "out", "-q"]) == 1
 
 
+@pytest.mark.slow
 def test_noise_on_a_clipped_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["retrain", "clipped", "base", "--optimizer", "sgd", "--learning-rate", "0.1", *NEW, *TRAIN]
     assert run([*call, "-o", "out", "-q"]) == 0

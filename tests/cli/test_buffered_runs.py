@@ -189,7 +189,6 @@ def _of_weights(path: Path) -> Outcome:
 @pytest.mark.parametrize(
     ("more", "what"),
     [
-        (["--gradient-canaries", "20"], "--gradient-canaries are judged step by step"),
         (["--batches", "balls-and-bins"], "--batches balls-and-bins uses no record in a fixed place"),
         (["--bands", "3"], "--bands does so in another way"),
         (["--target-unclipped-quantile", "0.5"], "--buffers correlates the noise of steps, which needs one clip norm"),

@@ -211,6 +211,7 @@ def test_the_poster_of_a_row_is_named(capsys: pytest.CaptureFixture[str]) -> Non
         assert f"{row}: DP fine-tuning poster" in text
 
 
+@pytest.mark.slow
 def test_a_plot_s_legend_has_the_table_s_epsilon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plot = tmp_path / "p.svg"
     call = ["account", "--noise-multiplier", "1", "--delta", "1e-6", "--sample-rate", "0.01", "--steps", "2000"]
@@ -230,3 +231,13 @@ def test_quiet_still_says_that_there_is_no_guarantee(
     call = ["retrain", "plain", str(start), "--data", str(data), "--steps", "1", "--batch-size", "2"]
     assert run([*call, "-o", str(tmp_path / "o"), "-q"]) == 0
     assert capsys.readouterr().out.count("note:") == 1
+
+
+@pytest.mark.slow
+def test_forced_a_plot_takes_the_place_of_another_file(tmp_path: Path) -> None:
+    png = tmp_path / "plan.png"
+    png.write_text("old")
+    plan = ["--noise-multiplier", "1", "--sample-rate", "0.01", "--steps", "1000", "--delta", "1e-5"]
+    assert run(["account", *plan, "--method", "rdp", "--no-peers", "-q", "--plot", str(png)]) == 2
+    assert run(["account", *plan, "--method", "rdp", "--no-peers", "-q", "--plot", str(png), "--force"]) == 0
+    assert png.read_bytes().startswith(b"\x89PNG")

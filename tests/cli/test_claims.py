@@ -20,6 +20,7 @@ SECRET = ["claims", "check", "secret", "--steps", "500", "--prior", "0.01", "--p
 SECRET += ["--noise-multiplier", "1.378"]
 
 
+@pytest.mark.slow
 def test_a_paper_s_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report, folder = tmp_path / "claims.json", tmp_path / "proofs"
     arguments = ["claims", "papers", "--paper", "dp-weights", "-o", str(report), "--export", str(folder)]
@@ -80,6 +81,7 @@ def test_exit_codes_of_the_book(
     assert (f"THE BOOK EXPECTS {expected}" in capsys.readouterr().out) is (expected is not found)
 
 
+@pytest.mark.slow
 def test_a_solver_without_time_is_inconclusive(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["claims", "papers", "--paper", "dp-weights", "--timeout", "0.001"]) == 3
     assert "INCONCLUSIVE" in capsys.readouterr().out

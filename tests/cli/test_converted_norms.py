@@ -18,6 +18,7 @@ from privctl.domain.guarantee import AssumptionState
 from privctl.models import loading
 from privctl.models.choices import TaskName
 from tests.cli.test_written_models import DP, IMAGES, agrees, measured, pixels_of, report_of, retrain
+from tests.few import few
 
 
 def mobile(folder: Path) -> Path:
@@ -37,6 +38,7 @@ FERRET = ("ferret", *DP[1:], "--release", "gaussian")
 DPQUANT = ("dpquant", *DP[1:], "--optimizer", "sgd", "--format", "luq-fp4", "--layers", "all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "method"),
     [
@@ -80,7 +82,7 @@ def test_converted_batch_normalisation(
         assert all((first[name] == second[name]).all() for name in first.keys() | second.keys())
 
 
-@pytest.mark.parametrize("family", ["resnet", "mobilenet_v2"])
+@pytest.mark.parametrize("family", few(["resnet", "mobilenet_v2"], 0))
 def test_the_conversion_changes_no_answer(family: str, resnet: Path, tmp_path: Path) -> None:
     start = resnet if family == "resnet" else mobile(tmp_path / "mobile")
     before: Any = AutoModelForImageClassification.from_pretrained(start)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privctl.accounting.guarantees import default_delta, delta_warning
+from privctl.accounting.deltas import default_delta, delta_warning
 from privctl.cli import run
 
 FACTS = [

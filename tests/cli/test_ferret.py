@@ -25,6 +25,7 @@ from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret import run as ferret_run
 from privctl.train.methods.ferret.stream import read_stream
 from privctl.train.settings.choices import DerivativeMethod
+from tests.few import few
 from tests.models.tasks.small import same_records, words
 from tests.train.state.release_logs import begun as logged
 
@@ -154,7 +155,7 @@ def test_dithered_signs_have_both_kinds_of_guarantee(start: Path, data: Path, tm
     assert "dithered" in tight.name
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("turned", few([False, True], 1))
 def test_signs_of_differences_are_for_the_owner(
     turned: bool, start: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_a_replay_refuses_another_model_and_private_flags(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.slow
 def test_adapters_replay_too(start: Path, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     budget = ("--release", "gaussian", "--epsilon", "3", "--epochs", "3", "--lora-rank", "2")

@@ -21,6 +21,7 @@ from privctl.domain.events import Batches, GroupGaussian, LaplaceNoise, Ledger, 
 from privctl.domain.groups import of_group
 from privctl.domain.guarantee import AssumptionState
 from privctl.reports.files import read_report
+from tests.few import few
 from tests.models.tasks.small import architecture, words
 
 #: Records of each of ten users, of whom one has more than three.
@@ -83,6 +84,7 @@ def test_a_run_protects_users_and_is_verified(trained: Path, start: Path, capsys
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_the_price_beside_clipping_all_of_a_user_as_one_is_told(
     start: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,7 +244,6 @@ def test_hidden_spellings_are_found(
     [
         (("--bands", "2"), "remove it, or --bands"),
         (("--batches", "balls-and-bins"), "remove it, or --batches balls-and-bins"),
-        (("--gradient-canaries", "4"), "remove it, or --gradient-canaries"),
         (("--target-unclipped-quantile", "0.5"), "remove it, or --target-unclipped-quantile"),
     ],
 )
@@ -254,7 +255,7 @@ def test_what_does_not_go_with_it_is_refused(
     assert sentence in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("more", "sampled"), [((), "examples"), (("--max-records-per-user", "3"), "records")])
+@pytest.mark.parametrize(("more", "sampled"), few([((), "examples"), (("--max-records-per-user", "3"), "records")], 1))
 def test_a_plan_says_whether_users_or_records_are_counted(
     more: tuple[str, ...], sampled: str, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

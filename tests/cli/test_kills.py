@@ -83,7 +83,7 @@ def scan_of_nothing(folder: Path) -> list[str]:
 COMMANDS = {each.__name__: each for each in (noise, plant, scan, scan_of_nothing, account, sign)}
 #: One way to put a set in place serves all commands: in quick tests one that replaces every file, and one that removes
 #: one besides.
-_QUICK = ("noise", "scan_of_nothing")
+_QUICK = ("scan_of_nothing",)
 TWICE = [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
 
 

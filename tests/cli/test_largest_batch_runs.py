@@ -96,6 +96,7 @@ def test_a_run_is_accounted_for_as_it_was_and_verified(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_its_price_is_told_beforehand(
     place: Path, tmp_path: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,7 +180,6 @@ def test_half_of_the_noise_shows_in_a_simulation(trained: Path) -> None:
         (("--batches", "balls-and-bins"), "remove it, or --batches balls-and-bins"),
         (("--bands", "2"), "remove it, or --bands"),
         (("--buffers", "2"), "remove it, or --buffers"),
-        (("--gradient-canaries", "4"), "remove it, or --gradient-canaries"),
         (("--unit", "text", "--max-records-per-user", "3"), "remove it, or --max-records-per-user"),
         (("--search", "clip-norm=0.5,1"), "remove it, or --search"),
         (("--largest-batch", "5"), "--largest-batch is 5, below the expected size"),

@@ -117,6 +117,7 @@ def test_without_weight_the_model_is_the_same_to_the_last_bit(place: Path, tmp_p
     assert run(["verify", str(tmp_path / "nothing.report.json"), "-q"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -321,6 +322,7 @@ def test_its_time_is_told_beforehand(place: Path, tmp_path: Path, capsys: pytest
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_function_takes_what_the_command_takes(place: Path, tmp_path: Path) -> None:
     report = privctl.retrain(
         "dp-sgd", place / "start", data=place / "train.jsonl", output=tmp_path / "a", batch_size=6, steps=2,

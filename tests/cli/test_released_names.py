@@ -12,6 +12,7 @@ from privctl.cli import run
 from privctl.domain.guarantee import AssumptionState, Status
 from privctl.domain.report import PrivacyReport
 from privctl.reports.files import read_report
+from tests.few import few
 
 TEXTS = ("the cat sat on the mat", "a dog", "very old", "the old dog and the cat") * 10
 TASK = ("--task", "text-classification")
@@ -152,7 +153,7 @@ def test_the_written_tokenizer_does_not_depend_on_the_texts(start: Path, tmp_pat
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("more", "fix"), [((), "public class names: --labels"), (("--labels", "no,yes"), "")])
+@pytest.mark.parametrize(("more", "fix"), few([((), "public class names: --labels"), (("--labels", "no,yes"), "")], 0))
 def test_the_gate_s_fix_for_collected_names_is_not_a_smaller_budget(
     start: Path, tmp_path: Path, more: tuple[str, ...], fix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -147,6 +147,7 @@ def test_data_that_were_changed_meanwhile_are_not_named_as_trained_on(interrupte
     assert resume(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_a_run_may_be_evaluated_on_other_examples_when_it_is_resumed(interrupted: Path, tmp_path: Path) -> None:
     shutil.copytree(interrupted / "out.run", tmp_path / "copy.run")
     more = ("--held-out", str(interrupted / "other.jsonl"), "--micro-examples", "3", "-o", str(tmp_path / "copy"))

@@ -218,6 +218,7 @@ def test_text_classification_and_masked_words(data: Path, tmp_path: Path) -> Non
     assert retrain("dp-sgd", bare, data, tmp_path / "masked", *usual) == 0
 
 
+@pytest.mark.slow
 def test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, 40)
@@ -280,6 +281,7 @@ def test_an_interrupted_run_loses_nothing(
     assert (resumed["updates"], resumed["steps_begun"]) == (120, 120)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_its_ledger_has_everything(
     start: Path, data: Path, tmp_path: Path, forked: Forked
 ) -> None:

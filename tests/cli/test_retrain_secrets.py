@@ -175,6 +175,7 @@ def test_what_is_announced(
     assert f"4 secrets; {sum(RATES):g} expected records per step, {STEPS * sum(RATES) / 40:.3g} epochs" in said
 
 
+@pytest.mark.slow
 def test_settings_may_repeat_the_plan_and_ask_for_more_noise(start: Path, data: Path, tmp_path: Path) -> None:
     """The batch size has a default, which is not the user's word."""
     whole = written(tmp_path / "whole.safetensors", planned((0.25,) * 40, [(1, 2)], data=data, steps=STEPS))
@@ -282,6 +283,7 @@ def test_only_dp_sgd_takes_a_plan(start: Path, data: Path, plan: Path, tmp_path:
         assert run(call) == 2
 
 
+@pytest.mark.slow
 def test_dpquant_takes_a_plan_where_it_measures_nothing(
     start: Path, data: Path, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

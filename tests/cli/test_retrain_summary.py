@@ -88,6 +88,7 @@ def test_a_private_run_s_epochs_are_held_out_ones_alone(
     assert "median gradient norm" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [pytest.param("plain", marks=pytest.mark.slow), "ferret"])
 def test_a_resumed_run_knows_what_was_before(
     method: str,

@@ -180,6 +180,7 @@ def test_the_report_says_what_it_rests_on(planned: Path) -> None:
     assert any("1 of 3 secrets is in no record" in warning for warning in report.warnings)
 
 
+@pytest.mark.slow
 def test_a_sweep_compares_and_writes_nothing(
     data: Path, secrets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,6 +260,7 @@ def test_secrets_in_no_record_alone_are_nothing_to_protect(
     assert "nothing to protect" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_secret_in_every_record_and_a_record_of_many_secrets(data: Path, tmp_path: Path) -> None:
     rows = [{"id": f"s{j}", "kind": "k", "records": [7]} for j in range(300)]
     secrets = book(tmp_path, {"id": "all", "kind": "k", "records": list(range(EXAMPLES))}, *rows)

@@ -11,6 +11,7 @@ import pytest
 
 from privctl.cli import run
 from privctl.cli.configured import JUDGES
+from tests.few import few
 
 ACCOUNT = ["account", "--sample-rate", "0.01", "--steps", "100", "--json"]
 
@@ -28,7 +29,9 @@ def noise_of(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[float, str
     return json.loads(written.out)["mechanism"]["events"][0]["noise_multiplier"], written.err
 
 
-@pytest.mark.parametrize(("name", "table"), [("privctl.toml", "account"), ("pyproject.toml", "tool.privctl.account")])
+@pytest.mark.parametrize(
+    ("name", "table"), few([("privctl.toml", "account"), ("pyproject.toml", "tool.privctl.account")], 0)
+)
 def test_command_line_wins_over_environment_over_file(
     name: str, table: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

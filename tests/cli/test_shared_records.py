@@ -185,6 +185,7 @@ def test_a_plan_compares_bounds_and_choices(budget: str, place: Path, capsys: py
     assert any("takes to be public: choosing the bound by it costs nothing" in each for each in plan["warnings"])
 
 
+@pytest.mark.slow
 def test_a_plan_of_all_records_keeps_them_or_none(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planned = (*call(place, "planned", "--noise-multiplier", "6", "--shared-records", "all"), "--dry-run")
     assert run([*planned, "--max-records-per-user", str(MOST)]) == 3

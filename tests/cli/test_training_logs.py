@@ -97,6 +97,7 @@ def test_a_private_run_s_log_holds_no_exact_measure(
     assert all(logged[step] < logged[10] for step in logged if step < 10)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="tensorboard is not installed")
 def test_tensorboard_reads_its_log(start: Path, data: Path, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -225,6 +226,7 @@ def test_a_service_gets_what_is_released_and_each_step_once(
     assert max(at for at, _ in service.sent) == 10
 
 
+@pytest.mark.slow
 def test_unprotected_measures_in_a_service_are_warned_of(
     start: Path,
     data: Path,

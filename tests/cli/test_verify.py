@@ -76,6 +76,7 @@ def test_a_report_of_its_own(noisy: Path, tmp_path: Path, capsys: pytest.Capture
     assert run(["verify", str(place), "-q"]) == 0
 
 
+@pytest.mark.slow
 def test_a_report_of_no_file_counts_no_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = plan(tmp_path, "plan")
     capsys.readouterr()
@@ -84,6 +85,7 @@ def test_a_report_of_no_file_counts_no_checks(tmp_path: Path, capsys: pytest.Cap
     assert said.startswith("the report names no file that could be checked, and no fault was found in its parameters")
 
 
+@pytest.mark.slow
 def test_simulation_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = plan(tmp_path, "plan")
     capsys.readouterr()

@@ -109,6 +109,7 @@ IMAGES = ("--task", "image-classification", "--labels", "0,1")
 TEXT = ("--task", "text-classification", "--labels", "n,y")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scratch", few([False, True], 0))
 def test_resnet(scratch: bool, resnet: Path, images: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
@@ -235,7 +236,7 @@ FAULTS: dict[str, tuple[object, str, Any, str]] = {
 # In quick tests one fault of the configuration, one of the words and one of the weights.
 @pytest.mark.parametrize(
     "fault",
-    [name if name in ("layers", "a value") else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS],
+    [name if name == "a value" else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS],
 )
 def test_a_planted_difference_is_refused_and_nothing_is_lost(
     fault: str, bert: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -269,7 +270,7 @@ BEFORE = [name for name in FAULTS if name != "a layer"]
         *((DP, name) for name in BEFORE),
         # Every method loads and writes its model in the same way.
         *(
-            (method, name) if name == "words" else pytest.param(method, name, marks=pytest.mark.slow)
+            pytest.param(method, name, marks=pytest.mark.slow)
             for method in (("plain",), ("ferret", "--epsilon", "8", "--release", "gaussian"))
             for name in BEFORE
         ),
@@ -285,6 +286,7 @@ def test_what_cannot_be_released_is_not_begun(
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.slow
 def test_a_signs_run_leaves_no_stream_either(start: Path, texts: Path, tmp_path: Path) -> None:
     output, signs = tmp_path / "out", ("ferret", "--release", "gaussian", "--epsilon", "8", "--fire-probability", "0.5")
     before = sorted(tmp_path.iterdir())

@@ -133,13 +133,18 @@ def test_a_training_records_each_and_verify_checks_each(
     assert "is not the 3 files that were trained on" in " ".join(capsys.readouterr().out.split())
     assert run(["retrain", "dp-sgd", "start", *data, *data[:2], *few, "-o", "again"]) == 2
     assert "a.parquet is given twice" in capsys.readouterr().err
-    audit = ["--members", "a.parquet", "--members", "b.jsonl", "--nonmembers", "c.jsonl.gz", "--attack", "loss", "-q"]
+    lines(Path("d.jsonl"), [f"{text} again" for text in TEXTS[16:]])
+    audit = ["--members", "a.parquet", "--members", "b.jsonl", "--nonmembers", "d.jsonl", "--attack", "loss", "-q"]
     assert run(["audit", "out", *audit, "--device", "cpu"]) == 0
     audited = read_report(Path("out.audit.report.json"))
     assert [a.path for a in audited.inputs if a.role == "members"] == ["a.parquet", "b.jsonl"]
     assert run(["audit", "out", *audit[:4], "--nonmembers", "b.jsonl", *audit[6:], "--device", "cpu", "-f"]) != 0
+    capsys.readouterr()
+    assert run(["audit", "out", *audit[:4], "--nonmembers", "c.jsonl.gz", *audit[6:], "--device", "cpu", "-f"]) == 2
+    assert "c.jsonl.gz of --nonmembers is what the model was trained on" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_secrets_and_canaries_take_several(three: SeveralPaths, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(path) for path in three.paths]
     lines(Path("b.jsonl"), ["write to a@example.org", *TEXTS[9:15], "and to b@example.org"])

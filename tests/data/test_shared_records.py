@@ -156,7 +156,8 @@ def test_a_choice_that_leaves_the_bound_is_not_used(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("rule", CHOSEN)
 def test_what_a_user_says_changes_no_more_than_the_bound(rule: SharedRecords) -> None:
-    assert max(changed_contents(by(rule), named, most) - most for named in graphs(12) for most in (1, 2)) == 0
+    count = 3 if rule is SharedRecords.MOST else 12  # a program for each choice
+    assert max(changed_contents(by(rule), named, most) - most for named in graphs(count) for most in (1, 2)) == 0
 
 
 def test_a_choice_by_what_records_say_is_noticed() -> None:
@@ -173,12 +174,11 @@ def test_using_all_records_is_stable_when_a_user_goes() -> None:
 @pytest.mark.parametrize("rule", CHOSEN)
 def test_no_other_rule_is_stable_when_a_user_goes(rule: SharedRecords) -> None:
     """Which is why their guarantees are not for removal: more of the others' records change than the bound."""
-    worst = max(
-        sum(changed_others(by(rule), named, 1, user))
+    assert any(
+        sum(changed_others(by(rule), named, 1, user)) > 1
         for named in graphs(40, 14, 8)
-        for user in {user for users in named for user in users}
+        for user in sorted({user for users in named for user in users})
     )
-    assert worst > 1
 
 
 def test_without_a_user_only_more_are_among_the_first_and_of_who_shared_records() -> None:

@@ -83,6 +83,7 @@ def test_every_audit_is_in_a_log(told: tuple[DemoModel, ...]) -> None:
         assert position.digest == logged.begun.digest
 
 
+@pytest.mark.slow
 def test_every_report_passes_verification(told: tuple[DemoModel, ...]) -> None:
     found = check(told[0].model.parent)
     assert (found.exit_code, found.failed, found.reports) == (0, (), 14)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bench import canary_starts, fused_learners, min_k_shares
+from tests.bench import canary_gradients, canary_starts, fused_learners, min_k_shares
 from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
 from tests.bench.planted_leaks import HEADINGS, shown
 from tests.docs.figures import results
@@ -23,6 +23,9 @@ def parts() -> dict[str, str]:
         "null audits": _null_audits(null["null"]),
         "null simulated": _null_simulated(null["simulated"]),
         "one-run bounds": _one_run_bounds(results("audit-bounds")),
+        "canary gradients": as_table(
+            list(canary_gradients.HEADINGS), canary_gradients.rows(results("canary-gradients")["found"])
+        ),
         "canary starts": as_table(list(canary_starts.HEADINGS), canary_starts.rows(results("canary-starts"))),
         "fused learners": _fused_learners(results("fused-learners")["found"]),
         "min-k shares": _min_k_shares(results("min-k-shares")["found"]),

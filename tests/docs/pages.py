@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,7 @@ def anchor(title: str) -> str:
     return re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-")
 
 
+@cache
 def anchors(text: str) -> set[str]:
     """Every anchor of a page."""
     return {anchor(title) for title in headings(text)}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,13 @@ def test_exit_codes_are_explained() -> None:
     assert [int(row["code"]) for row in table(PAGES["reports.md"], "Exit codes")] == [code.value for code in ExitCode]
 
 
-def cited() -> Iterator[tuple[Path, int, str]]:
-    """Every line of code and scripts."""
+@cache
+def cited() -> list[tuple[Path, int, str]]:
+    """Every line of code and scripts that may name a page or what lies elsewhere."""
+    return [each for each in _lines() if _CITATION.search(each[2]) or _ELSEWHERE.search(each[2])]
+
+
+def _lines() -> Iterator[tuple[Path, int, str]]:
     for folder in _FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".sh", ".md", ".yml", ".toml") and path.is_file():

@@ -41,7 +41,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("title", [title for title, examples in SECTIONS.items() if examples])
+@pytest.mark.parametrize(
+    "title",
+    [
+        # Each function of the commands has quick tests in ``tests/api``.
+        pytest.param(title, marks=pytest.mark.slow) if title == "The commands" else title
+        for title, examples in SECTIONS.items()
+        if examples
+    ],
+)
 @pytest.mark.usefixtures("here")
 def test_examples_print_what_the_page_shows(title: str) -> None:
     if (library := NEEDS.get(title)) and importlib.util.find_spec(library) is None:

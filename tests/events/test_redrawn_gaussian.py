@@ -102,6 +102,7 @@ def test_no_data_exceed_the_bound_of_a_step(noise: float) -> None:
             assert found <= replaced * (1 + 1e-5)
 
 
+@pytest.mark.slow
 def test_what_zeroing_shows_is_what_opposite_others_show() -> None:
     """The verifier's cells from below against the same sums."""
     event = RedrawnGaussian(noise_multiplier=2, examples=4, draws=3, neighbours=Adjacency.ZERO_OUT)

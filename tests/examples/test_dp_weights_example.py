@@ -71,6 +71,7 @@ def test_the_verdicts_on_the_claims(results: dict[str, Any]) -> None:
     assert verdicts["dpw-nonconvex-1"] == verdicts["dpw-sensitivity"] == "REFUTED"
 
 
+@pytest.mark.slow
 def test_the_tables_and_the_plot_are_those_of_the_results(example: SimpleNamespace, results: dict[str, Any]) -> None:
     text = example.showing.table(results)
     assert text == (HERE / "table.md").read_text()

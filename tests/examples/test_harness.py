@@ -16,6 +16,7 @@ from examples.harness import commands, running, tables
 from examples.harness.results import ResultsFile, open_results
 from privctl.domain.errors import InputError
 from tests.examples.parts import modules
+from tests.few import few
 
 EXAMPLES = ("ferret", "dpquant", "secrets")
 
@@ -63,7 +64,7 @@ def toy(root: Path, output: Path, *more: str, **environment: str) -> subprocess.
     )
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGKILL", -signal.SIGKILL), ("SIGINT", 1)])
+@pytest.mark.parametrize(("name", "code"), few([("SIGKILL", -signal.SIGKILL), ("SIGINT", 1)], 1))
 def test_a_stopped_run_goes_on_and_measures_nothing_twice(root: Path, tmp_path: Path, name: str, code: int) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert toy(root, whole).returncode == 0
@@ -179,7 +180,7 @@ def test_results_in_the_repository_can_be_gone_on_from(root: Path, name: str) ->
     assert list(new["measured_with"]) == list(results["measured_with"])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", few(EXAMPLES, 0))
 def test_help_has_an_example(root: Path, name: str, tmp_path: Path) -> None:
     """The script finds the checkout by itself."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -24,6 +24,7 @@ from privctl.gate.report_set import MOST_GIVEN
 from privctl.noise.selection import select
 from privctl.storage.header import elements_of
 from privctl.storage.reader import SafetensorsFile, open_checkpoint
+from tests.few import few
 from tests.gate.made import PROVED, auc, audit, making
 from tests.gate.made import weights as weights_of
 from tests.hostile.bombs import (
@@ -54,6 +55,7 @@ def test_work_is_seen_to_be_quadratic_where_it_is() -> None:
     assert calls(lambda: sum(max(i, 1) for i in range(4000))) < 2.1 * calls(lambda: sum(max(i, 1) for i in range(2000)))
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_command_is_its_own(tmp_path: Path) -> None:
     held = b"x" * (200 << 20)
     small = caged(tmp_path, "--version")
@@ -169,6 +171,7 @@ def test_trainings_too_long_to_follow_are_said_to_be(regime: Regime, more: dict[
 PUBLISHED = ("--calibration", "published")
 
 
+@pytest.mark.slow
 def test_noise_for_millions_of_epochs(tmp_path: Path) -> None:
     """Seconds of start-up included; the loop over 40 million steps took minutes."""
     losses = ("--smoothness", "1e-7", "--strong-convexity", "1e-8")
@@ -202,6 +205,7 @@ def test_verifying_millions_of_epochs(tmp_path: Path) -> None:
 # Chains of reports.
 
 
+@pytest.mark.slow
 def test_one_parent_named_many_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from privctl.reports import chain
 
@@ -278,9 +282,7 @@ def rivals(folder: Path, count: int) -> list[Path]:
     ]
 
 
-@pytest.mark.parametrize(
-    "make", [chained, rivals, *(pytest.param(make, marks=pytest.mark.slow) for make in (separate, audits))]
-)
+@pytest.mark.parametrize("make", few([chained, rivals, separate, audits], 0))
 def test_the_gates_work_grows_with_the_reports(tmp_path: Path, make: Callable[[Path, int], list[Path]]) -> None:
     asked = {"max_epsilon": "8", "max_auc": "0.7", "required_steps": "verify,audit", "max_age_days": "30"}
     policy = read_policy(None, asked, {}, {})

@@ -12,10 +12,11 @@ import pytest
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.domain.verdict import Outcome
-from privctl.noise.grain import LEAST_CHANGED, Grain, grain_of
+from privctl.noise.grain import LEAST_CHANGED, Grain, GrainOfTensors, grain_of, grains_of
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import NoiseSource
 from privctl.storage.reader import open_checkpoint
+from privctl.storage.stream import pieces
 from verify.run import read, verify
 
 KINDS = ("F64", "F32", "F16", "BF16")
@@ -196,3 +197,24 @@ def test_spacings_are_those_of_the_released_weights(kind: str, tmp_path: Path, w
         share = np.mean(apart == math.ldexp(1.0, exponent))
         # half formats round once more, which moves a few weights across a power of two
         assert count / total == pytest.approx(share, abs=0.0 if kind in ("F64", "F32") else 0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_have_the_same_spacings_in_passing(kind: str, tmp_path: Path, write_model: WriteModel) -> None:
+    rng, elements = np.random.default_rng(5), {"long": 600_000, "short": 77, "without": 5}
+    path = write_model(
+        tmp_path / "m.safetensors", {name: bits(rng.standard_normal(n) * 3.0, kind) for name, n in elements.items()}
+    )
+    streams = {"long": 0, "short": 1}
+    with open_checkpoint(path) as checkpoint:
+        noiser = WeightNoiser(NoiseSource(1), [0.5, 1.0], streams)
+        passing = GrainOfTensors(noiser)
+        for file in checkpoint.files:
+            for piece in reversed(list(pieces(file.tensors))):
+                data = file.read(piece.tensor, piece.start, piece.size)
+                passing(piece, [memoryview(data), memoryview(bytearray(piece.size))])
+        expected = grains_of(checkpoint, noiser, streams)
+        assert list(passing.of(checkpoint).items()) == list(expected.items())
+        assert set(expected) == set(streams)
+        other = grains_of(checkpoint, WeightNoiser(NoiseSource(2), [0.5, 1.0], streams), streams)
+        assert other != expected, "the spacings are those of the noise drawn"

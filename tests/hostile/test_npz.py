@@ -18,6 +18,7 @@ from privctl.data import images as reader
 from privctl.data import npz
 from privctl.data.images import read_images
 from privctl.domain.errors import InputError
+from tests.few import few
 
 MIB = 1 << 20
 LABELS = np.array([0, 1])
@@ -169,7 +170,7 @@ def test_honest_archives_are_read_as_numpy_reads_them(tmp_path: Path, save: Call
 
 @pytest.mark.parametrize(
     "command",
-    [
+    few([
         ["inspect", "{}"],
         ["noise", "{}", "--epochs", "1", "--learning-rate", "1", "--clip-norm", "1", "--dataset-size", "9",
          "--batch-size", "3"],
@@ -178,7 +179,7 @@ def test_honest_archives_are_read_as_numpy_reads_them(tmp_path: Path, save: Call
         ["gate", "{}", "--max-epsilon", "1"],
         ["audit", "--from-scores", "{}"],
         ["secrets", "scan", "{}", "-o", "{}.book.jsonl"],
-    ],
+    ], 0, 5),
 )  # fmt: skip
 def test_commands_that_read_no_arrays(tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for name, content in (

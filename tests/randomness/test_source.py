@@ -281,8 +281,7 @@ def test_each_kind_of_bits_has_a_lane_of_its_own() -> None:
 
 def test_gcm_known_answer() -> None:
     """Test case 14 of the GCM specification (McGrew and Viega): all-zero key, nonce and plaintext."""
-    source = NoiseSource(seed=0)
-    source._key = bytes(32)
+    source = NoiseSource(key=bytes(32))
     assert source._keystream(0, 0, 16, lane=0).hex() == "cea7403d4d606b6e074ec5d3baf39d18"
 
 

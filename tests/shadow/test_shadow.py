@@ -107,6 +107,7 @@ def test_stacked_and_single_models_agree(kind: str, tmp_path: Path) -> None:
     assert np.abs(first - second).max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "momentum"])
 def test_stacked_gradient_descent_agrees_too(optimizer: str, tmp_path: Path) -> None:
     more = ["--optimizer", optimizer, "--weight-decay", "0.5", "--learning-rate", "0.3", "--schedule", "linear"]
@@ -117,6 +118,7 @@ def test_stacked_gradient_descent_agrees_too(optimizer: str, tmp_path: Path) -> 
     assert stacked.lp == pytest.approx(single.lp, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_converted_batch_normalisation(tmp_path: Path) -> None:
     """The same networks as with frozen statistics at the start, but for rounding; each is saved without statistics."""
     frozen = call(tmp_path, tmp_path / "frozen", kind="resnet")

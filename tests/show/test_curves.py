@@ -12,6 +12,7 @@ import pytest
 
 from privctl.plan.curves import AccountCurves, RateCurve, StepCurve
 from privctl.show.plots.curves import draw
+from tests.few import few
 
 TIGHT = StepCurve(label="Tight", sound=True, steps=(1, 10, 100, 1000), epsilons=(0.2, 0.4, 0.7, 1.8))
 CLT = StepCurve(label="Limit theorem", sound=False, steps=(1, 1000), epsilons=(0.1, 1.6))
@@ -143,7 +144,7 @@ def test_hostile_labels_stay_text(label: str) -> None:
         assert f"{label}: ends at ε = 1.8" in text_of(curves)
 
 
-@pytest.mark.parametrize("epsilons", [(0.0, 0.0), (5e-324, 1e299), (0.0, 1e-12), (1e300, 1.7e308)])
+@pytest.mark.parametrize("epsilons", few([(0.0, 0.0), (5e-324, 1e299), (0.0, 1e-12), (1e300, 1.7e308)], 1, whole=True))
 def test_extreme_values_are_drawn(epsilons: tuple[float, ...]) -> None:
     extreme = StepCurve(label="Extreme", sound=True, steps=(0, 1e15), epsilons=epsilons)
     assert draw(replace(CURVES, epsilon_over_steps=(extreme,), target=None), "png")

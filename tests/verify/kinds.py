@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-
-import torch
 
 import privctl
 from privctl.cli import run
@@ -23,6 +22,8 @@ from tests.integrations.loops import Loop
 from tests.verify import reports
 from verify.run import Verification, read, verify
 
+#: Of ``reports.TRAININGS``, one for each method.
+_FIRST = ("dp-sgd", "dp-zo", "clipped", "dpquant", "ferret published")
 EVENTS = [
     {"type": "sampled-gaussian", "noise_multiplier": 1.5, "sample_rate": 0.02, "steps": 200},
     {"type": "laplace", "scale": 9, "steps": 3},
@@ -49,7 +50,21 @@ class Kind:
     model: Path | None = None
 
 
-Kinds = dict[str, Kind]
+class Kinds(Mapping[str, Kind]):
+    """Kinds by name: those of ``quick`` tests, and others, made when one of them or every kind is asked for."""
+
+    def __init__(self, quick: dict[str, Kind], later: Callable[[], dict[str, Kind]]) -> None:
+        self.quick = quick
+        self._later = functools.cache(later)
+
+    def __getitem__(self, name: str) -> Kind:
+        return self.quick[name] if name in self.quick else self._later()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.quick, **self._later()})
+
+    def __len__(self) -> int:
+        return len(self.quick) + len(self._later())
 
 
 def quick(folder: Path, write_model: Callable[..., Path]) -> dict[str, Kind]:
@@ -102,23 +117,27 @@ def outside(folder: Path) -> dict[str, Kind]:
     return found
 
 
-def trained(folder: Path) -> dict[str, Kind]:
-    """Kinds that take a training: all methods, what follows a plan, what is noised after, and audits."""
-    torch.set_num_threads(1)
-    found = {}
-    for name in reports.TRAININGS:
-        path = reports.trained(folder, name)
-        nats = name == "ferret published"
-        policy = (
-            {"max_epsilon": "0.5", "notions": "mutual-information"}
-            if nats
-            else {"max_epsilon": "20" if "dither" in name else "3"}
-        )
-        model = folder / name.replace(" ", "-")
-        found[name] = Kind(path=path, policy=None if name == "clipped" else _USUAL | policy, model=model)
+def _by(method: str, folder: Path) -> Kind:
+    """One of ``reports.TRAININGS``."""
+    path = reports.trained(folder, method)
+    policy = {"max_epsilon": "20" if "dither" in method else "3"}
+    if method == "ferret published":
+        policy = {"max_epsilon": "0.5", "notions": "mutual-information"}
+    model = folder / method.replace(" ", "-")
+    return Kind(path=path, policy=None if method == "clipped" else _USUAL | policy, model=model)
+
+
+def later(folder: Path) -> dict[str, Kind]:
+    """Kinds whose like is among ``trained``, in the folder of those: files of ``tests/cli`` verify each, and lies."""
+    found = {name: _by(name, folder) for name in reports.TRAININGS if name not in _FIRST}
     policy = {"max_epsilon": "3", "accepted_assumptions": "public data,vocabulary"}
     found["mixed"] = Kind(path=reports.mixed(folder), policy=_USUAL | policy, model=folder / "mixed")
-    found |= further(folder)
+    return found | further(folder)
+
+
+def trained(folder: Path) -> dict[str, Kind]:
+    """Kinds that take a training: all methods, what follows a plan, what is noised after, and audits."""
+    found = {name: _by(name, folder) for name in _FIRST}
     book, plan, model = reports.protected(folder)
     policy = {"max_posterior": "0.2", "max_epsilon": "7"}
     found |= {"book of secrets": Kind(path=book), "plan of secrets": Kind(path=plan)}

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 
 from audits.membership.attack import beyond_rank
 from privctl.domain.evidence import Evidence
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from verify.audit_consistency import faults
 
@@ -41,6 +41,7 @@ def report(outcome: Outcome, beats: float, guard: Mapping[str, float]) -> Privac
         step="audit",
         created="2030-01-01T00:00:00Z",
         versions={},
+        inputs=tuple(Artifact(role=r, path=f"{r}.jsonl", digest=r, bytes=9) for r in ("members", "nonmembers")),
         parameters={"attack": ["loss"], "confidence": 0.95, "least_auc": 0.55, "seed": 0},
         evidence=(
             item("loss", 0.55, 0.65),

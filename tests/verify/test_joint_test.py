@@ -9,7 +9,7 @@ import pytest
 
 from audits.statistics.power import detectable_area_beyond
 from privctl.domain.evidence import Evidence, JointTest
-from privctl.domain.report import PrivacyReport
+from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from tests.verify.test_audit_guard import CALM, item
 from verify.audit_consistency import faults
@@ -34,6 +34,7 @@ def report(outcome: Outcome, *attacks: Evidence) -> PrivacyReport:
         step="audit",
         created="2030-01-01T00:00:00Z",
         versions={},
+        inputs=tuple(Artifact(role=r, path=f"{r}.jsonl", digest=r, bytes=9) for r in ("members", "nonmembers")),
         parameters={"attack": ["loss", "zlib"], "confidence": 0.95, "least_auc": 0.58, "seed": 0},
         evidence=(*attacks, item("blind baseline", 0.48, 0.56, **CALM), item("length baseline", 0.45, 0.55)),
         verdicts=(Verdict(subject="members cannot be told from non-members", outcome=outcome, reason="as told"),),

@@ -27,6 +27,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.files import file_artifact
 from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration, staged_protection
 from tests import remembered
+from tests.few import few
 from verify.recompute.curve_posteriors import largest_success
 from verify.run import verify
 
@@ -178,7 +179,7 @@ def test_one_step_s_best_test_lies_between_both_sides(probabilities: list[float]
         assert (found.upper <= told * (1 + 1e-4)) is (told > success)
 
 
-@pytest.mark.parametrize(("steps", "prior"), [(1, 0.05), (10, 0.02)])
+@pytest.mark.parametrize(("steps", "prior"), few([(1, 0.05), (10, 0.02)], 0))
 def test_the_best_test_among_samples_lies_between_both_sides(steps: int, prior: float) -> None:
     """Likelihood ratios of sampled runs, and the share of them beyond what a run without the secret exceeds."""
     random, rates, sigma, runs = np.random.default_rng(steps), np.array([0.3, 0.2]), 0.8, 200_000

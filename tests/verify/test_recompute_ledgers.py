@@ -132,6 +132,7 @@ def test_shares_of_bits_at_small_rates() -> None:
     assert ledger.pure_epsilon(whole).near(0.008554713017922183)
 
 
+@pytest.mark.slow
 def test_events_of_different_kinds_compose() -> None:
     # 300 and 200 steps of one kind are 500 of it, however they are told.
     parts = (*poisson(1, 0.01, 300).events, *poisson(1, 0.01, 200).events)
@@ -150,6 +151,7 @@ def test_fixed_batches_lie_between_a_real_case_and_the_theorem() -> None:
     assert 0 < found.lower < found.upper
 
 
+@pytest.mark.slow
 def test_secrets_in_several_records() -> None:
     event = SecretMixture(probabilities=(0.01,), noise_multiplier=1, steps=1000)
     assert epsilon_of(Ledger(events=(event,)), 1e-5).near(1.82824, 1e-4)  # as a record sampled at that rate
@@ -199,6 +201,7 @@ def test_a_delta_near_1_counts_the_losses_that_are_left_out() -> None:
     assert found.at_most(12.0) is not True
 
 
+@pytest.mark.slow
 def test_epsilons_beyond_the_floats_exponents_are_not_refuted() -> None:
     """e^epsilon is no float from 710 on. Four releases whose losses are 300 at most, each with probability 1/2."""
     found = bounds(Ledger(events=(LaplaceNoise(scale=1 / 300, steps=4),)), math.log(1e-6), 1e-3)

@@ -17,6 +17,7 @@ from privctl.cli import run
 from privctl.domain.events import Batches, LaplaceNoise, Ledger, RandomizedResponse, SampledGaussian
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
+from tests.few import few
 from tests.verify.reports import noise, plan
 from verify.recompute import ledger
 from verify.recompute.gaussian import delta_at, multiplier_at
@@ -133,6 +134,7 @@ def noise_of(tmp_path: Path, write_model: Callable[..., Path]) -> PrivacyReport:
     return read(noise(tmp_path, write_model))
 
 
+@pytest.mark.slow
 def test_a_report_of_noise_is_simulated(noise_of: PrivacyReport) -> None:
     found = simulate(noise_of, seed=1, seconds=0.1)
     assert found is not None
@@ -163,6 +165,7 @@ def test_a_report_of_passes_with_half_of_its_noise_is_refuted(tmp_path: Path) ->
         assert {judged.verdict.subject for judged in found.judged} >= {"a toy training of 10 steps"}
 
 
+@pytest.mark.slow
 def test_a_plan_is_simulated_with_a_training(tmp_path: Path) -> None:
     report = read(plan(tmp_path, "plan"))
     found = simulate(report, seed=1, seconds=0.1)
@@ -172,7 +175,7 @@ def test_a_plan_is_simulated_with_a_training(tmp_path: Path) -> None:
     assert simulate(read(plan(tmp_path, "plan of signs")), seed=1, seconds=0.1) is None
 
 
-@pytest.mark.parametrize("kind", ["plan", "plan of passes"])
+@pytest.mark.parametrize("kind", few(["plan", "plan of passes"], 1))
 def test_the_law_that_is_drawn_integrates_to_one(kind: str, tmp_path: Path) -> None:
     law = law_of(read(plan(tmp_path, kind)))
     assert law is not None

@@ -16,6 +16,7 @@ from tests.zoo.gradients import norms_of, relative_error
 pytest.importorskip("opacus")
 
 
+@pytest.mark.slow
 def test_a_model_that_both_train(one_thread: None) -> None:
     found = coverage.measured("text-classification", "bert")
     assert found["privctl"]["outcome"] == RIGHT

@@ -82,13 +82,38 @@ def _once(event: BestOfRuns) -> DeltaOfRatio:
 
 def _log_delta(event: BestOfRuns, epsilons: Floats) -> Floats:
     """(a - 1)(D_a - epsilon + log(1 - 1 / a)) - log a, at the best of many orders a, whole or between."""
-    orders, moments = _moments(event)
-    found = np.zeros_like(epsilons)
-    for order, moment in zip(orders, moments, strict=True):
-        above = order - 1
-        found = np.minimum(found, moment - above * (epsilons - math.log(above / order)) - math.log(order))
-    apart = math.log(-math.expm1(-float(moments[0] / (orders[0] - 1)))) / 2
+    orders, moments, turns, apart = _best_orders(event)
+    if not len(orders):
+        return np.full_like(epsilons, apart)
+    best = np.searchsorted(turns, epsilons)
+    order, above = orders[best], orders[best] - 1
+    found = moments[best] - above * (epsilons - np.log(above / order)) - np.log(order)
     return np.minimum(found, apart)
+
+
+@lru_cache(maxsize=8)
+def _best_orders(event: BestOfRuns) -> tuple[Floats, Floats, Floats, float]:
+    """The orders that are the best at some epsilon, their moments, the epsilons between, and a bound for every epsilon.
+
+    Each order's line falls by a - 1 as epsilon grows; the least of all lines is their lower envelope.
+    """
+    orders, moments = _moments(event)
+    apart = math.log(-math.expm1(-float(moments[0] / (orders[0] - 1)))) / 2
+    orders, moments = (each[np.isfinite(moments)] for each in (orders, moments))
+    above = orders - 1
+    starts = moments + above * np.log(above / orders) - np.log(orders)
+    kept: list[int] = []
+    turns: list[float] = []
+    for i in range(len(orders)):
+        while kept:
+            turn = float((starts[i] - starts[kept[-1]]) / (above[i] - above[kept[-1]]))
+            if not turns or turn > turns[-1]:
+                turns.append(turn)
+                break
+            kept.pop()
+            turns.pop()
+        kept.append(i)
+    return orders[kept], moments[kept], np.array(turns), apart
 
 
 @lru_cache(maxsize=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import NoneType
 
 from privctl.domain.events import Ledger, SampledGaussian
@@ -60,9 +61,22 @@ class RoundedTraining(NoisyGradients):
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: RoundedTraining) -> Iterator[str]:
+    yield from _released(parameters)
     if isinstance(mechanism, Ledger) and (events := sampled_only(mechanism)) is not None:
         yield from _measurements(events[1:], parameters)
         yield from steps_disagree(events[:1], parameters)
+
+
+def _released(parameters: RoundedTraining) -> Iterator[str]:
+    """Scores begin at 0, and nothing but a measurement changes them, of which each repetition counts."""
+    if parameters.measured_public_records is not None:
+        return
+    stated = [epoch.scores for epoch in parameters.layer_schedule if epoch.scores is not None]
+    begin = (0.0,) * len(parameters.layer_names)
+    changes = sum(tuple(old) != tuple(new) for old, new in pairwise([begin, *stated]))
+    least, begun = changes * max(1, parameters.measure_repetitions or 1), parameters.measurements_begun or 0
+    if begun < least:
+        yield f"scores changed {changes} times, for which {least} measurements begin, and it states {begun}"
 
 
 def _measurements(events: Sequence[SampledGaussian], parameters: RoundedTraining) -> Iterator[str]:

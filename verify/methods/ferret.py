@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import NoneType
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SampledGaussian, SignBits
 from privctl.domain.guarantee import Guarantee, Notion
@@ -13,6 +18,12 @@ from privctl.domain.mechanism import Mechanism
 from verify.compare import ROUNDING, compare
 from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
 from verify.wording import RENYI, TESTED, TIGHT
+
+#: More coins than this are not thrown again (a GiB of keystream), nor those of more steps.
+MOST_COINS, MOST_STEPS = 1 << 27, 1 << 20
+#: Which keystream holds coins, and the counter that its first block has (NIST SP 800-38D, 7.1).
+_LANE, _FIRST = 3, 2
+
 
 _PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomized-response", "dithered"
 
@@ -42,13 +53,81 @@ class SignTraining(StatedTraining):
     derivatives_by: Mapping[str, int] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thrown:
+    """How often each group publishes, ``by_group``, and in how many steps how many groups do, ``together``."""
+
+    by_group: tuple[int, ...]
+    together: Counter[int]
+
+
+@lru_cache(maxsize=8)
+def thrown(seed: str, groups: int, chance: float, steps: int) -> Thrown | None:
+    """The coins of the public ``seed``, of ``steps`` steps for each of ``groups`` groups; None where they are too many.
+
+    A coin is a word of 64 bits, the next of its step's keystream, and falls on its side below ``chance`` * 2^64.
+    Raises ValueError for a ``seed`` that is not hexadecimal.
+    """
+    import numpy as np  # not at the start: a gate over audits needs none
+
+    key = hashlib.sha256(b"privctl ferret masks" + bytes.fromhex(seed)).digest()
+    if not (groups >= 1 and 1 <= steps <= MOST_STEPS and groups * steps <= MOST_COINS and 0 < chance <= 1):
+        return None
+    if chance == 1:
+        return Thrown(by_group=(steps,) * groups, together=Counter({groups: steps}))
+    limit, by_group, together = np.uint64(int(chance * 2.0**64)), np.zeros(groups, np.int64), Counter[int]()
+    for step in range(steps):
+        counter = _LANE << 120 | step << 80 | _FIRST
+        stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(16, "big"))).encryptor()
+        fell = np.frombuffer(stream.update(bytes(8 * groups)), "<u8") < limit
+        if number := int(fell.sum()):
+            by_group += fell
+            together[number] += 1
+    return Thrown(by_group=tuple(by_group.tolist()), together=together)
+
+
 def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
     if parameters.fired_by_group is not None:
         yield from compare("fired", parameters.fired, sum(parameters.fired_by_group), "the groups together fired")
+    yield from _coins(mechanism, parameters)
     if isinstance(mechanism, SignBits):
         yield from _published(mechanism, parameters)
     if isinstance(mechanism, Ledger):
         yield from _noised(mechanism, parameters)
+
+
+def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
+    """Who publishes in which step follows from a public seed, so that no report can count fewer."""
+    if parameters.public_seed is None:
+        yield "it states no public seed, from which it follows which groups published"
+        return
+    found = _thrown(parameters)
+    if found is None:
+        return  # ``_unthrown`` says so
+    source = "by the coins of the public seed it is"
+    yield from compare("fired", parameters.fired, sum(found.by_group), source)
+    yield from compare("fired_steps", parameters.fired_steps, found.together.total(), source)
+    if parameters.fired_by_group is not None and tuple(parameters.fired_by_group) != found.by_group:
+        yield "fired_by_group is not what the coins of the public seed give"
+    if isinstance(mechanism, Ledger) and parameters.release != _GAUSSIAN:
+        together = Counter[int]()
+        for event in mechanism.events:
+            together[_values(event, parameters)] += event.steps
+        if together != found.together:
+            yield "how many groups the ledger has in a step is not what the coins of the public seed give"
+
+
+def _thrown(parameters: SignTraining) -> Thrown | None:
+    return thrown(
+        parameters.public_seed or "", parameters.number_of_groups, parameters.fire_probability, parameters.steps
+    )
+
+
+def _unthrown(parameters: SignTraining) -> Iterator[str]:
+    """That the coins are too many to be thrown again."""
+    if _thrown(parameters) is None:
+        coins = parameters.number_of_groups * parameters.steps
+        yield f"the public seed has {coins} coins in {parameters.steps} steps, more than are thrown again"
 
 
 def _published(mechanism: SignBits, parameters: SignTraining) -> Iterator[str]:
@@ -143,4 +222,5 @@ EXPECTED = ExpectedMethod(
     # All of a batch may change with one record there, whatever is clipped.
     unclipped=lambda parameters: parameters.release in (_RESPONSES, _DITHERED),
     unbounded=_unbounded,
+    undecided=_unthrown,
 )

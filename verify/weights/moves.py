@@ -16,7 +16,7 @@ import numpy as np
 
 from verify.checkpoint_noise.values import Floats
 from verify.laws import normal_quantile
-from verify.weights.settings import TrainingFacts, UncheckableError
+from verify.weights.settings import MixedIn, TrainingFacts, UncheckableError
 
 #: Powers of two of the first clip norm that a later one is expected within.
 _TRIED = 45
@@ -135,7 +135,8 @@ def most_drawn(trials: float, rate: float, level: float) -> float:
 def signal(settings: TrainingFacts, level: float) -> float:
     """R: the root of the summed squares of what the batches add, in standard deviations of a step's noise.
 
-    A batch of K examples adds at most K C / B where the noise has sigma C / B, so R^2 = sum K_t^2 / sigma^2. A run
+    A batch of K examples adds at most K C / B where the noise has sigma C / B, so R^2 = sum K_t^2 / sigma^2. Canary
+    gradients add to R what they are together in all steps, each of which is orthogonal to the others. A run
     clips by 2^-10 below C and leaves that for rounding; C bounds both. It holds but with probability ``level``.
     Where noise is correlated, a release moves by the batches of several steps, each times a coefficient, which adds
     the factor of the coefficients' sum (Young's inequality). Where clip norms change, a step releases a count too, and
@@ -143,6 +144,8 @@ def signal(settings: TrainingFacts, level: float) -> float:
     """
     once, total = _batches(settings, level)
     added = math.sqrt(min(once * total, settings.updates * once * once))
+    if settings.canaries is not None:
+        added += math.sqrt(_turns(settings, settings.canaries)) * _mixed_in(settings, settings.canaries, level)
     return added / (settings.joint_multiplier or settings.noise_multiplier) * _column_sum(settings)
 
 
@@ -156,7 +159,21 @@ def reach(settings: TrainingFacts, level: float) -> float:
     if not settings.noise_multiplier:
         return float(found.sum())
     once, total = _batches(settings, level)
-    return min(float(found.sum()) * once, float(found.max()) * total) / settings.batch_size
+    longest = min(float(found.sum()) * once, float(found.max()) * total)
+    if (mixed := settings.canaries) is not None:
+        longest += float(np.sort(found)[-_turns(settings, mixed) :].sum()) * _mixed_in(settings, mixed, level)
+    return longest / settings.batch_size
+
+
+def _mixed_in(settings: TrainingFacts, mixed: MixedIn, level: float) -> float:
+    """The longest that canary gradients are together in any step, in clip norms, but with probability ``level``."""
+    there = most_drawn(mixed.count, mixed.share / 2, level / _turns(settings, mixed))
+    return mixed.most * math.sqrt(there)
+
+
+def _turns(settings: TrainingFacts, mixed: MixedIn) -> int:
+    """The most updates in which canary gradients take part."""
+    return min(settings.updates, -(-settings.planned // mixed.apart))
 
 
 def _batches(settings: TrainingFacts, level: float) -> tuple[float, float]:

@@ -34,6 +34,20 @@ class UnstatedError(UncheckableError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MixedIn:
+    """``count`` canary gradients, orthogonal to each other, each there by a fair coin.
+
+    One that is there adds ``most`` clip norms at most in every ``apart``-th step, and anything with the chance
+    ``share``.
+    """
+
+    count: int
+    most: float
+    share: float
+    apart: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
     """How one training moved its weights.
 
@@ -43,7 +57,8 @@ class TrainingFacts:
     a batch's sum of gradients. ``clip_norm`` is None where gradients were not clipped. ``clip_norms`` are those of each
     update where they change; then ``noise_multiplier`` is the noise on the sum alone, and ``joint_multiplier`` that of
     all that a step releases. ``gaps``: steps were begun and
-    lost, it is not known which, and with them noise that later steps would have cancelled.
+    lost, it is not known which, and with them noise that later steps would have cancelled. ``canaries`` are gradients
+    that were mixed in besides, None where there are none.
     """
 
     method: str
@@ -65,6 +80,7 @@ class TrainingFacts:
     gaps: bool = False
     clip_norms: tuple[float, ...] | None = None
     joint_multiplier: float | None = None
+    canaries: MixedIn | None = None
 
     @property
     def rates(self) -> Floats:
@@ -144,6 +160,7 @@ def settings_of(report: PrivacyReport) -> TrainingFacts:
         weight_decay=_number(parameters.weight_decay, "weight_decay"),
         correlation=_correlation(parameters, updates),
         gaps=updates != parameters.steps_begun,
+        canaries=_canaries(parameters),
     )
     if found.schedule not in _SCHEDULES or found.warmup > MOST_UPDATES:
         raise UncheckableError(f"the schedule {found.schedule!r} with {found.warmup} steps of warm-up is not known")
@@ -166,6 +183,26 @@ def _norms(parameters: StatedTraining, updates: int) -> tuple[float, ...] | None
     if len(stated) < updates:
         raise UncheckableError(f"the report states {len(stated)} clip norms, and {updates} updates")
     return tuple(_number(norm, "clip_norms", positive=True) for norm in stated[:updates])
+
+
+def _canaries(parameters: StatedTraining) -> MixedIn | None:
+    """The canary gradients of the training: like records, or like users where records of a user are clipped apart."""
+    count = parameters.gradient_canaries
+    if not count:
+        return None
+    examples = max(1, _whole(parameters.examples, "examples"))
+    rate = min(1.0, _number(parameters.batch_size, "batch_size", positive=True) / examples)
+    if (bands := getattr(parameters, "coefficients", None)) is not None:
+        return MixedIn(count=count, most=1.0, share=min(1.0, rate * len(bands)), apart=len(bands))
+    if getattr(parameters, "matrix", None) is not None:
+        return MixedIn(count=count, most=1.0, share=1.0, apart=round(1 / rate))
+    if (group := parameters.max_records_per_user) is not None:
+        return MixedIn(
+            count=count, most=float(group), share=-math.expm1(group * math.log1p(-rate)) if rate < 1 else 1.0
+        )
+    # Where a batch is full, a canary takes the place of a record whose gradient is the opposite.
+    cut = getattr(parameters, "largest_batch", None) is not None
+    return MixedIn(count=count, most=2.0 if cut else 1.0, share=rate)
 
 
 def _correlation(parameters: StatedTraining, updates: int) -> tuple[float, ...]:

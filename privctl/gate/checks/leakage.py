@@ -39,6 +39,8 @@ _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add nois
 #: Rule -> the role of what an audit took as training data for it.
 _MEMBERS = "members"
 _TRAINED = {AUC: _MEMBERS, TPR: _MEMBERS, EXTRACTED: "train"}
+#: The same of what it compared these with, which no training may have read.
+_UNSEEN = {AUC: "nonmembers", TPR: "nonmembers", EXTRACTED: "heldout"}
 _PLANTED, _NUMBER = "trained on the planted data", "number included"
 
 #: One measured thing: the report, its position there, itself.
@@ -274,12 +276,15 @@ def _why_confounded(report: LoadedReport) -> str:
 
 
 def _why_other_records(case: JudgedModel, report: LoadedReport, rule: str) -> str:
-    """Why an audit is not about the records that were trained on; empty where it is."""
+    """Why an audit does not compare records that were trained on with others; empty where it does."""
     role = _TRAINED.get(rule)
     trained = {a.digest for each in case.history for a in each.report.inputs if a.role == "data"}
     taken = [a for a in report.report.inputs if a.role == role]
     if role is not None and any(_names_no_data(each) for each in case.history):
         return "a training's report does not name its data, so that nothing shows that these records were trained on"
+    learned = [a for a in report.report.inputs if a.role == _UNSEEN.get(rule) and a.digest in trained]
+    if learned:
+        return f"the file it took as records not trained on, {learned[0].path}, was trained on by the model's reports"
     if role is None or not trained or holds_all(trained, taken, report):
         return ""
     return f"the file it took as training data, {taken[0].path}, is none that the model's reports say was trained on"

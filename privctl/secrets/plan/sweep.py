@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.accounting.guarantees import default_delta
+from privctl.accounting.deltas import default_delta
 from privctl.accounting.secrets.batched import CalibratedNoise, informations, least_noise
 from privctl.accounting.secrets.posterior_curves import (
     CurveCalibration,

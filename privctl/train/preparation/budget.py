@@ -9,8 +9,8 @@ from privctl.accounting.banded import banded_coefficients, require_bands
 from privctl.accounting.buffered import BufferedMatrix
 from privctl.accounting.buffered_search import buffered_matrix
 from privctl.accounting.calibrate import noise_multiplier_for
+from privctl.accounting.deltas import default_delta
 from privctl.accounting.gridded import Released, exact_target
-from privctl.accounting.guarantees import default_delta
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.checks import flagged
 from privctl.domain.errors import CommandError

@@ -18,6 +18,8 @@ from privctl.reports.files import now
 from privctl.storage.atomic import PendingFile, require_absent
 from privctl.storage.digest import tag
 from privctl.train.preparation.job import TrainingJob
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.canary_laws import described
 from privctl.train.steps.gradient_canaries import GradientCanaries
 from privctl.train.steps.loop import FinishedRun
 
@@ -29,15 +31,15 @@ SUFFIX = ".gradient-canaries.json"
 _WARNING = (
     "an audit run, not for release: its weights hold the gradients of {count} canaries, which no record asked for; the "
     "guarantee of the records holds as stated, because canaries are drawn without looking at them, but train again "
-    "without --gradient-canaries for a model to use"
+    "without --gradient-canaries for a model to use; each canary {part}"
 )
 
 
 class CanaryRun:
     """The canaries of a training job, as the hooks of ``train_by_gradients`` ask for them."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, recipe: TrainingSettings) -> None:
+        self._count, self._part = count, described(recipe)
         self._canaries: GradientCanaries | None = None
         self._content: bytes = b""
 
@@ -90,7 +92,7 @@ class CanaryRun:
                 "gradient_canaries": self._count,
                 "gradient_canaries_file": tag(blake3(self._content)),
             },
-            warnings=(*report.warnings, _WARNING.format(count=self._count)),
+            warnings=(*report.warnings, _WARNING.format(count=self._count, part=self._part)),
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from privctl.accounting.guarantees import delta_warning
+from privctl.accounting.deltas import delta_warning
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches

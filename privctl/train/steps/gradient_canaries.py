@@ -2,9 +2,8 @@
 
 A canary is a gradient of the clip norm in one coordinate of its own (a Dirac gradient), the strongest that one record
 can send (Nasr et al. 2023; Steinke, Nasr and Jagielski 2023, section 6). Each is included by a fair coin, and an
-included one takes part in every step with the sampling rate, like a record. Two things are observed of each canary:
-the sum over all steps of the log-likelihood ratio of its coordinate of the released gradient, and how far its
-coordinate of the weights moved.
+included one takes part in the run as its law says (``steps.canary_laws``). Two things are observed of each canary: the
+log-likelihood ratio of its coordinate of all released gradients, and how far its coordinate of the weights moved.
 
 In shards each process adds to, and reads, those coordinates that it holds, under the same coins.
 
@@ -14,7 +13,6 @@ records, so theirs is what it is without canaries; but the weights have moved al
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -23,10 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 from privctl.parallel import ALONE, Workers
 from privctl.train.clipping.shards import first_row, own_part
 from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.canary_laws import law_of
+from privctl.train.steps.sampling import BatchSource
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,33 +57,38 @@ class GradientCanaries:
         total = sum(size for _, size in self._whole)
         if count > total:
             raise CommandError(f"--gradient-canaries is {count}, but the model trains {total} numbers only; give fewer")
-        self._recipe = recipe
-        self._source = np.random.default_rng(list(os.urandom(32) if seed is None else seed))
-        self.included: NDArray[np.bool_] = self._source.random(count) < 0.5
-        self._places = torch.from_numpy(np.sort(self._source.choice(total, count, replace=False)))
-        self.every_step: NDArray[np.float64] = np.zeros(count)
+        self._batch_size = recipe.batch_size
+        self._key = np.frombuffer(os.urandom(32) if seed is None else seed, np.uint8)
+        source = np.random.default_rng(self._key)
+        self.included: NDArray[np.bool_] = source.random(count) < 0.5
+        self._places = torch.from_numpy(np.sort(source.choice(total, count, replace=False)))
+        self._law = law_of(recipe, count)
         self._begun = self._read_own([own_part(parameter) for parameter in parameters])
+
+    @property
+    def every_step(self) -> NDArray[np.float64]:
+        """What all released gradients say of each canary: a log-likelihood ratio, higher for those included."""
+        return self._law.scores()
 
     def unit(self, clip_norm: float) -> float:
         """A canary's entry in a step's gradient, which is divided by the expected batch size like all gradients."""
-        return _BELOW * clip_norm / self._recipe.batch_size
+        return _BELOW * clip_norm / self._batch_size
 
-    def add(self, gradients: Sequence[Tensor], clip_norm: float) -> None:
-        """Add the canaries that take part in this step to the sums ``gradients``, before noise.
+    def add(self, gradients: Sequence[Tensor], clip_norm: float, step: int, batches: BatchSource | None = None) -> None:
+        """Add the canaries that take part in ``step`` to the sums ``gradients``, before noise.
 
-        A gradient of exactly the clip norm changes nothing in the count that an adaptive clip norm follows.
+        ``batches`` are those of the records. A gradient of exactly the clip norm changes nothing in the count that an
+        adaptive clip norm follows.
         """
-        taking_part = self.included & (self._source.random(len(self.included)) < self._recipe.sample_rate)
-        chosen = self._places[torch.from_numpy(taking_part)]
+        amounts = torch.from_numpy(self._law.amounts(step, self._coins, batches) * self.included)
+        taking_part = amounts != 0
+        chosen, added = self._places[taking_part], self.unit(clip_norm) * amounts[taking_part]
         for gradient, inside, begin in _within(gradients, self._own, chosen):
-            gradient.view(-1)[(chosen[inside] - begin).to(gradient.device)] += self.unit(clip_norm)
+            gradient.view(-1)[(chosen[inside] - begin).to(gradient.device)] += added[inside].to(gradient)
 
-    def observe(self, gradients: Sequence[Tensor], clip_norm: float) -> None:
-        """Take in the released ``gradients`` of one step, with their noise."""
-        values = self._read_own(gradients) / self.unit(clip_norm)
-        rate, noise = self._recipe.sample_rate, self._recipe.sum_noise_multiplier
-        absent = math.log1p(-rate) if rate < 1 else -math.inf
-        self.every_step += np.logaddexp(absent, math.log(rate) + (2 * values - 1) / (2 * noise * noise))
+    def observe(self, gradients: Sequence[Tensor], clip_norm: float, step: int) -> None:
+        """Take in the released ``gradients`` of ``step``, with their noise."""
+        self._law.observe(step, self._read_own(gradients) / self.unit(clip_norm))
 
     def end(self, parameters: Sequence[nn.Parameter]) -> NDArray[np.float64]:
         """How far each canary's weight moved against its gradient, the way a step goes; ``parameters`` are whole."""
@@ -91,19 +96,30 @@ class GradientCanaries:
 
     def tensors(self) -> dict[str, Tensor]:
         """What an interrupted run needs to continue."""
-        arrays = {"included": self.included, "every_step": self.every_step, "begun": self._begun}
-        return {
-            _PREFIX + "places": self._places,
-            **{_PREFIX + name: torch.from_numpy(np.asarray(value, np.float64)) for name, value in arrays.items()},
+        arrays = {"included": self.included, "begun": self._begun}
+        kept = {
+            "places": self._places,
+            "key": torch.from_numpy(self._key.copy()),
+            **{name: torch.from_numpy(np.asarray(value, np.float64)) for name, value in arrays.items()},
+            **self._law.tensors(),
         }
+        return {_PREFIX + name: value for name, value in kept.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from ``tensors``, if the run was saved."""
-        if _PREFIX + "places" in tensors:
-            self._places = tensors[_PREFIX + "places"].cpu()
-            self.included = tensors[_PREFIX + "included"].numpy() > 0
-            self.every_step = tensors[_PREFIX + "every_step"].numpy().copy()
-            self._begun = tensors[_PREFIX + "begun"].numpy().copy()
+        """Continue from ``tensors``, if the run was saved. Raises InputError where an older privctl saved it."""
+        own = {name.removeprefix(_PREFIX): each for name, each in tensors.items() if name.startswith(_PREFIX)}
+        if own and "key" not in own:
+            raise InputError("the saved canary gradients are an older privctl's; begin the run again")
+        if own:
+            self._places = own["places"].cpu()
+            self._key = own["key"].cpu().numpy().copy()
+            self.included = own["included"].cpu().numpy() > 0
+            self._begun = own["begun"].cpu().numpy().copy()
+            self._law.restore(own)
+
+    def _coins(self, number: int) -> np.random.Generator:
+        """Draws under a key that is kept: a run that goes on has those that it would have had."""
+        return np.random.default_rng([*self._key, 1 + number])
 
     def _read_own(self, tensors: Sequence[Tensor]) -> NDArray[np.float64]:
         """The canaries' entries of ``tensors``, of which each process may hold a part."""

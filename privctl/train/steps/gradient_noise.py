@@ -88,6 +88,7 @@ class KeyedNoise:
             self._source.release(step, block, values.numpy(), stddev)
             if len(pieces) > 1:
                 torch._foreach_copy_(pieces, torch.split(values, [piece.numel() for piece in pieces]))
+        self._source.forget_buffers()  # 2.4 MiB, which the next backward pass can have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

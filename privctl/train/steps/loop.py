@@ -276,10 +276,10 @@ class Trainer:
             # The main process has the count's sum, and alone adds noise to it.
             beside = [adaptive.beside(gradients, count)] if adaptive is not None and self.workers.is_main else []
             if self.canaries is not None:
-                self.canaries.add(gradients, clip_norm)
+                self.canaries.add(gradients, clip_norm, steps_begun, self.batches)
             noise.release([*gradients, *beside], stddev, steps_begun)
             if self.canaries is not None:
-                self.canaries.observe(gradients, clip_norm)
+                self.canaries.observe(gradients, clip_norm, steps_begun)
             for each in beside:
                 noisy.copy_(each)
 

@@ -106,6 +106,11 @@ class TruncatedPoisson:
         kept = np.argpartition(np.concatenate(words), self.largest - 1)[: self.largest]
         return np.sort(drawn[kept])
 
+    def others(self, step: int) -> int:
+        """How many of the examples but the last are drawn for ``step``, before any is left out."""
+        drawn = PoissonBatches(self.size, self.rate, self.source).batch(step)
+        return int(np.count_nonzero(drawn < self.size - 1))
+
 
 @dataclass(frozen=True, slots=True)
 class BallsAndBins:

@@ -47,13 +47,13 @@ def simulated(count: int, noise: float, seed: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("privctl.train.steps.gradient_canaries.os.urandom", lambda size: source.bytes(size))
     parameters = [nn.Parameter(torch.zeros(count // 2 + 1)), nn.Parameter(torch.zeros(count))]
     canaries = GradientCanaries(count, parameters, SETTINGS)
-    for _ in range(SETTINGS.steps):
+    for step in range(SETTINGS.steps):
         gradients = [torch.zeros_like(parameter) for parameter in parameters]
-        canaries.add(gradients, SETTINGS.clip_norm)
+        canaries.add(gradients, SETTINGS.clip_norm, step)
         for gradient in gradients:
             drawn = torch.from_numpy(source.normal(size=gradient.shape))
             gradient += noise * SETTINGS.noise_multiplier * SETTINGS.clip_norm / SETTINGS.batch_size * drawn
-        canaries.observe(gradients, SETTINGS.clip_norm)
+        canaries.observe(gradients, SETTINGS.clip_norm, step)
     everything = np.ones(count, np.bool_)
     return bounds_of(register([1] * count), canaries.every_step, everything, canaries.included, 1e-5, 0.0125)
 
@@ -86,9 +86,9 @@ def test_canaries_take_part_like_records(monkeypatch: pytest.MonkeyPatch) -> Non
     parameters = [nn.Parameter(torch.zeros(400))]
     canaries = GradientCanaries(400, parameters, SETTINGS)
     total = torch.zeros(400, dtype=torch.float64)
-    for _ in range(200):
+    for step in range(200):
         gradient = torch.zeros(400)
-        canaries.add([gradient], SETTINGS.clip_norm)
+        canaries.add([gradient], SETTINGS.clip_norm, step)
         assert set(gradient.unique().tolist()) <= {0.0, float(np.float32(canaries.unit(SETTINGS.clip_norm)))}
         total += gradient
     drawn = (total / canaries.unit(SETTINGS.clip_norm)).numpy()
@@ -102,16 +102,19 @@ def test_canaries_take_part_like_records(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_state_goes_on_where_it_was_saved() -> None:
     parameters = [nn.Parameter(torch.zeros(50))]
     first, second = (GradientCanaries(20, parameters, SETTINGS) for _ in range(2))
-    first.observe([torch.randn(50)], SETTINGS.clip_norm)
+    first.observe([torch.randn(50)], SETTINGS.clip_norm, 0)
     second.restore(first.tensors())
     assert (second.included == first.included).all()
     assert (second.every_step == first.every_step).all()
     gradient = torch.randn(50)
-    first.observe([gradient], SETTINGS.clip_norm)
-    second.observe([gradient], SETTINGS.clip_norm)
+    first.observe([gradient], SETTINGS.clip_norm, 1)
+    second.observe([gradient], SETTINGS.clip_norm, 1)
     assert (second.every_step == first.every_step).all()
     parameters[0].data[:] = torch.arange(50.0)
     assert (second.end(parameters) == first.end(parameters)).all()
+    old = {name: value for name, value in first.tensors().items() if name != "canaries.key"}
+    with pytest.raises(InputError, match="an older privctl's"):
+        second.restore(old)
 
 
 @pytest.fixture(scope="module")
@@ -223,15 +226,19 @@ def test_wrong_files_and_settings(start: Path, tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.slow
-def test_half_of_the_noise_in_a_real_training(start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [(), ("--bands", "3"), ("--buffers", "2")])
+def test_half_of_the_noise_in_a_real_training(
+    way: tuple[str, ...], start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     release = gradient_noise.KeyedNoise.release
-    for name, share, code in (("honest", 1.0, 0), ("half", 0.5, 1)):
+    for kind, share, code in (("honest", 1.0, 0), ("half", 0.5, 1)):
+        name = "-".join([kind, *way])
         monkeypatch.setattr(
             gradient_noise.KeyedNoise,
             "release",
             lambda self, tensors, stddev, step, share=share: release(self, tensors, stddev * share, step),
         )
-        assert trained(start, name, 20_001, "--steps", "60", "--learning-rate", "1e-4") == 0
+        assert trained(start, name, 20_001, "--steps", "60", "--learning-rate", "1e-4", *way) == 0
         found, report = audited(start, name)
         assert found == code
         assert (on_the_curve(report).outcome is Outcome.REFUTED) is (code == 1)

@@ -97,6 +97,7 @@ def test_the_test_within_blocks() -> None:
     assert p_value(several) == pytest.approx(np.mean(np.array(sums) >= 4))
 
 
+@pytest.mark.slow
 def test_sides_drawn_at_random_are_rejected_as_rarely_as_stated() -> None:
     """Of 60 tests at 5 % at most 8 may reject; what comes out resembles something, on both sides."""
     rejected = 0

@@ -126,7 +126,7 @@ def test_processes_share_the_records_and_the_model_is_left_as_it_was(moved: Audi
         assert each.requires_grad == before[name][1]
 
 
-@pytest.mark.parametrize(("name", "make"), [(NORM, flatter), (ALIGNMENT, one_private_step)])
+@pytest.mark.parametrize(("name", "make"), few([(NORM, flatter), (ALIGNMENT, one_private_step)], 0))
 def test_a_leak_that_losses_hardly_show(name: str, make: Callable[..., object]) -> None:
     found = make(1, 60, [name])
     areas = {}
@@ -138,6 +138,7 @@ def test_a_leak_that_losses_hardly_show(name: str, make: Callable[..., object]) 
     assert areas.pop(name) > max(areas.values()) + 0.05
 
 
+@pytest.mark.slow
 def test_where_nothing_was_trained_nothing_is_found(moved: AuditedModel) -> None:
     """Both sides are drawn alike, and the weights were moved by neither."""
     drawn = list(dict.fromkeys(texts(200, 3, longest=12)))[:160]

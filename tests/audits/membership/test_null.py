@@ -93,6 +93,7 @@ def test_nothing_is_found_in_nothing() -> None:
     assert sum(refuted for _, refuted in seen) <= 17
 
 
+@pytest.mark.slow
 def test_the_correction_is_needed() -> None:
     few = partial(nothing_to_find, records=120)
     found = (seed for seed in range(8) if concluded(few(seed), 1 - ALPHA)[0])

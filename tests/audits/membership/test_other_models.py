@@ -59,6 +59,7 @@ def test_attacks_on_next_tokens_say_what_is_missing(tmp_path: Path) -> None:
     assert not loss.ATTACK.missing(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bert", pytest.param("vit", marks=pytest.mark.slow)])
 def test_from_shadow_models_to_a_report(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Of files this small one pair in five looks different by itself, as the guard's level says; these do not.

@@ -42,3 +42,17 @@ def test_empty_records_say_nothing_of_how_the_files_were_made() -> None:
     assert reasons(["a", "a", ""], ["b", "", " "]) == [
         None, Skip.DUPLICATE, Skip.TOO_SHORT, None, Skip.TOO_SHORT, Skip.TOO_SHORT
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "other", ["A cat", "a  cat", "a cat\n", "a\u00a0cat", "a c\u200bat", "a cat\0", "\ufeffa cat", "\uff41 cat"]
+)
+def test_a_record_in_another_spelling_is_no_other_record(other: str) -> None:
+    assert Record(1, other).content == Record(2, "a cat").content
+    assert Record(1, other).digest != Record(2, "a cat").digest
+
+
+@pytest.mark.parametrize("other", ["a bat", "a cat.", "a cät", ""])
+def test_another_text_is_another_record(other: str) -> None:
+    assert Record(1, other).content != Record(1, "a cat").content
+    assert Record(1, "a cat", "yes").content != Record(1, "a cat", "no").content

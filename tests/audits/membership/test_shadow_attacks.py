@@ -186,6 +186,7 @@ def test_what_is_missing_is_said() -> None:
     assert "20 records have fewer than 2 shadow models trained on it" in lira.ONLINE.missing(outside)
 
 
+@pytest.mark.slow
 def test_many_records_are_scored_at_once_and_not_by_pairs() -> None:
     def candidates(records: int) -> Candidates:
         source = np.random.default_rng(6)

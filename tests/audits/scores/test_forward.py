@@ -73,7 +73,7 @@ def test_masked_vocabulary_has_finite_scores() -> None:
     ("kind", "bos"),
     [
         ("gpt2", False),
-        *((kind, True) for kind in CONFIGS),
+        *((kind, True) if kind == "gemma2" else pytest.param(kind, True, marks=pytest.mark.slow) for kind in CONFIGS),
         *(pytest.param(kind, False, marks=pytest.mark.slow) for kind in CONFIGS if kind != "gpt2"),
     ],
 )
@@ -214,6 +214,7 @@ def test_perplexity_weighs_every_token_alike(llama: Path) -> None:
 STORIES = Path(__file__).parents[3] / ".." / "shared" / "data" / "stories260k"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not STORIES.is_dir(), reason="the real data is not beside this checkout")
 def test_a_real_model_prefers_stories() -> None:
     model = load_model(STORIES, device="cpu")

@@ -90,6 +90,7 @@ def test_a_broken_plan_is_refuted_without_a_secret_in_sight(place: Path, capfd: 
     assert (found["secret.rank_before"] == 1).mean() < 0.2
 
 
+@pytest.mark.slow
 def test_a_model_that_kept_the_plan(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     capfd.readouterr()
     assert audit(place, *plan(place), model="before") == 0

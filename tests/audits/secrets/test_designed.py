@@ -83,6 +83,7 @@ def test_a_model_that_never_saw_them_breaks_no_promise(place: Path, tmp_path: Pa
     assert of(found, f"mean bits beyond, {DESIGNED}, by loss").details["p_value"] > 1e-3
 
 
+@pytest.mark.slow
 def test_loose_bounds_cannot_be_contradicted_by_one_run(place: Path, tmp_path: Path) -> None:
     found = judged(place / "knows", request(place, tmp_path, 0.5, rows_of(place)))
     _, protection = verdicts(found)

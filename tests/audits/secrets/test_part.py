@@ -81,6 +81,7 @@ def test_what_was_learnt_by_heart_is_caught_and_the_control_is_not(place: Path) 
     assert spent == pytest.approx(0.05 * (0.25 + 0.25)), "intervals and tests share what the bound leaves"
 
 
+@pytest.mark.slow
 def test_with_the_base_model_alone(place: Path) -> None:
     workers = Turns()
     shared = judged(place / "after", request(place), place / "before", workers=workers)
@@ -107,6 +108,7 @@ def test_an_untouched_model_is_not_caught(place: Path) -> None:
     assert {each.outcome for each in found.verdicts} == {Outcome.INCONCLUSIVE}
 
 
+@pytest.mark.slow
 def test_guessable_values_are_no_leak(place: Path, tmp_path: Path) -> None:
     """Planted: the word before each value gives it away, in every text there is. No model here saw a secret."""
     keys = dict(zip(WORDS[:12], pins(12, 9), strict=True))
@@ -128,6 +130,7 @@ def test_guessable_values_are_no_leak(place: Path, tmp_path: Path) -> None:
         assert Outcome.REFUTED not in {each.outcome for each in found.verdicts}
 
 
+@pytest.mark.slow
 def test_copies_are_asked_of_once_and_records_are_asked_together(place: Path, tmp_path: Path) -> None:
     """A secret in ten records with four contexts; and the same value under two names."""
     fronts = prefixes(4, 21)

@@ -44,6 +44,7 @@ def test_what_is_saved_is_the_network(task: TaskName, kind: str, tmp_path: Path)
     witness.require(tmp_path / "saved", model.network, tmp_path / "saved")
 
 
+@pytest.mark.slow
 def test_another_constant_or_configuration_is_another_network(tmp_path: Path) -> None:
     network = loaded(tmp_path / "gemma", CAUSAL_LM, "recurrent_gemma").network
     other = loaded(tmp_path / "other", CAUSAL_LM, "recurrent_gemma").network

@@ -63,6 +63,7 @@ def test_listed_texts_as_a_search_for_each_finds_them() -> None:
         assert sorted((place.start, place.value) for place in Literals(listed)(text)) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_many_listed_texts_cost_no_more_than_few() -> None:
     rng = random.Random(6)
     listed = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=8)) + f" {i}" for i in range(50_000)]

@@ -203,7 +203,7 @@ def test_convolutions(layer: str, way: str, monkeypatch: pytest.MonkeyPatch) -> 
     agree(make(), squared, {"x": torch.randn(shape)})
 
 
-@pytest.mark.parametrize("positions", [1, 2, 33, 300])
+@pytest.mark.parametrize("positions", [1, 2, 33, 100, 300])
 @pytest.mark.parametrize("transposed", [True, False])
 def test_gram_matrices_and_formed_gradients_measure_the_same(positions: int, transposed: bool) -> None:
     term = linear.Outer(torch.randn(3, positions, 12), torch.randn(3, positions, 5), transposed)

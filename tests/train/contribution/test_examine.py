@@ -174,9 +174,13 @@ def test_a_table_that_grows_is_no_fault_unless_it_is_saved() -> None:
 
 #: Nearest rounding of floats by a common power of two is that by any other.
 _COUPLED = [(name, planted) for name in FormatName for planted in (False, True) if not (planted and name == "fp8")]
+_QUICK = [place for place, (name, _) in enumerate(_COUPLED) if name in ("luq-fp4", "fp8", "int4")]
 
 
-@pytest.mark.parametrize(("name", "planted"), _COUPLED)
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    few(_COUPLED, *_QUICK),
+)
 def test_layers_in_few_bits(name: FormatName, planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     network = Network(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
     layers = QuantizedLayers(network=network, format=FORMATS[name], seed=b"x")

@@ -110,7 +110,7 @@ def test_records_that_reach_each_other_are_refused(
 
 @pytest.mark.parametrize(
     "method",
-    slow((name for name in METHODS if name not in ("ferret backward", "ferret partial")), {*SLOW, "per-layer"}),
+    slow((name for name in METHODS if name not in ("ferret backward", "ferret partial")), {*SLOW, *REPORTED}),
 )
 def test_sound_models_pass_and_the_report_says_what_was_tested(
     method: str, gpt2: Path, data: Path, tmp_path: Path
@@ -128,6 +128,7 @@ def test_sound_models_pass_and_the_report_says_what_was_tested(
         assert "within rounding of 0.0001 of its size in" in found.statement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -185,6 +186,7 @@ def test_two_passes_are_taken_where_one_record_is_too_much_for_one(
     assert "--checkpointing with --clipping-passes 2" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "release",
     [
@@ -212,6 +214,7 @@ def fnet(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     ["dp-sgd", *(pytest.param(name, marks=pytest.mark.slow) for name in ("clipped", "ferret partial", "dpquant"))],
@@ -249,6 +252,7 @@ def test_secrets_are_held_to_it_too(
     assert "depends on the content of the other records" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     source = np.random.default_rng(0)
     data = tmp_path / "train.npz"
@@ -300,6 +304,7 @@ def test_what_is_refused_does_not_depend_on_the_records(
     assert retrain(METHODS["dp-sgd"], gpt2, data, tmp_path / "out") == 3
 
 
+@pytest.mark.slow
 def test_dropout_is_drawn_from_a_secret_seed(gpt2: Path, data: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     before = torch.initial_seed()

@@ -12,6 +12,7 @@ import pytest
 from privctl.cli import run
 from privctl.train.logs.withheld import HELD_OUT_IS_PUBLIC
 from tests.audits.tiny import save_model, sentences, write_jsonl
+from tests.few import few
 
 #: What the terminal, the report and the page call the measures of training examples.
 _PRIVATE = ("training loss", "training_loss", "clipped_fraction", "median_norm", "clipped gradients", "norm before")
@@ -101,7 +102,7 @@ def test_without_the_flag_there_is_no_private_file(place: Path, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.report.json"]
 
 
-@pytest.mark.parametrize("method", ["clipped", "plain"])
+@pytest.mark.parametrize("method", few(["clipped", "plain"], 1))
 def test_a_run_without_protection_shows_what_it_did(
     place: Path, tmp_path: Path, method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

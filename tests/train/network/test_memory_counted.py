@@ -80,6 +80,7 @@ def test_operations_are_six_for_each_number_and_token() -> None:
     assert costs(1)["7B"]["operations_a_token"]["non-private"] == pytest.approx(6 * numbers, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_fake_tensors_are_gone_afterwards() -> None:
     """Whoever counts leaves torch as it was."""
     next(iter(shallow(SMALL, None, 3, [1], 8, recomputed=False)))

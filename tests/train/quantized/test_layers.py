@@ -163,6 +163,7 @@ def test_micro_batches_of_a_step_have_one_rounded_weight_and_no_common_words() -
         assert not torch.equal(layers._layers["0"].weight, kept[0])
 
 
+@pytest.mark.slow
 def test_rounded_gradients_are_right_on_average() -> None:
     """The mean over steps of a quantized layer's gradients is the plain one, by z over the entries."""
     model = nn.Sequential(nn.Linear(6, 4))

@@ -33,6 +33,10 @@ WAYS: dict[str, Callable[[GradientNoise], GradientNoise]] = {
     "buffers": lambda noise: correlated(noise, None, BUFFERS),
 }
 
+LAWS: dict[str, dict[str, Any]] = {
+    "bands": {"coefficients": banded_coefficients(3, len(STEPS))}, "buffers": {"matrix": BUFFERS}
+}  # fmt: skip
+
 
 def same_correlated_noise(way: str, model: Path, together: Workers, place: Path) -> None:
     """Each process keeps its shards' earlier noise, saves it with the rest, and takes its part of what was saved."""
@@ -93,17 +97,20 @@ def same_users_in_two_passes(model: Path, together: Workers, _: Path) -> None:
     require_close(once, twice)
 
 
-def same_canaries(model: Path, together: Workers, place: Path) -> None:
+def same_canaries(way: str, model: Path, together: Workers, place: Path) -> None:
     """Canaries are mixed in and seen where they lie, whoever holds that, before and after an interruption."""
+    correlate, law = (WAYS[way], LAWS[way]) if way else (lambda noise: noise, {})
 
     def run(workers: Workers, **more: Any) -> tuple[GradientCanaries, dict[str, Tensor]]:
         drawn: list[GradientCanaries] = []
 
         def draw(network: nn.Module, recipe: TrainingSettings) -> GradientCanaries:
+            recipe = replace(recipe, **law)
             drawn.append(GradientCanaries(200, list(network.parameters()), recipe, bytes(32), workers))
             return drawn[0]
 
-        weights, _ = trained(model, workers, "dp-sgd", optimizer=Optimizer.SGD, canaries=draw, **more)
+        usual: dict[str, Any] = {"optimizer": Optimizer.SGD, "correlate": correlate}
+        weights, _ = trained(model, workers, "dp-sgd", canaries=draw, **usual, **more)
         return drawn[0], weights
 
     shared, found = run(together)
@@ -119,10 +126,10 @@ def same_canaries(model: Path, together: Workers, place: Path) -> None:
             for each, weights in ((alone, expected), (shared, found))
         ]
         assert np.allclose(*ends, atol=1e-5)
-    folder = RunFolder.begin(place / "canaries", {}) if together.is_main else None
+    folder = RunFolder.begin(place / f"canaries{way}", {}) if together.is_main else None
     half, _ = run(together, folder=folder, stop=3)
     together.barrier()
-    again, _ = run(together, saved=replace(_saved(place / "canaries"), steps_begun=len(STEPS)))
+    again, _ = run(together, saved=replace(_saved(place / f"canaries{way}"), steps_begun=len(STEPS)))
     assert np.array_equal(again.every_step, half.every_step)
     assert np.array_equal(again.included, half.included)
 
@@ -133,7 +140,9 @@ CHECKS: dict[str, Callable[[Path, Workers, Path], None]] = {
     "same_without_lost_noise": same_without_lost_noise,
     "same_users": same_users,
     "same_users_in_two_passes": same_users_in_two_passes,
-    "same_canaries": same_canaries,
+    "same_canaries": partial(same_canaries, ""),
+    "same_canaries_in_bands": partial(same_canaries, "bands"),
+    "same_canaries_in_buffers": partial(same_canaries, "buffers"),
 }
 #: What all runs of the tests check; the rest repeats it in other ways.
 QUICK = ("same_banded_noise", "same_users")

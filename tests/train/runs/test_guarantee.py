@@ -215,6 +215,7 @@ class NoiseForOne(KeyedNoise):
 
 # With fresh seeds: in 1500 runs half the noise shows with probability 0.98, in 500 runs a quarter of it with more than
 # 0.95 (60 of 60 simulated), as does noise for one in 300. ``test_loop`` finds half the noise in quick tests.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "runs"),
     [
@@ -278,6 +279,7 @@ def test_dividing_by_the_actual_batch_is_found() -> None:
     assert measured(asked_for(), 2000, others=-50.0, batches=ActualSize) > EPSILON
 
 
+@pytest.mark.slow
 def test_the_bound_itself_is_rarely_above_the_truth() -> None:
     """Gaussians exactly at the claim: at alpha 0.05 at most one of 20 bounds may exceed it; a shift too long shows."""
     draw = np.random.default_rng(0)

@@ -22,6 +22,7 @@ def pairs(path: Path, count: int, seed: int, names: tuple[str, str] = ("source",
     return path
 
 
+@pytest.mark.slow
 def test_a_private_training_of_pairs(tmp_path: Path) -> None:
     start, data = save_pairs_model(tmp_path / "m", "bart"), pairs(tmp_path / "a.jsonl", 16, 1, ("article", "summary"))
     held_out = pairs(tmp_path / "b.jsonl", 4, 2, ("article", "summary"))

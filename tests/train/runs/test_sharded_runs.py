@@ -201,9 +201,10 @@ def test_a_state_that_was_not_named_yet_is_none(
 
 
 @pytest.mark.slow
-def test_canary_gradients_of_shards_are_audited(place: Path, tmp_path: Path, started: Started) -> None:
+@pytest.mark.parametrize("way", [[], ["--bands", "2"], ["--buffers", "2"]])
+def test_canary_gradients_of_shards_are_audited(way: list[str], place: Path, tmp_path: Path, started: Started) -> None:
     output = tmp_path / "out"
-    more = ["--gradient-canaries", "400", "--learning-rate", "0.1", "--noise-multiplier", "0.3"]
+    more = ["--gradient-canaries", "400", "--learning-rate", "0.1", "--noise-multiplier", "0.3", *way]
     require_lost(started(2, call(place, "dp-sgd", output, "--fsdp", *more), 1, 6), 1)
     for each in started(2, call(place, "dp-sgd", output, "--fsdp", "--resume", *more)):
         assert each.code == 0, each.errors[-2000:]

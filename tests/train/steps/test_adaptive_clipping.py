@@ -55,6 +55,7 @@ def test_a_count_that_exceeds_the_budget_alone_is_refused() -> None:
         assert on_count >= batch / 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "steps"), [(0.1, 50), pytest.param(0.01, 1000, marks=pytest.mark.slow)])
 def test_dp_accounting_composes_both_releases_to_the_ledgers_epsilon(rate: float, steps: int) -> None:
     """Their Renyi accountant composes two Gaussians on one Poisson batch; their other one has the single Gaussian."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -179,3 +180,15 @@ def test_what_is_not_finite_stays_so(noise: GradientNoise) -> None:
     assert tensor[0].isnan()
     assert tensor[1:4].tolist() == [math.inf, -math.inf, pytest.approx(3e38)]
     assert tensor[4].isfinite()
+
+
+def test_working_memory_is_let_go_of_after_a_step() -> None:
+    noise, tensor = KeyedNoise(NoiseSource(1)), torch.zeros(BLOCK)
+    noise.release([tensor], 1.0, 0)  # what is made once
+    tracemalloc.start()
+    try:
+        noise.release([tensor], 1.0, 1)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1 << 17 < 1 << 20 < most

@@ -12,6 +12,7 @@ import pytest
 from privctl.accounting.buffered import BufferedMatrix, sensitivity
 from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
+from tests.few import few
 from verify.papers import PAPERS, correlated, dp_weights, dp_weights_composition, dp_weights_proof, load_paper, poster
 from verify.papers.book import chosen_papers, run, surprises, unchecked_statements
 from verify.papers.claim import JudgedClaim, PublishedClaim, judge
@@ -25,6 +26,13 @@ from verify.prove.prover import Prover
 from verify.prove.theorem import SolverFinding
 
 CLAIMS = [(name, claim) for name in PAPERS for claim in load_paper(name).claims]
+
+#: All but those that take longest; ``tests/cli/test_claims.py`` has a quick test of the first.
+QUICK = [
+    place
+    for place, (_, claim) in enumerate(CLAIMS)
+    if claim.key not in ("poster-central-limit", "dpq-negligible", "dpq-aggregate")
+]
 
 #: Key -> numbers that must stand in the row, from the papers or from code that is not ours.
 NUMBERS = {
@@ -73,7 +81,7 @@ def prover() -> Iterator[Prover]:
         yield made
 
 
-@pytest.mark.parametrize(("paper", "claim"), CLAIMS, ids=lambda each: getattr(each, "key", each))
+@pytest.mark.parametrize(("paper", "claim"), few(CLAIMS, *QUICK), ids=lambda each: getattr(each, "key", each))
 def test_a_row_comes_out_as_the_book_says(prover: Prover, paper: str, claim: PublishedClaim) -> None:
     (row,) = judge(paper, [claim], prover)
     found = row.judgement
@@ -177,6 +185,7 @@ def test_epsilon_is_the_boundary(prover: Prover, squared: Fraction, delta: str, 
         assert bool(found.witness) is (outcome is Outcome.REFUTED)
 
 
+@pytest.mark.slow
 def test_moments_have_a_gap_and_two_sides(prover: Prover) -> None:
     noise = (Fraction("1.514"), Fraction(1, 100), 1000)
     outcomes = [
@@ -247,6 +256,7 @@ def test_the_series_of_the_published_script() -> None:
     assert float(dp_weights_proof.taylor_exp(Fraction(1), 30)) == pytest.approx(2.718281828459045)
 
 
+@pytest.mark.slow
 def test_the_poster_s_noise() -> None:
     assert float(poster.naive_multiplier().low) == pytest.approx(52.988025, abs=1e-6)
     assert float(poster.limit_multiplier().low) == pytest.approx(1.358992, abs=1e-6)

@@ -39,7 +39,7 @@ def _run(job: TrainingJob, session: Session) -> PrivacyReport | None:
     count = job.request.settings_as(DpSgdSettings).gradient_canaries
     if count is None:
         return train_by_gradients(job, session, NO_HOOKS)
-    canaries = CanaryRun(count)
+    canaries = CanaryRun(count, job.recipe)
     hooks = MethodHooks(canaries=canaries.start, amend=canaries.amend, beside=canaries.staged)
     return train_by_gradients(job, session, hooks)
 
@@ -111,6 +111,9 @@ METHOD = TrainingMethod(
     keep says that it may. Training on public records first (retrain plain) helped more where both were measured, at the
     same cost, and a pass mixed in did less than one before.
 
+    With --gradient-canaries, the run is an audit of itself: `privctl audit canaries` bounds epsilon from below by what
+    was seen of the canaries, and tests the mechanism of the report. Not with --secrets or --search.
+
     With --secrets, every record is drawn with the probability given by the plan, and the report states what an attacker
     may still learn about each secret, beside the guarantee for one record. The plan sets the steps, the expected batch
     size and the least noise; --noise-multiplier or --epsilon may ask for more noise.
@@ -135,6 +138,8 @@ METHOD = TrainingMethod(
           --max-records-per-user 4 --shared-records greedy -o private/
       privctl retrain dp-sgd model/ --data train.jsonl --epsilon 2 --public public.jsonl \\
           --public-weight 0.5 -o private/
+      privctl retrain dp-sgd model/ --data train.jsonl --epsilon 8 --batch-size 512 --bands 2 \\
+          --gradient-canaries 5001 -o audited/
       privctl retrain dp-sgd base/ --data train.jsonl --epsilon 8 --lora-rank 8 --save-adapter \\
           -o adapter/
       torchrun --nproc-per-node 2 -m privctl retrain dp-sgd model/ --data train.jsonl \\

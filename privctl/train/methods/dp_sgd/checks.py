@@ -41,13 +41,8 @@ def check(request: RetrainRequest) -> None:
     _check_adaptive(request)
     if bands_of(request) > 1 or buffers_of(request) is not None:
         _check_correlated(request)
-    elif batches_of(request) is Batches.BALLS_AND_BINS:
-        for flag, given in (
-            ("--secrets", request.secrets is not None),
-            ("--gradient-canaries", request.settings_as(DpSgdSettings).gradient_canaries is not None),
-        ):
-            if given:
-                raise CommandError(f"{flag} needs Poisson batches; remove it, or --batches {batches_of(request)}")
+    elif batches_of(request) is Batches.BALLS_AND_BINS and request.secrets is not None:
+        raise CommandError(f"--secrets needs Poisson batches; remove it, or --batches {batches_of(request)}")
     _check_canaries(request)
     if request.public is not None and request.secrets is not None:
         raise CommandError(
@@ -91,7 +86,6 @@ def _check_correlated(request: RetrainRequest) -> None:
     for given, what in (
         (buffered and bands_of(request) > 1, "--bands does so in another way"),
         (request.secrets is not None, "--secrets draws each record at a rate of its own"),
-        (settings.gradient_canaries is not None, "--gradient-canaries are judged step by step"),
         (settings.batches is not Batches.POISSON, f"--batches {settings.batches} {batches}"),
     ):
         if given:
@@ -119,7 +113,6 @@ def _check_largest_batch(request: RetrainRequest) -> None:
         (bands_of(request) > 1, "--bands"),
         (buffers_of(request) is not None, "--buffers"),
         (request.secrets is not None, "--secrets"),
-        (settings.gradient_canaries is not None, "--gradient-canaries"),
         (group_of(request) is not None, "--max-records-per-user"),
         (search_of(request) is not None, "--search"),
     ):
@@ -143,7 +136,6 @@ def _check_group(request: RetrainRequest) -> None:
         raise CommandError("--max-records-per-user needs --unit, the field that names a record's user")
     for given, what in (
         (request.secrets is not None, "--secrets"),
-        (settings.gradient_canaries is not None, "--gradient-canaries"),
         (settings.batches is not Batches.POISSON, f"--batches {settings.batches}"),
         (bands_of(request) > 1, "--bands"),
         (buffers_of(request) is not None, "--buffers"),

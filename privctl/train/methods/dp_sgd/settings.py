@@ -94,7 +94,8 @@ class DpSgdSettings(MethodSettings):
     )
     gradient_canaries: int | None = option(
         None,
-        "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release.",
+        "Audit run: mix in so many canary gradients, each by a coin, for a lower bound on epsilon; not for release. "
+        "They take part in the steps like a record, or like a user.",
         within=Range(low=2, high=100_000),
     )
     search: str | None = search_option()

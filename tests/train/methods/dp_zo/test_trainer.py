@@ -221,7 +221,7 @@ class Halved:
 @pytest.mark.parametrize(("noise", "right"), [(None, True), (Halved(), False)])
 def test_the_noise_in_the_weights_is_what_is_stated(noise: GradientNoise | None, right: bool) -> None:
     """Of records without a gradient: each step's number is noise alone, and the weights show it along the direction."""
-    steps, noise = 200, noise or KeyedNoise(NoiseSource())
+    steps, noise = 100, noise or KeyedNoise(NoiseSource())
     made = trainer(steps, noise=noise, points=torch.zeros(EXAMPLES, 4), clip_norm=0.5, rate=1e-3)
     with torch.no_grad():
         for parameter in made.network.parameters():

@@ -171,7 +171,7 @@ def resumed(folder: Path) -> Trainer:
     return run
 
 
-@pytest.mark.parametrize("stop_after", few([1, EPOCH, EPOCH + 2, 3 * EPOCH, STEPS - 1], 0, 1))
+@pytest.mark.parametrize("stop_after", few([1, EPOCH, EPOCH + 2, 3 * EPOCH, STEPS - 1], 1))
 def test_a_resumed_run_is_the_same_to_the_last_bit(stop_after: int, tmp_path: Path) -> None:
     whole = made()
     whole.run()
@@ -182,6 +182,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(stop_after: int, tmp_path: Pa
     assert (again.precision.side_releases_begun, precision(again).measuring is None) == (6, False)
 
 
+@pytest.mark.slow
 def test_forgetting_the_scores_would_show(tmp_path: Path) -> None:
     whole = made()
     whole.run()
@@ -239,7 +240,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize("at", few([0, 1, 3], 1))
 def test_what_may_have_escaped_stays_counted_and_is_not_made_up_for(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[int]
 ) -> None:

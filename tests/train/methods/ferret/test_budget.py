@@ -129,7 +129,7 @@ def test_responses_follow_from_the_three_point_pair() -> None:
     assert set(several.masks.sizes) == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("dither", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("dither", few([0.1, 1.0, 4.0], 1))
 def test_dithered_signs_have_a_certificate(dither: float) -> None:
     """It lies below the Renyi bound of docs/theory.md#dithered-signs: a step shifts F derivatives of a batch by 2."""
     made = plan(groups="2", epsilon=0.5, dither=dither, release=ReleaseKind.DITHERED)

@@ -123,6 +123,7 @@ def test_many_runs_show_a_part_of_what_is_claimed() -> None:
 
 # With fresh seeds, a quarter of the noise shows in 500 steps with probability above 0.95: the law is that of
 # ``tests.train.runs.test_guarantee``. ``test_publish`` finds half of it in quick tests.
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "runs"), [pytest.param(2, 3000, marks=pytest.mark.slow), (4, 1000)])
 def test_too_little_noise_is_found(part: int, runs: int) -> None:
     assert measured(honest(noise() / part), runs) > EPSILON

@@ -1,0 +1,56 @@
+"""How far canary gradients move weights by verify's account, beside what the trainer's canaries add."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privctl.domain.events import Batches
+from privctl.domain.mechanism import Optimizer
+from privctl.randomness import NoiseSource
+from privctl.train.settings.recipe import TrainingSettings
+from privctl.train.steps.canary_laws import law_of
+from privctl.train.steps.sampling import PoissonBatches, TruncatedPoisson
+from tests.verify.test_weights import settings
+from verify.weights.moves import reach, signal
+from verify.weights.settings import MixedIn
+
+COUNT, EXAMPLES, BATCH, STEPS, NOISE, LEVEL = 2000, 60, 12, 10, 0.5, 1e-6
+BAND = (0.8, 0.5, 0.3)
+#: What the recipe has besides, and what verify makes of it.
+KINDS: dict[str, tuple[dict[str, Any], MixedIn]] = {
+    "poisson": ({}, MixedIn(count=COUNT, most=1.0, share=0.2)),
+    "bins": ({"batches": Batches.BALLS_AND_BINS}, MixedIn(count=COUNT, most=1.0, share=0.2)),
+    "users": ({"group": 4}, MixedIn(count=COUNT, most=4.0, share=1 - 0.8**4)),
+    "cut": ({"largest_batch": BATCH}, MixedIn(count=COUNT, most=2.0, share=0.2)),
+    "bands": ({"coefficients": BAND}, MixedIn(count=COUNT, most=1.0, share=0.6, apart=3)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_canaries_move_weights_no_farther_than_verify_allows(name: str) -> None:
+    more, mixed = KINDS[name]
+    recipe = TrainingSettings(
+        method="dp-sgd", steps=STEPS, batch_size=BATCH, sample_rate=0.2, learning_rate=0.1, noise_multiplier=NOISE,
+        **more,
+    )  # fmt: skip
+    law, source = law_of(recipe, COUNT), NoiseSource(2)
+    batches = TruncatedPoisson(EXAMPLES, 0.2, BATCH, source) if name == "cut" else PoissonBatches(EXAMPLES, 0.2, source)
+    included = np.random.default_rng(1).random(COUNT) < 0.5
+    added = np.array([included * law.amounts(step, np.random.default_rng, batches) for step in range(STEPS)])
+
+    correlation = {"correlation": BAND} if name == "bands" else {}
+    without = settings(
+        updates=STEPS, planned=STEPS, examples=EXAMPLES, batch_size=BATCH, noise_multiplier=NOISE, clip_norm=1.0,
+        optimizer=Optimizer.SGD, momentum=0.0, weight_decay=0.0, schedule="constant", warmup=0, **correlation,
+    )  # fmt: skip
+    with_them = replace(without, canaries=mixed)
+    alone = (signal(with_them, LEVEL) - signal(without, LEVEL)) * NOISE / math.fsum(without.correlation)
+    found = float(np.linalg.norm(added))
+    assert found <= alone <= 4 * found, "also not by much more: little would be seen then"
+    moved = float(np.linalg.norm((without.rates[:, None] * added).sum(0))) / BATCH
+    assert moved <= reach(with_them, LEVEL) - reach(without, LEVEL) <= 5 * moved
