@@ -219,7 +219,7 @@ KINDS: dict[str, tuple[str, str, _Make]] = {
         lambda _, images, labels: (perceptron(images, labels, first=1e-3), ""),
     ),
     "decay": (
-        "perceptron", "weight decay 0.01, until the weights rest",
+        "perceptron", "weight decay 0.01, 5,000 steps",
         lambda _, images, labels: (perceptron(images, labels, decay=0.01, steps=5000), ""),
     ),
     "usual": ("perceptron", "usual weights", lambda _, images, labels: (perceptron(images, labels), "")),
@@ -232,7 +232,7 @@ KINDS: dict[str, tuple[str, str, _Make]] = {
         lambda _, images, labels: (_residual_network(images, labels, first=1e-3, decay=0.0, steps=600), _FIRST),
     ),
     "resnet decay": (
-        "ResNet", "weight decay 0.02, until the weights rest",
+        "ResNet", "weight decay 0.02, 2,000 steps",
         lambda _, images, labels: (_residual_network(images, labels, first=1.0, decay=0.02, steps=2000), ""),
     ),
     "resnet plain": (

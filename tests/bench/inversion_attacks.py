@@ -125,8 +125,7 @@ def by_conditions(target: Target, count: int, seed: int, *, steps: int) -> tuple
 def residual(target: Target, images: Tensor, classes: Tensor) -> float:
     """How far the weights are from the nearest nonnegative sum of the gradients of these images' margins.
 
-    As a share of the weights' squared norm: 0 where the conditions hold, 1 where the gradients explain nothing. That
-    of the training images is the best that ``by_conditions`` could find of them.
+    As a share of the weights' squared norm: 0 where the conditions hold, 1 where the gradients explain nothing.
     """
     from scipy.optimize import nnls
 
