@@ -15,12 +15,12 @@ from dp_accounting.pld import privacy_loss_distribution as dp_pld
 from dp_accounting.rdp import rdp_privacy_accountant as dp_rdp
 
 from privctl.accounting import renyi
-from privctl.accounting.composition import optimal
 from privctl.accounting.events import row_of
 from privctl.accounting.ledger import delta_bound, epsilon_bound, epsilon_floor
 from privctl.accounting.renyi_profile import log_deltas
 from privctl.cli import run
 from privctl.domain.events import EpsilonDeltaDp, Event, Ledger, SampledGaussian, ZeroConcentratedDp
+from tests.accounting.theorems import optimal
 from tests.few import few
 from verify.recompute.ledger import epsilon_of
 
