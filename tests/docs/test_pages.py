@@ -70,7 +70,10 @@ def test_what_is_made_is_current() -> None:
     assert {path.name for path in found} == {
         "README.md",
         "architectures.md",
-        "audits.md",
+        "attack-comparison.md",
+        "attack-measurements.md",
+        "audit-measurements.md",
+        "canaries.md",
         "cli.md",
         "demo.svg",
         "performance.md",
