@@ -35,6 +35,7 @@ BENCHES = {
     "gradient-noise": ("tests.bench.gradient_noise", "noise on gradients by each cipher, against torch.randn"),
     "layers": ("tests.bench.layers", "clipped gradients of layers by their rules, against running each again"),
     "memory": ("tests.bench.memory", "what training large models takes of a GPU, by exact bytes of tensors"),
+    "min-k-shares": ("tests.bench.min_k_shares", "Min-K%%++ of several shares: the best chosen on others, or weighted"),
     "noise": ("tests.bench.noise", "privctl noise on a large file, against cp and the naive way"),
     "noise-pieces": ("tests.bench.noise_pieces", "what privctl noise does to each byte, piece by piece on one core"),
     "planted-leaks": ("tests.bench.planted_leaks", "leaks that one membership attack finds and the basic ones miss"),
