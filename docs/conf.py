@@ -33,6 +33,7 @@ PAGES = (
     "attack-measurements",
     "attack-comparison",
     "performance",
+    "utility",
     "scale",
     "threat-model",
     "glossary",

@@ -80,6 +80,7 @@ def test_what_is_made_is_current() -> None:
         "reports.md",
         "scale.md",
         "theory.md",
+        "utility.md",
     }
     stale = [path.name for path, wanted in found.items() if path.read_text(encoding="utf-8") != wanted]
     assert stale == [], "run: python -m tests.docs.generate"
