@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bench import canary_gradients, canary_starts, fused_learners, min_k_shares
+from tests.bench import canary_gradients, canary_starts, fused_learners, inversion, min_k_shares
 from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
 from tests.bench.planted_leaks import HEADINGS, shown
 from tests.docs.figures import results
@@ -41,6 +41,11 @@ def of_canaries() -> dict[str, str]:
         "canary gradients": as_table(list(canary_gradients.HEADINGS), gradients),
         "canary starts": as_table(list(canary_starts.HEADINGS), canary_starts.rows(results("canary-starts"))),
     }
+
+
+def of_extraction() -> dict[str, str]:
+    """Each made part of ``docs/extraction.md`` by its mark."""
+    return {"inversion": as_table(list(inversion.HEADINGS), inversion.rows(results("inversion")))}
 
 
 def with_interval(count: int, sets: int, interval: list[float]) -> str:

@@ -26,7 +26,8 @@ def generated() -> dict[Path, str]:
         "theory.md": judged.parts(),
         "scale.md": scale_tables.parts(), "architectures.md": coverage_tables.parts(),
         "audit-measurements.md": audit_tables.of_audits(), "attack-measurements.md": audit_tables.of_attacks(),
-        "canaries.md": audit_tables.of_canaries(), "attack-comparison.md": peer_tables.parts(),
+        "canaries.md": audit_tables.of_canaries(), "extraction.md": audit_tables.of_extraction(),
+        "attack-comparison.md": peer_tables.parts(),
     }  # fmt: skip
     for name, parts in made.items():
         text = (DOCS / name).read_text(encoding="utf-8")

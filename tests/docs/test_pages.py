@@ -76,6 +76,7 @@ def test_what_is_made_is_current() -> None:
         "canaries.md",
         "cli.md",
         "demo.svg",
+        "extraction.md",
         "performance.md",
         "reports.md",
         "scale.md",
