@@ -51,6 +51,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"privctl.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'privctl' has no attribute {name!r}")
+    importlib.import_module("privctl.api")  # says how reports are printed
     return getattr(importlib.import_module(_HOME[name]), name)
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _KIND = "privctl-gradient-canaries"
+_MORE = "train with more --gradient-canaries (privctl canary plant"
 _VERSION = 1
 #: No bound is given for fewer canaries, and no training mixes in more.
 _FEWEST, _MOST = 2, 100_000
@@ -134,7 +135,7 @@ class GradientCanaryAudit:
         )
         return Findings(
             evidence=evidence,
-            verdicts=(*verdict.claims(evidence, request.claims), *verdict.curves(evidence, request.curve)),
+            verdicts=(*verdict.claims(evidence, request.claims, more=_MORE), *verdict.curves(evidence, request.curve)),
             warnings=(
                 "canary gradients test the training program: they were drawn by it, so a program that cheats on "
                 "purpose is not caught",

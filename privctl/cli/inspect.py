@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=MODEL)
 @click.option(
-    "--report", type=click.Path(), help="The model's report, if its header names none or the report has moved."
+    "--report", type=click.Path(), help="The model's report, if neither its header nor a file beside it is that."
 )
 @click.option(
     "--group-size", type=IN_GROUP, help="Also show the epsilon of so many examples that are added or removed together."
@@ -74,7 +74,7 @@ def inspect(
             hashed = {file.path: hash_tensors(file, advance) for file in checkpoint.files}
         if report:
             read_report(Path(report))  # raises unless the named file exists and is a report
-        start = Path(report) if report else pointer_of(checkpoint)
+        start = Path(report) if report else pointer_of(checkpoint) or _own(Path(model), hashed)
         _no_scores(Path(model), start)
         chain = check_chain(start, hashed) if start else ()
         beside = tuple(check_beside(_beside(checkpoint, start), hashed))
@@ -118,8 +118,8 @@ def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, 
     ]  # fmt: skip
     if not isinstance(mechanism, Ledger) or not stated:
         raise CommandError(
-            f"--group-size {size} needs a report with a guarantee for one example and its ledger, which {model} has "
-            "not; remove it"
+            f"--group-size {size} needs a report with a guarantee for one example that is proved or conditional, and "
+            f"its ledger, which {model} has not; remove it"
         )
     try:
         together = epsilon_bound(of_group(mechanism, size), stated[0].delta)
@@ -219,6 +219,17 @@ def _beside(checkpoint: Checkpoint, start: Path | None) -> list[Path]:
     named = (report_beside(absolute_path(checkpoint.root)), pointer_of(checkpoint))
     places = dict.fromkeys(absolute_path(path) for path in named if path is not None)
     return [place for place in places if start is None or place != absolute_path(start)]
+
+
+def _own(model: Path, hashed: Mapping[Path, TensorHasher]) -> Path | None:
+    """The one report beside ``model`` that says it wrote these weights; None where there is none, or several."""
+    from privctl.domain.errors import InputError
+    from privctl.reports.of_model import reports_of
+
+    try:
+        return reports_of(model, frozenset(hasher.file_digest for hasher in hashed.values())).own
+    except InputError:
+        return None
 
 
 def _file_row(file: SafetensorsFile, hasher: TensorHasher) -> FileRow:

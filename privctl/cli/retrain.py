@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,6 +112,7 @@ def _unwritten(options: dict[str, Any]) -> str:
 def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
     from privctl.api.training import run
     from privctl.show.progress import note, progress
+    from privctl.train.runs.canary_run import SUFFIX
     from privctl.train.settings.options import request_of
     from privctl.train.state.interrupts import deferred_interrupts
 
@@ -131,7 +133,11 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
     )
     if report is not None:
         output = options["output"]
-        _finish(method, report, options, [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)])
+        canaries = f"{output}{SUFFIX}" if options.get("gradient_canaries") else ""
+        written = [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)]
+        _finish(method, report, options, [*written, canaries] if canaries else written)
+        if canaries:
+            told(f"audit it: {shlex.join(('privctl', 'audit', 'canaries', output, '--canaries', canaries))}")
 
 
 def _plan(method: TrainingMethod, request: RetrainRequest, options: dict[str, Any]) -> None:

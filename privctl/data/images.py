@@ -92,7 +92,8 @@ def read_images(
         pixels, labels, places = read_table_images(path, columns, channels=channels, resize=resize)
         return ImageSet(pixels=pixels, labels=labels, places=places)
     raise CommandError(
-        f"{path} is neither a folder of class folders nor an .npz, parquet or Arrow file; images are read from these"
+        f"{path} is neither a folder of class folders nor an .npz, parquet or Arrow file; images are read from these: "
+        "sort them into a folder for each class"
     )
 
 

@@ -290,7 +290,10 @@ class PrivateTraining:
         if self._stage is _Stage.STEPPED:
             raise CommandError("optimizer.step() without a batch: draw one from the private loader, then call backward")
         if self._stage is _Stage.DRAWN:
-            raise CommandError("optimizer.step() before backward: this batch has no clipped gradients yet")
+            raise CommandError(
+                "optimizer.step() before backward: this batch has no clipped gradients yet; call backward of the "
+                "private training, with a function that returns the losses, in place of loss.backward()"
+            )
         if any(callable(each) for each in (*arguments[1:], *options.values())):
             raise CommandError("optimizer.step() was given a closure, which computes gradients of its own; give none")
         self._require_whole_optimizer()

@@ -47,6 +47,7 @@ from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, ope
 #: transformers types some of what is used here loosely.
 
 CONFIG_NAME = "config.json"
+_OWN_CLASS = "for a network of your own class see docs/python.md#a-model-of-your-own-class"
 #: Any one of these makes a folder hold a tokenizer.
 TOKENIZER_NAMES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 #: Everything a tokenizer is made of, for digests.
@@ -268,9 +269,12 @@ def read_config(folder: Path, path: Path) -> Any:
         refuse_adapter_file(path)
         other = path.is_file() and path.suffix not in (".safetensors", ".json")
         if other or (path.is_dir() and not any(path.glob("*.safetensors"))):
-            raise InputError(f"{path} is no model; give a Hugging Face model's folder, or a .safetensors file in one")
+            raise InputError(
+                f"{path} is no model; give a Hugging Face model's folder, or a .safetensors file in one; {_OWN_CLASS}"
+            )
         raise InputError(
-            f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's"
+            f"{path} has no {CONFIG_NAME} beside its weights; the architecture is read from it: copy the original's; "
+            f"{_OWN_CLASS}"
         )
     data = checked_config(folder)
     if not isinstance(data.get("model_type"), str):

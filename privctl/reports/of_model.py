@@ -23,10 +23,14 @@ _MOST_FILES = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportsOfModel:
-    """``own`` is the report of the step that made the model; ``examining`` those of its audits and verifications."""
+    """``own`` is the report of the step that made the model; ``examining`` those of its audits and verifications.
+
+    ``outdated`` are audits and verifications of the same files when they held other weights.
+    """
 
     own: Path
     examining: tuple[Path, ...] = ()
+    outdated: tuple[Path, ...] = ()
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -72,7 +76,14 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
     for _ in _EXAMINING:  # first what is about the model or its own report, then verifications of those
         about |= {d for d, file in found.items() if file.report is not None and _examines(file.report, weights, about)}
     examining = tuple(file.path for digest, file in found.items() if digest in about and file is not own[0])
-    return ReportsOfModel(own=own[0].path, examining=examining)
+    outputs = () if own[0].report is None else own[0].report.outputs
+    places = _weight_places(own[0].path, outputs)
+    outdated = tuple(
+        file.path for digest, file in found.items()
+        if digest not in about and file.report is not None and file.report.step in _EXAMINING
+        and _weight_places(file.path, file.report.inputs) == places
+    )  # fmt: skip
+    return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated)
 
 
 def own_reports(model: Path) -> tuple[FoundReport, ...]:
@@ -104,7 +115,7 @@ def report_by_name(model: Path) -> Path | None:
     for place in _places(model):
         file = files.at(place)
         outputs = () if file.report is None else file.report.outputs
-        if file.digest is not None and {path_of(place, each) for each in outputs if each.role == "model"} == weights:
+        if file.digest is not None and _weight_places(place, outputs) == weights:
             found.setdefault(file.digest, file.path)
     return next(iter(found.values())) if len(found) == 1 else None
 
@@ -127,6 +138,11 @@ def _examines(report: PrivacyReport, weights: frozenset[str], about: set[str | N
 
 def _weights(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
     return frozenset(artifact.digest for artifact in artifacts if artifact.role == "model")
+
+
+def _weight_places(report: Path, artifacts: tuple[Artifact, ...]) -> set[Path]:
+    """Where the weights lie of which a report at ``report`` speaks."""
+    return {path_of(report, each) for each in artifacts if each.role == "model"}
 
 
 def _expected(model: Path) -> tuple[Path, ...]:
@@ -198,5 +214,8 @@ def reports_at(
             notify(changed_since(named, path))
             continue
         notify(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}")
+        if outdated := found[path].outdated:
+            listed = ", ".join(os.path.relpath(each) for each in outdated)
+            notify(f"left out, because the weights have changed since: {listed}; run what wrote them again")
     every = (each for path in paths for each in (found[path].all if path in found else (path,)))
     return tuple({absolute_path(path): path for path in every}.values())

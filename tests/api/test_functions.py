@@ -128,9 +128,20 @@ else:
 """
 
 
-def test_importing_loads_no_engine(root_folder: Path) -> None:
+#: Only a training in the user's own loop: its report is printed as those of the commands are.
+PRINTED = """
+import privctl
+privctl.from_opacus
+from privctl.domain.report import PrivacyReport
+shown = str(PrivacyReport(step="external-training", created="2030-01-01T00:00:00Z", versions={}))
+assert shown.startswith("report of privctl external-training"), shown
+"""
+
+
+@pytest.mark.parametrize("program", [LIGHT, PRINTED], ids=["light", "printed"])
+def test_importing_loads_no_engine_and_shows_reports(program: str, root_folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", LIGHT],
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(root_folder)},
         capture_output=True,
         text=True,

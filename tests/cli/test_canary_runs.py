@@ -64,6 +64,8 @@ def test_a_run_is_verified_and_its_audit_refutes_nothing(
     output = tmp_path / "out"
     assert run(call(start, output, *more)) == 0
     told = capsys.readouterr().err
+    evidence = tmp_path / "out.gradient-canaries.json"
+    assert f"audit it: privctl audit canaries {output} --canaries {evidence}" in told
     assert f"{COUNT} canary gradients certify an epsilon of 4.074 at most at delta 1e-05" in told
     report = read_report(tmp_path / "out.report.json")
     assert report.parameters["gradient_canaries"] == COUNT
@@ -71,11 +73,11 @@ def test_a_run_is_verified_and_its_audit_refutes_nothing(
     assert f"; each canary {part}" in warning
     assert run(["verify", str(output), "-q"]) == 0
 
-    evidence = tmp_path / "out.gradient-canaries.json"
     assert run(["audit", "canaries", str(output), "--canaries", str(evidence), "--device", "cpu", "-q"]) == 0
     audit = read_report(tmp_path / "out.audit.report.json")
     (verdict,) = [each for each in audit.verdicts if "the mechanism stated in" in each.subject]
     assert verdict.outcome is not Outcome.REFUTED
+    assert not any("plant more" in each.reason for each in audit.verdicts), "none were planted"
     assert audit.parameters["canary_mechanism"]["events"] == json.loads(
         (tmp_path / "out.report.json").read_text()
     )["mechanism"]["events"]  # fmt: skip

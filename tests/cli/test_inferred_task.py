@@ -66,12 +66,14 @@ def test_every_head_has_its_task(tmp_path: Path, start: Path) -> None:
     assert task_meant(architecture(tmp_path / "vit", "vit")) is TaskName.IMAGE_CLASSIFICATION
 
 
-def test_images_need_no_task_either(tmp_path: Path) -> None:
+def test_images_need_no_task_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (12, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "d.npz", images=pixels, labels=np.arange(12) % 2)
     model = saved(tmp_path / "m", "image-classification")
     assert retrain(model, tmp_path / "d.npz", tmp_path / "out") == 0
     assert read_report(tmp_path / "out.report.json").parameters["task"] == "image-classification"
+    assert retrain(model, tmp_path / "d.npz", tmp_path / "users", "--unit", "patient") == 2
+    assert "protects one record at a time; remove it: what that means for all K" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

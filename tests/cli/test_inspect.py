@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
+import privctl
 from privctl.cli import run
 from privctl.domain.verdict import Outcome
 from privctl.reports.codec import decode
@@ -108,6 +109,20 @@ def test_a_report_of_other_weights_beside_the_model(
     for name in ("m", "n.private"):
         assert run(["inspect", str(two / f"{name}.safetensors"), "-q"]) == 0
         assert told not in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_report_beside_the_model_that_fits_is_its_own(
+    two: Path, write_model: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loop of the user's own writes a report, and weights whose header names none."""
+    model, place = write_model(two / "own.safetensors", {"a": W}), two / "own.report.json"
+    privctl.from_opacus([(1.0, 0.1, 10)], model, examples=60, output=place)
+    capsys.readouterr()
+    assert run(["inspect", str(model), "-q"]) == 0
+    assert "PROVED: the digests of own.safetensors are those recorded" in " ".join(capsys.readouterr().out.split())
+    write_model(model, {"a": W + 1})
+    assert run(["inspect", str(model), "-q"]) == 1
+    assert "describes other weights" in " ".join(capsys.readouterr().out.split())
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

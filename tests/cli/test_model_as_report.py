@@ -90,6 +90,19 @@ def test_a_model_s_reports_are_signed_and_checked(here: Path, capsys: Capture) -
     assert run(["sign", MODEL, "--key", "ci.key", "-f"]) == 3, "changed weights have no report to sign"
 
 
+def test_an_audit_of_the_weights_before_is_named_and_left_out(here: Path, capsys: Capture) -> None:
+    shutil.rmtree(MODEL)
+    shutil.move("release/noised", MODEL)
+    made_again = Path("release/noised.report.json").read_text().replace('"path": "noised/', '"path": "model/')
+    Path("release/noised.report.json").unlink()
+    Path(OWN).write_text(made_again)
+    assert found(MODEL) == [OWN]
+    assert run(["gate", MODEL, "--max-auc", "0.7"]) != 0
+    told = capsys.readouterr().err
+    assert f"the reports of {MODEL}: {OWN}\n" in told
+    assert f"left out, because the weights have changed since: {AUDIT}; run what wrote them again" in told
+
+
 def test_no_page_is_made_of_changed_weights(here: Path, capsys: Capture) -> None:
     flip(here / MODEL / "model.safetensors")
     before = sorted(here.rglob("*"))

@@ -95,6 +95,24 @@ def test_no_assumption_about_the_loss_counts_unless_the_policy_names_it(tmp_path
     assert named.outcome is PASS
 
 
+@pytest.mark.parametrize(
+    ("guarantee", "accepted", "fix"),
+    [
+        (CONDITIONAL, "convex-loss", "if somebody answers for what is not checked, add to accepted_assumptions: vocab"),
+        (OF_CONVEX, "vocabulary", "if it holds of this model's loss, which of a neural network's it does not, add to"),
+        (OF_CONVEX, None, "list in accepted_assumptions: convex-loss"),
+        (replace(CONDITIONAL, epsilon=2.1), "convex-loss", "train with a smaller budget"),
+        (replace(CONDITIONAL, delta=0.1), "convex-loss", "train with a smaller budget"),
+    ],
+)
+def test_what_the_policy_does_not_accept_is_no_matter_of_budget(
+    tmp_path: Path, guarantee: Guarantee, accepted: str | None, fix: str
+) -> None:
+    report = making(tmp_path / "m.report.json", guarantee)
+    flags = {} if accepted is None else {"accepted_assumptions": accepted}
+    assert fix in only(judged(report, max_epsilon="2", **flags), "max_epsilon").fix
+
+
 @pytest.mark.parametrize(("delta", "outcome"), [(0.1, FAIL), (1 / 60, FAIL), (0.016, PASS)])
 def test_no_delta_at_which_a_record_may_come_out_whole(tmp_path: Path, delta: float, outcome: object) -> None:
     report = making(tmp_path / "m.report.json", replace(PROVED, delta=delta), parameters={"examples": 60})

@@ -277,7 +277,7 @@ def other_data(loop: Loop) -> None:
     [
         (backward_without_a_batch, "no batch was drawn"),
         (step_without_a_batch, "without a batch"),
-        (step_before_backward, "before backward"),
+        (step_before_backward, "in place of loss.backward()"),
         (two_backward_calls, "backward was called before"),
         (a_cut_batch, "losses came back"),
         (an_evaluation_inside, "return one loss a row"),

@@ -151,7 +151,7 @@ def _judge(
             outcome=GateOutcome.FAIL,
             subject=case.name,
             message=f"no guarantee counts: {reasons}",
-            fix=_fix_of_what_is_released(case) or _fix_of_other_loops(case, policy) or fix,
+            fix=_fix_of_what_is_released(case) or _fix_of_what_is_unchecked(case, policy, value, limit) or fix,
             place=_first(case, place),
         )
         return
@@ -200,15 +200,32 @@ def _fix_of_what_is_released(case: JudgedModel) -> str:
     return "; ".join(fix for name, fix in _OF_WHAT_IS_RELEASED.items() if name in violated)
 
 
-def _fix_of_other_loops(case: JudgedModel, policy: Policy) -> str:
-    """What would help where all that a guarantee lacks is that somebody answers for another program's loop."""
+def _fix_of_what_is_unchecked(
+    case: JudgedModel, policy: Policy, value: Callable[[Guarantee], float | str], limit: float
+) -> str:
+    """What would help where all that a guarantee lacks is that the policy accepts its unchecked assumptions.
+
+    Empty where it is above ``limit`` too, unless another program's loop trained it.
+    """
     for report, _, guarantee in case.guarantees:
-        names = _unchecked_assumptions(guarantee)
+        names, size = _unchecked_assumptions(guarantee), value(guarantee)
         accepting = replace(policy, accepted_assumptions=tuple(names))
-        if OF_OTHER_LOOPS & set(names) and not _why_not_counted(report, guarantee, accepting):
+        if isinstance(size, str) or _why_not_counted(report, guarantee, accepting):
+            continue
+        if OF_OTHER_LOOPS & set(names):
             listed = ", ".join(names)
             return f"if somebody answers for the loop that trained it, list in accepted_assumptions: {listed}"
+        if size <= limit:
+            accepted = policy.accepted_assumptions
+            verb, missing = ("list in", names) if accepted is None else ("add to", _without(names, accepted))
+            holds = "it holds of this model's loss, which of a neural network's it does not"
+            question = holds if OF_THE_LOSS & set(missing) else "somebody answers for what is not checked"
+            return f"if {question}, {verb} accepted_assumptions: {', '.join(missing)}"
     return ""
+
+
+def _without(names: list[str], accepted: tuple[str, ...]) -> list[str]:
+    return [name for name in names if name not in accepted]
 
 
 def _why_not_counted(report: LoadedReport, guarantee: Guarantee, policy: Policy) -> str:

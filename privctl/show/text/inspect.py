@@ -57,7 +57,9 @@ def inspect_text(
     if chain:
         text = "".join(part for row in chain for part in _chain_parts(row))
     else:
-        text = "no report: the header names none (give --report if you have it)\n"
+        text = (
+            "no report: the header names none, and none beside it is of these weights (give --report if you have it)\n"
+        )
     text += "".join(f"\n{_doubt(verdict)}" for verdict in beside) + _group_text(group)
     tables = (_tensor_table(file, verbose=verbose) for file in files)
     return text + "".join(

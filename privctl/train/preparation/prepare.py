@@ -264,6 +264,11 @@ def _check_task(request: RetrainRequest) -> None:
         "--resize": not images and data.resize is not None,
         "--labels": request.task not in CLASSIFICATION and bool(data.labels),
     }
+    if unused["--unit"]:
+        raise CommandError(
+            f"--unit does not apply to the task {request.task}, which protects one record at a time; remove it: what "
+            "that means for all K records of one person, privctl inspect OUTPUT --group-size K shows"
+        )
     for flag, given in unused.items():
         if given:
             raise CommandError(f"{flag} does not apply to the task {request.task}; remove it")
