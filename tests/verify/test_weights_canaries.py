@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,8 +17,8 @@ from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.canary_laws import law_of
 from privctl.train.steps.sampling import PoissonBatches, TruncatedPoisson
 from tests.verify.test_weights import settings
-from verify.weights.moves import reach, signal
-from verify.weights.settings import MixedIn
+from verify.weights.moves import most_drawn, reach, signal
+from verify.weights.settings import MixedIn, TrainingFacts
 
 COUNT, EXAMPLES, BATCH, STEPS, NOISE, LEVEL = 2000, 60, 12, 10, 0.5, 1e-6
 BAND = (0.8, 0.5, 0.3)
@@ -29,6 +30,26 @@ KINDS: dict[str, tuple[dict[str, Any], MixedIn]] = {
     "cut": ({"largest_batch": BATCH}, MixedIn(count=COUNT, most=2.0, share=0.2)),
     "bands": ({"coefficients": BAND}, MixedIn(count=COUNT, most=1.0, share=0.6, apart=3)),
 }
+
+
+@pytest.mark.parametrize("asked", [signal, reach])
+def test_batches_and_canaries_share_the_level(
+    asked: Callable[[TrainingFacts, float], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What any one number of draws exceeds has a chance of its own, and all of these together are the level."""
+    spent: list[float] = []
+    monkeypatch.setattr(
+        "verify.weights.moves.most_drawn", lambda trials, rate, level: spent.append(level) or most_drawn(trials, rate, level)
+    )
+    facts = settings(
+        updates=STEPS, planned=STEPS, examples=EXAMPLES, batch_size=BATCH, noise_multiplier=NOISE, clip_norm=1.0,
+        optimizer=Optimizer.SGD, momentum=0.0, weight_decay=0.0, schedule="constant", warmup=0,
+    )  # fmt: skip
+    for canaries in (None, KINDS["poisson"][1]):
+        spent.clear()
+        asked(replace(facts, canaries=canaries), LEVEL)
+        once, total, *mixed = spent
+        assert STEPS * once + total + STEPS * sum(mixed) == pytest.approx(LEVEL)
 
 
 @pytest.mark.parametrize("name", KINDS)
