@@ -39,7 +39,8 @@ def test_batches_and_canaries_share_the_level(
     """What any one number of draws exceeds has a chance of its own, and all of these together are the level."""
     spent: list[float] = []
     monkeypatch.setattr(
-        "verify.weights.moves.most_drawn", lambda trials, rate, level: spent.append(level) or most_drawn(trials, rate, level)
+        "verify.weights.moves.most_drawn",
+        lambda trials, rate, level: spent.append(level) or most_drawn(trials, rate, level),
     )
     facts = settings(
         updates=STEPS, planned=STEPS, examples=EXAMPLES, batch_size=BATCH, noise_multiplier=NOISE, clip_norm=1.0,
