@@ -80,6 +80,7 @@ DAMAGES: dict[str, Callable[[dict[str, object]], object]] = {
     "no count": lambda header: header.pop("published"),
     "another version": lambda header: header.update(version=2),
     "a seed that is none": lambda header: header.update(seed="xyz"),
+    "more directions than there are": lambda header: header["rule"].update(directions=10**12),  # type: ignore[attr-defined]
     "no steps": lambda header: header["rule"].update(steps=0),  # type: ignore[attr-defined]
     "no steps an epoch": lambda header: header.update(epoch_steps=0),
     "no probability": lambda header: header.update(fire_probability=1.5),
