@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from audits import ATTACKS, THOROUGH, load_attack
+from audits.audit_request import require_kept
+from audits.lineage import lineage_of, require_unseen
 from audits.membership.attack import Candidates, ScoreAttack, Settings
 from audits.membership.gradients import Differentiator
 from audits.membership.queries import ask
@@ -22,7 +24,7 @@ from audits.record_scores.parts import ScoredWork, ScorePart, part_path, write_p
 from audits.scores.subject import read
 from privctl.data.columns import USUAL, Columns
 from privctl.data.recorded import data_digest
-from privctl.data.several import DataPath
+from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress
 from privctl.parallel import ALONE, Workers
@@ -62,6 +64,7 @@ class ScoringRequest:
             raise CommandError(f"--output {self.output} does not end in {_SUFFIX}; name the file of scores so")
         if self.members.resolve() == self.nonmembers.resolve():
             raise CommandError(f"--members and --nonmembers are the same, {self.members}; give two sets to compare")
+        require_kept([*paths_of(self.members), *paths_of(self.nonmembers)])
         if self.thorough and self.attacks:
             raise CommandError("--thorough runs every attack; remove --attack")
         for name in self.attacks:
@@ -75,8 +78,8 @@ class ScoringRequest:
 def score_records(request: ScoringRequest, progress: Progress, workers: Workers = ALONE) -> tuple[Path, int]:
     """Score this process's share of the records and write it; returns the file, and how many records are in it.
 
-    Raises InputError for a model or data that cannot be scored, CommandError for settings that do not fit the model and
-    for a file that exists.
+    Raises InputError for a model or data that cannot be scored, CommandError for settings that do not fit the model,
+    for a file that exists, and for non-members that the model's reports name as training data.
     """
     output = part_path(request.output, workers.rank, workers.size)
     require_regular(output)
@@ -92,6 +95,7 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
         base_bits=request.base_bits,
     )
     subject = opened.subject
+    require_unseen(lineage_of(request.model, opened.inputs, output), "--nonmembers", request.nonmembers)
     reference = None
     if request.reference is not None:
         reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,12 +87,7 @@ def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
 def require_distinct(request: AuditRequest) -> None:
     """Raises CommandError where an output is an input or another output, and where an input can be read only once."""
     read = [request.model, *(path for data in request.files.values() for path in paths_of(data))]
-    for given in read:
-        if given.exists() and not given.is_file() and not given.is_dir():
-            raise CommandError(
-                f"{given} is a device or a pipe, which can be read only once, so that nothing would show which records "
-                "were audited; give a file"
-            )
+    require_kept(read)
     inputs = {path.resolve() for path in read}
     outputs = (
         ("--output", request.report), ("--output", request.scores), ("--log", request.log), ("--leaks", request.leaks)
@@ -104,3 +100,13 @@ def require_distinct(request: AuditRequest) -> None:
     written = {path.resolve() for path in (request.report, request.scores, request.log) if path is not None}
     if request.leaks is not None and request.leaks.resolve() in written:
         raise CommandError(f"{request.leaks} is another output of this audit; choose another --leaks")
+
+
+def require_kept(read: Sequence[Path]) -> None:
+    """Raises CommandError for one of the paths to ``read`` that is neither a file nor a folder."""
+    for path in read:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise CommandError(
+                f"{path} is a device or a pipe, which can be read only once, so that nothing would show which records "
+                "were audited; give a file"
+            )

@@ -28,8 +28,14 @@ def text_content(text: str) -> bytes:
 
     ``text_content("A b") == text_content("ab\\n")``.
     """
-    plain = _UNSEEN.sub("", "".join(unicodedata.normalize("NFKC", text).casefold().split()))
+    plain, before = _plain(text), text
+    while plain != before:  # what is left out may stand between a letter and its accent, or case between two forms
+        plain, before = _plain(plain), plain
     return hashlib.blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=_SIZE).digest()
+
+
+def _plain(text: str) -> str:
+    return _UNSEEN.sub("", "".join(unicodedata.normalize("NFKC", text).casefold().split()))
 
 
 def texts_at(path: DataPath, columns: Columns = USUAL) -> Iterator[bytes]:

@@ -34,10 +34,12 @@ class SafetensorsFile:
         self.path = path
         recover(path.parent)
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # or a pipe waits for its writer
         except OSError as error:
             raise unreadable(path, error) from None
         try:
+            if not stat.S_ISREG(mode := os.fstat(self._fd).st_mode) and not stat.S_ISDIR(mode):
+                raise InputError(f"{path} is a device or a pipe; give a regular file")
             self.size = os.fstat(self._fd).st_size
             self.version = version_of(self._fd)
             self.header = self._read_header()

@@ -15,6 +15,9 @@ from privctl.data.contents import array_content, first_shared, text_content
         ("Straße", "STRASSE", True),  # Unicode's own case folding
         ("ﬁle", "file", True),  # a ligature, NFKC
         ("e\u0301t\u00e9", "\u00e9te\u0301", True),
+        ("e\u200d\u0301te", "\u00e9te", True),  # an unseen joiner before the accent
+        ("e \u0301te", "\u00e9te", True),
+        ("\u03aa\u0301", "\u0390", True),  # an upper-case letter of which only the lower-case one is composed
         ("The cat sat.", "The cat sat", False),
         ("ab", "ba", False),
         ("", " \n", True),

@@ -142,6 +142,11 @@ def test_a_training_records_each_and_verify_checks_each(
     capsys.readouterr()
     assert run(["audit", "out", *audit[:4], "--nonmembers", "c.jsonl.gz", *audit[6:], "--device", "cpu", "-f"]) == 2
     assert "c.jsonl.gz of --nonmembers is what the model was trained on" in capsys.readouterr().err
+    scored = ["audit", "score-records", "out", *audit[:4], "-o", "s.parquet", "--attack", "loss", "--device", "cpu"]
+    assert run([*scored, "--nonmembers", "c.jsonl.gz", "-q"]) == 2
+    assert "c.jsonl.gz of --nonmembers is what the model was trained on" in capsys.readouterr().err
+    assert not Path("s.parquet").exists()
+    assert run([*scored, "--nonmembers", "d.jsonl", "-q"]) == 0
 
 
 @pytest.mark.slow

@@ -191,6 +191,12 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert "0 bytes" in refused(tmp_path / "empty.safetensors", "empty.safetensors")
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="pipe is a device or a pipe; give a regular file"):
+        open_checkpoint(tmp_path / "pipe")
+
+
 def test_a_path_through_a_file(tmp_path: Path, write_model: WriteModel) -> None:
     write_model(tmp_path / "m.safetensors", {"w": np.ones(2)})
     assert "is not a file" in refused(tmp_path / "m.safetensors" / "x", "m.safetensors")

@@ -17,7 +17,7 @@ from privctl.train.methods.ferret.masks import Masks
 from tests.verify.kinds import Gate, Kind, Kinds, verified
 from verify.checks import findings
 from verify.drawn_split import check_unseen
-from verify.methods.ferret import MOST_STEPS, thrown
+from verify.methods.ferret import MOST_GROUPS, MOST_STEPS, thrown
 from verify.run import read
 
 Report = dict[str, Any]
@@ -107,6 +107,14 @@ def test_coins_are_those_of_the_training(groups: int, chance: float) -> None:
     assert found is not None
     assert found.by_group == masks.counts
     assert dict(found.together) == masks.sizes
+
+
+def test_coins_that_all_fall_on_one_side_are_not_thrown() -> None:
+    """As by default with several directions, of which a long training has more than would be thrown."""
+    found = thrown("00", 3000, 1.0, MOST_STEPS + 1)
+    assert found is not None
+    assert (set(found.by_group), dict(found.together)) == ({MOST_STEPS + 1}, {3000: MOST_STEPS + 1})
+    assert thrown("00", MOST_GROUPS + 1, 1.0, 2) is None
 
 
 def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:

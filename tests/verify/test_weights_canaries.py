@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -16,8 +18,11 @@ from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.canary_laws import law_of
 from privctl.train.steps.sampling import PoissonBatches, TruncatedPoisson
 from tests.verify.test_weights import settings
-from verify.weights.moves import reach, signal
-from verify.weights.settings import MixedIn
+from verify.weights.moves import most_drawn, reach, signal
+from verify.weights.settings import MixedIn, TrainingFacts, _canaries
+
+if TYPE_CHECKING:
+    from verify.method import StatedTraining
 
 COUNT, EXAMPLES, BATCH, STEPS, NOISE, LEVEL = 2000, 60, 12, 10, 0.5, 1e-6
 BAND = (0.8, 0.5, 0.3)
@@ -29,6 +34,50 @@ KINDS: dict[str, tuple[dict[str, Any], MixedIn]] = {
     "cut": ({"largest_batch": BATCH}, MixedIn(count=COUNT, most=2.0, share=0.2)),
     "bands": ({"coefficients": BAND}, MixedIn(count=COUNT, most=1.0, share=0.6, apart=3)),
 }
+
+
+#: What a report states of a training of each kind.
+STATED: dict[str, dict[str, Any]] = {
+    "poisson": {},
+    "bins": {"batches": "balls-and-bins"},
+    "users": {"max_records_per_user": 4},
+    "cut": {"largest_batch": BATCH},
+    "bands": {"coefficients": BAND},
+    "buffers": {"matrix": {"first": 0.9, "weights": [0.2], "decays": [0.5]}},
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_canaries_are_taken_for_what_the_report_states(name: str) -> None:
+    stated: dict[str, Any] = {"gradient_canaries": COUNT, "examples": EXAMPLES, "batch_size": BATCH}
+    stated |= {"max_records_per_user": None, **STATED[name]}
+    in_passes = MixedIn(count=COUNT, most=1.0, share=1.0, apart=EXAMPLES // BATCH)
+    expected = KINDS[name][1] if name in KINDS else in_passes
+    found = _canaries(cast("StatedTraining", SimpleNamespace(**stated)))
+    assert found is not None
+    assert asdict(found) == pytest.approx(asdict(expected))
+    assert _canaries(cast("StatedTraining", SimpleNamespace(**stated | {"gradient_canaries": None}))) is None
+
+
+@pytest.mark.parametrize("asked", [signal, reach])
+def test_batches_and_canaries_share_the_level(
+    asked: Callable[[TrainingFacts, float], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What any one number of draws exceeds has a chance of its own, and all of these together are the level."""
+    spent: list[float] = []
+    monkeypatch.setattr(
+        "verify.weights.moves.most_drawn",
+        lambda trials, rate, level: spent.append(level) or most_drawn(trials, rate, level),
+    )
+    facts = settings(
+        updates=STEPS, planned=STEPS, examples=EXAMPLES, batch_size=BATCH, noise_multiplier=NOISE, clip_norm=1.0,
+        optimizer=Optimizer.SGD, momentum=0.0, weight_decay=0.0, schedule="constant", warmup=0,
+    )  # fmt: skip
+    for canaries in (None, KINDS["poisson"][1]):
+        spent.clear()
+        asked(replace(facts, canaries=canaries), LEVEL)
+        once, total, *mixed = spent
+        assert STEPS * once + total + STEPS * sum(mixed) == pytest.approx(LEVEL)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -21,6 +21,8 @@ from verify.wording import RENYI, TESTED, TIGHT
 
 #: More coins than this are not thrown again (a GiB of keystream), nor those of more steps.
 MOST_COINS, MOST_STEPS = 1 << 27, 1 << 20
+#: More groups than this are not listed where all publish in each step.
+MOST_GROUPS = 1 << 22
 #: Which keystream holds coins, and the counter that its first block has (NIST SP 800-38D, 7.1).
 _LANE, _FIRST = 3, 2
 
@@ -75,10 +77,10 @@ def thrown(seed: str, groups: int, chance: float, steps: int) -> Thrown | None:
     import numpy as np  # not at the start: a gate over audits needs none
 
     key = hashlib.sha256(b"privctl ferret masks" + bytes.fromhex(seed)).digest()
-    if not (groups >= 1 and 1 <= steps <= MOST_STEPS and groups * steps <= MOST_COINS and 0 < chance <= 1):
-        return None
-    if chance == 1:
+    if chance == 1 and 1 <= groups <= MOST_GROUPS and steps >= 1:  # whatever the coins are
         return Thrown(by_group=(steps,) * groups, together=Counter({groups: steps}))
+    if not (groups >= 1 and 1 <= steps <= MOST_STEPS and groups * steps <= MOST_COINS and 0 < chance < 1):
+        return None
     limit, by_group, together = np.uint64(int(chance * 2.0**64)), np.zeros(groups, np.int64), Counter[int]()
     for step in range(steps):
         counter = _LANE << 120 | step << 80 | _FIRST

@@ -142,10 +142,10 @@ def signal(settings: TrainingFacts, level: float) -> float:
     the factor of the coefficients' sum (Young's inequality). Where clip norms change, a step releases a count too, and
     sigma is the noise multiplier of both: without gradients and counts, clip norms say nothing of the weights' noise.
     """
-    once, total = _batches(settings, level)
+    once, total, mixed_in = _drawn(settings, level)
     added = math.sqrt(min(once * total, settings.updates * once * once))
     if settings.canaries is not None:
-        added += math.sqrt(_turns(settings, settings.canaries)) * _mixed_in(settings, settings.canaries, level)
+        added += math.sqrt(_turns(settings, settings.canaries)) * mixed_in
     return added / (settings.joint_multiplier or settings.noise_multiplier) * _column_sum(settings)
 
 
@@ -158,11 +158,18 @@ def reach(settings: TrainingFacts, level: float) -> float:
     found = coefficients(settings) * settings.norms
     if not settings.noise_multiplier:
         return float(found.sum())
-    once, total = _batches(settings, level)
+    once, total, mixed_in = _drawn(settings, level)
     longest = min(float(found.sum()) * once, float(found.max()) * total)
     if (mixed := settings.canaries) is not None:
-        longest += float(np.sort(found)[-_turns(settings, mixed) :].sum()) * _mixed_in(settings, mixed, level)
+        longest += float(np.sort(found)[-_turns(settings, mixed) :].sum()) * mixed_in
     return longest / settings.batch_size
+
+
+def _drawn(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
+    """Of batches and canaries what ``_batches`` and ``_mixed_in`` say, all together but with probability ``level``."""
+    if settings.canaries is None:
+        return (*_batches(settings, level), 0.0)
+    return (*_batches(settings, level / 2), _mixed_in(settings, settings.canaries, level / 2))
 
 
 def _mixed_in(settings: TrainingFacts, mixed: MixedIn, level: float) -> float:

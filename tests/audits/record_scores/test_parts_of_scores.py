@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import stat
 from collections.abc import Callable, Sequence
@@ -228,6 +229,11 @@ def test_what_cannot_be_scored_apart_is_refused(scoring: Callable[..., ScoringRe
         score_records(scoring(), unseen, Workers(98, 99))
     with pytest.raises(CommandError, match="does not end in .parquet"):
         replace(scoring(), output=tmp_path / "s.csv")
+    request = scoring()
+    request.nonmembers.unlink()
+    os.mkfifo(request.nonmembers)
+    with pytest.raises(CommandError, match="nonmembers.jsonl is a device or a pipe, which can be read only once"):
+        scoring()
 
 
 @pytest.mark.slow

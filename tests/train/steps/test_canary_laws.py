@@ -103,6 +103,8 @@ def test_a_canary_is_cut_as_the_accountant_says() -> None:
         assert np.exp(law.scores() - before).mean() == pytest.approx(1, abs=6 * np.exp(2 / NOISE**2) / COUNT**0.5)
     full = np.mean(np.array(found) >= largest)
     assert full == pytest.approx(binom.sf(largest - 1, size - 1, rate), abs=0.15)
+    # The canary is one of the records that the accountant counts, so the others are one fewer.
+    assert np.mean([batches.others(step) for step in range(1500)]) == pytest.approx(rate * (size - 1), abs=0.25)
 
 
 def test_canaries_do_not_see_which_records_are_kept() -> None:

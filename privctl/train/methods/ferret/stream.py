@@ -19,6 +19,7 @@ from torch import Tensor
 
 from privctl.domain.checks import at_least, probability
 from privctl.domain.errors import InputError
+from privctl.domain.ranges import DIRECTIONS
 from privctl.models.choices import TaskName
 from privctl.reports.codec import decode_value, encode_value
 from privctl.storage.atomic import PendingFile
@@ -139,7 +140,8 @@ def read_stream(path: Path) -> Stream:
         and tensor.dtype == (torch.uint8 if bits else torch.float32)
         and tensor.shape == ((count + 7) // 8 if bits else count,)
     )
-    if recipe.version != 1 or not fits or not _hexadecimal(recipe.seed):
+    known = recipe.version == 1 and recipe.rule.directions <= DIRECTIONS.high  # of more, groups fill the memory
+    if not known or not fits or not _hexadecimal(recipe.seed):
         raise InputError(f"{path} is damaged, or of a version that is not known here; get it again from its maker")
     assert tensor is not None
     if bits:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,18 @@ DAMAGES: dict[str, Callable[[dict[str, object]], object]] = {
     "an unknown key": lambda header: header.update(more=1),
     "nothing": lambda header: header.clear(),
 }
+
+
+@pytest.mark.parametrize("directions", [4096, 4097, 10**12])
+def test_a_stream_has_no_more_directions_than_a_training(directions: int, tmp_path: Path) -> None:
+    """Of a trillion the groups alone would take all memory."""
+    rule = UpdateRule(steps=10, learning_rate=0.1, optimizer=Optimizer.SGD, directions=directions)
+    stream = Stream(recipe=replace(RECIPE, rule=rule, lost=()), amounts=signs(20), bits=True)
+    with staged_stream(tmp_path / "a.safetensors", stream) as pending:
+        pending.commit()
+    refused = pytest.raises(InputError, match="is damaged, or of a version that is not known here")
+    with nullcontext() if directions <= 4096 else refused:
+        read_stream(tmp_path / "a.safetensors")
 
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
