@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from audits.membership.attack import Attack
 
-#: Attack name -> where it is, of the attacks that run by default. docs/audits.md explains each.
+#: Attack name -> where it is, of the attacks that run by default. docs/attacks.md explains each.
 ATTACKS: dict[str, str] = {
     "loss": "audits.membership.loss:ATTACK",
     "lira": "audits.membership.lira:OFFLINE",

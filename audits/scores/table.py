@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The scores of one token, in the order ``token_scores`` returns them (docs/audits.md#scores).
+#: The scores of one token, in the order ``token_scores`` returns them (docs/attacks.md#scores).
 FIELDS = ("lp", "mu", "var", "rank", "margin", "lse")
 
 

@@ -33,6 +33,7 @@ BENCHES = {
     "first-output": ("tests.bench.first_output", "how long each job takes to its first line and to its end"),
     "fused-learners": ("tests.bench.fused_learners", "the fused score by least squares, against boosted trees"),
     "gradient-noise": ("tests.bench.gradient_noise", "noise on gradients by each cipher, against torch.randn"),
+    "inversion": ("tests.bench.inversion", "images from the weights of classifiers, beside held-out images"),
     "layers": ("tests.bench.layers", "clipped gradients of layers by their rules, against running each again"),
     "memory": ("tests.bench.memory", "what training large models takes of a GPU, by exact bytes of tensors"),
     "min-k-shares": ("tests.bench.min_k_shares", "Min-K%%++ of several shares: the best chosen on others, or weighted"),

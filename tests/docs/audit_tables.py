@@ -1,37 +1,51 @@
-"""The tables of ``docs/audits.md`` that say how often tests find a weak trace of membership, or none."""
+"""The tables of the pages on audits: how often tests find a weak trace of membership, or none; what canaries show."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.bench import canary_gradients, canary_starts, fused_learners, min_k_shares
+from tests.bench import canary_gradients, canary_starts, fused_learners, inversion, min_k_shares
 from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
 from tests.bench.planted_leaks import HEADINGS, shown
 from tests.docs.figures import results
 from tests.docs.pages import as_table
 
 
-def parts() -> dict[str, str]:
-    """Each made part by its mark."""
-    found = results("audit-power")
-    repeats = _repeats(results("audit-repeats"))
-    null = results("audit-null")
+def of_audits() -> dict[str, str]:
+    """Each made part of ``docs/audit-measurements.md`` by its mark."""
+    found, null = results("audit-power"), results("audit-null")
     return {
         "power data set": _data_set(found),
         "power users": _users(found),
-        "repeats": repeats,
+        "repeats": _repeats(results("audit-repeats")),
         "null audits": _null_audits(null["null"]),
         "null simulated": _null_simulated(null["simulated"]),
-        "one-run bounds": _one_run_bounds(results("audit-bounds")),
-        "canary gradients": as_table(
-            list(canary_gradients.HEADINGS), canary_gradients.rows(results("canary-gradients")["found"])
-        ),
-        "canary starts": as_table(list(canary_starts.HEADINGS), canary_starts.rows(results("canary-starts"))),
+        "extraction null": _extraction_null(results("extraction-null")),
+    }
+
+
+def of_attacks() -> dict[str, str]:
+    """Each made part of ``docs/attack-measurements.md`` by its mark."""
+    return {
         "fused learners": _fused_learners(results("fused-learners")["found"]),
         "min-k shares": _min_k_shares(results("min-k-shares")["found"]),
         "planted leaks": _planted_leaks(results("planted-leaks")),
-        "extraction null": _extraction_null(results("extraction-null")),
     }
+
+
+def of_canaries() -> dict[str, str]:
+    """Each made part of ``docs/canaries.md`` by its mark."""
+    gradients = canary_gradients.rows(results("canary-gradients")["found"])
+    return {
+        "one-run bounds": _one_run_bounds(results("audit-bounds")),
+        "canary gradients": as_table(list(canary_gradients.HEADINGS), gradients),
+        "canary starts": as_table(list(canary_starts.HEADINGS), canary_starts.rows(results("canary-starts"))),
+    }
+
+
+def of_extraction() -> dict[str, str]:
+    """Each made part of ``docs/extraction.md`` by its mark."""
+    return {"inversion": as_table(list(inversion.HEADINGS), inversion.rows(results("inversion")))}
 
 
 def with_interval(count: int, sets: int, interval: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""The measured figures of ``docs/performance.md``, from the results that ``tests.bench`` wrote."""
+"""The measured figures of ``docs/performance.md`` and ``docs/utility.md``, from the results of ``tests.bench``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def results(name: str) -> dict[str, Any]:
 
 
 def parts() -> dict[str, str]:
-    """Each made part by its mark."""
+    """Each made part of ``docs/performance.md`` by its mark."""
     return {
         "figures dp-sgd": _dp_sgd(),
         "figures dp-sgd-processes": _processes(),
@@ -28,9 +28,6 @@ def parts() -> dict[str, str]:
         "figures layers": _layers(),
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
-        "figures ferret-directions": _ferret_directions(),
-        "figures finetune": as_table(list(finetune.HEADINGS), finetune.rows(results("finetune"))),
-        "figures public-mixing": as_table(list(public_mixing.HEADINGS), public_mixing.rows(results("public-mixing"))),
         "figures device": _device(),
         "figures directions": _directions(),
         "figures device-methods": _device_methods(),
@@ -45,6 +42,15 @@ def parts() -> dict[str, str]:
         "figures startup": _startup(),
         "figures first-output": _first_output(),
         "conditions": _conditions(),
+    }
+
+
+def of_utility() -> dict[str, str]:
+    """Each made part of ``docs/utility.md`` by its mark."""
+    return {
+        "figures finetune": as_table(list(finetune.HEADINGS), finetune.rows(results("finetune"))),
+        "figures ferret-directions": _ferret_directions(),
+        "figures public-mixing": as_table(list(public_mixing.HEADINGS), public_mixing.rows(results("public-mixing"))),
     }
 
 

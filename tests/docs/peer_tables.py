@@ -1,4 +1,4 @@
-"""The tables of ``docs/performance.md`` that compare membership attacks of several projects."""
+"""The tables of ``docs/attack-comparison.md`` that compare membership attacks of several projects."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The numbers in docs/audits.md are those that the audits' statistics give, and its attacks are all there are."""
+"""The numbers on the pages on audits are those that the statistics give, and the attacks are all there are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,21 @@ from audits import ATTACKS, THOROUGH
 from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
-from tests.bench import audit_bounds, canary_starts, fused_learners
+from tests.bench import audit_bounds, canary_starts, fused_learners, inversion
 from tests.docs.digits import agrees
 from tests.docs.figures import results
 from tests.docs.pages import pages, table
 
-AUDITS = pages()["audits.md"]
+PAGES = pages()
+AUDITS, ATTACK_FORMULAS = PAGES["audits.md"], PAGES["attacks.md"]
+CANARIES, EXTRACTION = PAGES["canaries.md"], PAGES["extraction.md"]
+ERRORS, FOUND = PAGES["audit-measurements.md"], PAGES["attack-measurements.md"]
 Row = dict[str, str]
+
+
+def unwrapped(text: str) -> str:
+    """A page with each run of spaces and line ends as one space."""
+    return " ".join(text.split())
 
 
 def number(row: Row, name: str) -> Any:
@@ -52,68 +61,80 @@ def arms(row: Row) -> tuple[two_arm.RankTest]:
     return (two_arm.RankTest(threshold=0.0, ranked=number(row, "of"), from_without=True, **counts),)
 
 
-TABLES: list[tuple[str, str, Callable[[Row], float]]] = [
-    ("True positive rate at a false positive rate", "non-members", zero_errors),
+TABLES: list[tuple[str, str, str, Callable[[Row], float]]] = [
+    ("audits", "True positive rate at a false positive rate", "non-members", zero_errors),
     (
+        "audits",
         "Detectable AUC",
         "AUC",
         lambda row: power.detectable_auc(number(row, "members"), number(row, "non-members")),
     ),
     (
+        "canaries",
         "Lower bounds from one run",
         "epsilon, Steinke",
         lambda row: one_run.epsilon_bound(*guessed(row), float(row["delta"])),
     ),
-    ("Lower bounds from one run", "mu", lambda row: f_dp.mu_bound(*guessed(row))),
+    ("canaries", "Lower bounds from one run", "mu", lambda row: f_dp.mu_bound(*guessed(row))),
     (
+        "canaries",
         "Lower bounds from one run",
         "epsilon if Gaussian, at 1e-5",
         lambda row: f_dp.epsilon_of_mu(f_dp.mu_bound(*guessed(row)), 1e-5),
     ),
     (
+        "canaries",
         "What one run can certify",
         "largest bound at delta 0",
         lambda row: one_run.ceiling(number(row, "canaries"), number(row, "canaries"), 0),
     ),
     (
+        "canaries",
         "What one run can certify",
         "at delta 1e-5",
         lambda row: one_run.ceiling(number(row, "canaries"), number(row, "canaries"), 1e-5),
     ),
     (
+        "canaries",
         "What one run can certify",
         "detectable",
         lambda row: power.one_run_detectable(number(row, "canaries"), number(row, "canaries"), 0),
     ),
     (
+        "canaries",
         "What one run can certify",
         "detectable above a claim of 1",
         lambda row: power.one_run_detectable(number(row, "canaries"), number(row, "canaries"), 0, claim=1),
     ),
-    ("What an audit of canaries can certify", "largest epsilon", lambda row: most(number(row, "canaries"))),
+    ("canaries", "What an audit of canaries can certify", "largest epsilon", lambda row: most(number(row, "canaries"))),
     (
+        "audits",
         "How many groups to draw",
         "largest epsilon, six attacks",
         lambda row: most_of_groups(number(row, "groups"), 6),
     ),
-    ("How many groups to draw", "one attack", lambda row: most_of_groups(number(row, "groups"), 1)),
+    ("audits", "How many groups to draw", "one attack", lambda row: most_of_groups(number(row, "groups"), 1)),
     (
+        "canaries",
         "Scores of many models",
         "epsilon",
         lambda row: two_arm.epsilon_bound(arms(row), float(row["delta"]), float(row["alpha"])).value,
     ),
-    ("Scores of many models", "mu", lambda row: two_arm.mu_bound(arms(row), float(row["alpha"])).value),
+    ("canaries", "Scores of many models", "mu", lambda row: two_arm.mu_bound(arms(row), float(row["alpha"])).value),
     (
-        "Extraction",
+        "extraction",
+        "By sampling",
         "queries for probability 0.5",
         lambda row: least_queries(float(row["log-probability of the text"]), 0.5) or math.inf,
     ),
 ]
 
 
-@pytest.mark.parametrize(("section", "column", "compute"), TABLES, ids=[f"{s}, {c}" for s, c, _ in TABLES])
-def test_tables(section: str, column: str, compute: Callable[[Row], float]) -> None:
-    rows = table(AUDITS, section)
+@pytest.mark.parametrize(
+    ("page", "section", "column", "compute"), TABLES, ids=[f"{section}, {column}" for _, section, column, _ in TABLES]
+)
+def test_tables(page: str, section: str, column: str, compute: Callable[[Row], float]) -> None:
+    rows = table(PAGES[f"{page}.md"], section)
     assert rows
     assert [(row, compute(row)) for row in rows if not agrees(row[column], compute(row))] == []
 
@@ -126,18 +147,18 @@ def test_zero_errors_are_what_the_exact_interval_says() -> None:
 
 def test_the_example_of_an_auc() -> None:
     found = metrics.auc(np.array([0.9, 0.8, 0.7, 0.6, 0.55]), np.array([0.65, 0.5, 0.4, 0.3, 0.2]))
-    assert "give 0.92 with interval 0.486 to 0.993" in AUDITS
+    assert "give 0.92 with interval 0.486 to 0.993" in unwrapped(AUDITS)
     assert [f"{value:.3g}" for value in (found.value, found.lower, found.upper)] == ["0.92", "0.486", "0.993"]
 
 
 def test_every_attack_is_listed() -> None:
-    assert {row["attack"].strip("`") for row in table(AUDITS, "Membership")} == set(ATTACKS)
-    assert {row["attack"].strip("`") for row in table(AUDITS, "More attacks")} == set(THOROUGH)
+    assert {row["attack"].strip("`") for row in table(ATTACK_FORMULAS, "Attacks by default")} == set(ATTACKS)
+    assert {row["attack"].strip("`") for row in table(ATTACK_FORMULAS, "More attacks")} == set(THOROUGH)
 
 
 def test_what_each_attack_found_is_what_was_measured() -> None:
     measured = results("attacks")
-    section = AUDITS.split("**What each found.**", 1)[1]
+    section = FOUND.split("## What each attack found\n", 1)[1]
     for model, title in (("plain", "plain"), ("dp-sgd", "private")):
         for name, values in measured[model]["attacks"].items():
             (row,) = (line.split(" | ") for line in section.splitlines() if line.startswith(f"| `{name}` |"))
@@ -149,7 +170,7 @@ def test_what_each_attack_found_is_what_was_measured() -> None:
 
 def test_what_whole_audits_found_is_what_was_measured() -> None:
     measured = results("audit-null")
-    rows = table(AUDITS, "Audits with nothing to find")
+    rows = table(ERRORS, "Audits with nothing to find")
     assert [row["audit"] for row in rows] == list(measured["null"])
     for row in rows:
         found = measured["null"][row["audit"]]
@@ -165,15 +186,15 @@ def test_what_whole_audits_found_is_what_was_measured() -> None:
     for each in measured["power"]:
         shown = [f"{each['alone_sees']:.3f}", f"{each['alone']:.2f}"]
         shown += [f"{each['together_sees']:.3f}", f"{each['together']:.2f}"]
-        assert f"| {each['records_per_side']} | {' | '.join(shown)} |" in AUDITS
+        assert f"| {each['records_per_side']} | {' | '.join(shown)} |" in ERRORS
         assert f"{each['alone_sees']:.3f}" == f"{power.detectable_auc(*2 * [each['records_per_side']]):.3f}"
 
 
 def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records() -> None:
     measured = results("audit-power")
     level, sets = measured["level"], measured["sets"]
-    assert AUDITS.count(f"The share of {sets} made-up data sets") == 2
-    assert f"data sets of {measured['users']} users a side" in AUDITS
+    assert unwrapped(ERRORS).count(f"The share of {sets} made-up data sets") == 2
+    assert f"data sets of {measured['users']} users a side" in unwrapped(ERRORS)
     for row in measured["data_sets"] + measured["of_users"]:
         lowest = {test: metrics.clopper_pearson(count, sets, 0.01)[0] for test, count in row["rejected"].items()}
         if not row["leak"]:
@@ -185,8 +206,8 @@ def test_simulated_tests_keep_their_level_but_for_the_one_that_shuffles_records(
 def test_repeats_keep_the_level_as_audited_and_not_by_side() -> None:
     measured = results("audit-repeats")
     level, sets = measured["level"], measured["sets"]
-    assert f"The share of {sets} made-up data sets with nothing to find" in AUDITS
-    assert f"of {measured['lines']} lines" in AUDITS
+    assert f"The share of {sets} made-up data sets with nothing to find" in unwrapped(ERRORS)
+    assert f"of {measured['lines']} lines" in unwrapped(ERRORS)
     for row in measured["found"]:
         found = {rule: metrics.clopper_pearson(count, sets, 0.01)[0] for rule, count in row["rejected"].items()}
         assert found["as_audited"] <= level, "the measurement does not exclude that the level holds"
@@ -212,8 +233,8 @@ def test_boosted_trees_find_what_is_said() -> None:
     (linear, both_ways) = (row for row in measured["found"] if row["scores"] in fused_learners.LEAKS)
     assert linear["found"]["trees"] < linear["found"]["ridge"]
     assert both_ways["found"]["trees"] > both_ways["found"]["ridge"]
-    assert f"{linear['seconds']['trees']:.2f} s for {linear['records']} records" in AUDITS
-    assert f"{linear['seconds']['trees'] * measured['fits'] / 60:.1f} minutes" in AUDITS
+    assert f"{linear['seconds']['trees']:.2f} s for {linear['records']} records" in unwrapped(FOUND)
+    assert f"{linear['seconds']['trees'] * measured['fits'] / 60:.1f} minutes" in unwrapped(FOUND)
 
 
 def test_what_canaries_show_by_where_training_begins_is_what_is_said() -> None:
@@ -227,8 +248,36 @@ def test_what_canaries_show_by_where_training_begins_is_what_is_said() -> None:
     assert helps == {canary_starts.USUAL: False, canary_starts.PUBLIC: False, canary_starts.KNOWN: True}
     assert f"{max(run['epsilon'] for runs in found.values() for run in runs):.1f}" == "0.2"
     settings = measured["settings"]
-    said = f"({settings['records']} descriptions of commands, {settings['canaries']}\ncanaries of six digits"
-    assert said in AUDITS
+    said = f"({settings['records']} descriptions of commands, {settings['canaries']} canaries of six digits"
+    assert said in unwrapped(CANARIES)
+
+
+def test_where_weights_give_images_back_is_what_is_said() -> None:
+    from scipy import stats
+
+    measured = results("inversion")
+    runs = measured["found"]
+    assert {kind: len(each) for kind, each in runs.items()} == dict.fromkeys(inversion.KINDS, 3) | {"resnet plain": 5}
+    finds = {kind: sum(run["conditions"]["p"] < 0.05 for run in each) for kind, each in runs.items()}
+    assert finds == {
+        "small": 3, "decay": 3, "usual": 2, "null": 0,
+        "resnet small": 2, "resnet decay": 0, "resnet plain": 1, "vit plain": 0,
+    }  # fmt: skip
+    low = [(kind, run["round"]) for kind, each in runs.items() for run in each if run["class"]["p"] < 0.05]
+    assert low == [("resnet plain", 2)]
+    (one,) = (run for run in runs["resnet plain"] if run["conditions"]["p"] < 0.05)
+    together = stats.combine_pvalues([run["conditions"]["p"] for run in runs["resnet plain"]]).pvalue
+    said = (
+        f"({one['conditions']['p']:.3f} and {one['class']['p']:.3f}); Fisher's method gives {together:.2f} for all five"
+    )
+    assert said in unwrapped(EXTRACTION)
+    for kind, share in (("resnet plain", 0.04), ("vit plain", 0.01)):
+        assert round(1 - fmean(run["left"][0] for run in runs[kind]), 2) == share
+        assert all(run["left"][1] - run["left"][0] < 0.025 for run in runs[kind])
+    settings = measured["settings"]
+    said = f"{settings['records']} photographs of {settings['size']} by {settings['size']} pixels"
+    assert said in unwrapped(EXTRACTION)
+    assert f"Each attack made {settings['images']} images" in unwrapped(EXTRACTION)
 
 
 def test_a_wrong_number_is_noticed() -> None:

@@ -70,13 +70,18 @@ def test_what_is_made_is_current() -> None:
     assert {path.name for path in found} == {
         "README.md",
         "architectures.md",
-        "audits.md",
+        "attack-comparison.md",
+        "attack-measurements.md",
+        "audit-measurements.md",
+        "canaries.md",
         "cli.md",
         "demo.svg",
+        "extraction.md",
         "performance.md",
         "reports.md",
         "scale.md",
         "theory.md",
+        "utility.md",
     }
     stale = [path.name for path, wanted in found.items() if path.read_text(encoding="utf-8") != wanted]
     assert stale == [], "run: python -m tests.docs.generate"

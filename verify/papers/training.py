@@ -119,7 +119,7 @@ PAPER = Paper(
     unchecked=(
         Omission(
             what="Zeroth-order steps, adaptive clipping and public gradients: what they do for accuracy",
-            reason="it is measured, not proved; see docs/performance.md",
+            reason="it is measured, not proved; see docs/utility.md",
         ),
     ),
 )

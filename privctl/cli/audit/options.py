@@ -93,7 +93,7 @@ LEAST_AUC = click.option(
     "--least-auc", type=Number(Range(low=0.5, high=1, open_low=True, open_high=True)), metavar="AUC",
     default=0.55, show_default=True, help="AUC it must be able to detect.",
 )  # fmt: skip
-THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: docs/audits.md. Slower.")
+THOROUGH_FLAG = click.option("--thorough", is_flag=True, help="More attacks: docs/attacks.md. Slower.")
 _REFERENCE = click.option("--reference", type=MODEL, help="A model trained on neither file.")
 _MEMBERSHIP: tuple[Decorator, ...] = (
     click.option(

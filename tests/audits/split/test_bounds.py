@@ -68,7 +68,7 @@ def bounds(report: PrivacyReport) -> tuple[Evidence, ...]:
 def test_scores_that_tell_all_reach_the_ceiling(split: DrawnSplit) -> None:
     report = report_on(split, rows(split, 100.0))
     epsilon, mu = bounds(report)
-    # as the table of what 500 canaries can certify: docs/audits.md
+    # as the table of what 500 canaries can certify: docs/canaries.md
     assert epsilon.lower == pytest.approx(4.585, abs=1e-3)
     assert epsilon.lower == pytest.approx(power_ceiling(register([1] * 500), 1e-5, 0.025))
     assert mu.lower is not None

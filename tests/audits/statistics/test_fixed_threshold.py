@@ -23,7 +23,7 @@ from verify.threshold_bound import fault
 
 @pytest.mark.parametrize(
     ("errors", "outer", "hits", "inner", "delta", "alpha", "epsilon"),
-    [  # the two binomial limits of docs/audits.md#scores-of-many-models
+    [  # the two binomial limits of docs/canaries.md#scores-of-many-models
         (0, 500, 500, 500, 0.0, 0.01, 4.542),
         (5, 100, 90, 100, 0.0, 0.05, 1.988),
         (10, 1000, 300, 1000, 1e-5, 0.05, 2.697),
