@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,34 +16,64 @@ def parts() -> dict[str, str]:
     """Each made part by its mark."""
     targets = results("audit-peers")["targets"]
     return {
-        "figures audit-peers summary": summary(targets),
+        "figures audit-peers summary": f"{summary(targets)}\n{ahead(targets)}",
         "figures audit-peers": _found(targets),
         "figures audit-peers floor": _floor(targets),
     }
 
 
 def summary(targets: Mapping[str, Any]) -> str:
-    """Of each target privctl's default attacks and the other project with the largest AUC, and how far they are apart.
+    """Of each target privctl's default attacks and the other projects' best, and how far they are apart.
 
+    AUCs are beside the project with the largest one, TPRs beside the one with the largest TPR, of equal ones the first.
     The p-value is that of privctl's joint test.
     """
     rows = []
     for target, each in targets.items():
-        ours = each["parties"][OURS]
-        others = {party: found for party, found in each["parties"].items() if not party.startswith(OURS)}
+        ours, others = each["parties"][OURS], _others(each)
+        nobody = {"attacks": {}}
         party = max(others, key=lambda name: best(others[name], AREA)[0], default="")
-        theirs = others.get(party, {"attacks": {}})
-        area, attack = _best(theirs, AREA)
-        rates = (max((best(found, _RATE)[0] for found in some), default=math.nan) for some in ([ours], others.values()))
+        area, attack = _best(others.get(party, nobody), AREA)
+        resolved = {name: rate for name, found in others.items() if (rate := best(found, _RATE)[0]) == rate}
+        second = max(resolved, key=lambda name: resolved[name], default="")
+        rates = (best(found, _RATE)[0] for found in (ours, others.get(second, nobody)))
         rows.append([
             target, "{} ({})".format(*_best(ours, AREA)), f"{area} ({party}: {attack})" if party else "-",
-            _apart(theirs), *(f"{rate:.3f}" if rate == rate else "-" for rate in rates), f"{ours['p_value']:.2g}",
+            _apart(others.get(party, nobody)), *(f"{rate:.3f}" if rate == rate else "-" for rate in rates),
+            _rates_apart(others.get(second, nobody)), f"{ours['p_value']:.2g}",
         ])  # fmt: skip
     headings = [
         "target", "privctl's best AUC", "best AUC of another", "privctl ahead by (95 %)", f"{_RATE} FPR, privctl",
-        "others", "p",
+        "others", "privctl ahead by (95 %)", "p",
     ]  # fmt: skip
     return as_table(headings, rows)
+
+
+def ahead(targets: Mapping[str, Any]) -> str:
+    """The sentence that counts, of the targets that saw the members, those on which an interval leaves out 0."""
+    trained = [_others(each) for each in targets.values() if not each["null"]]
+    clauses = []
+    for quantity in (AREA, _RATE):
+        counts = []
+        for party in sorted({party for others in trained for party in others}, key=str.lower):
+            judged = [_interval(others[party], quantity) for others in trained if party in others]
+            known = [each for each in judged if each is not None]
+            above, below = sum(lower > 0 for lower, _ in known), sum(upper < 0 for _, upper in known)
+            counts.append(f"{party}'s on {above} of {len(known)} and behind on {below}")
+        clauses.append(f"best {quantity} is ahead of {', of '.join(counts)}")
+    return f"On the targets that saw the members, by an interval without 0, privctl's {'; its '.join(clauses)}.\n"
+
+
+def _others(target: Mapping[str, Any]) -> dict[str, Any]:
+    """What parties other than privctl found."""
+    return {party: found for party, found in target["parties"].items() if not party.startswith(OURS)}
+
+
+def _interval(found: Mapping[str, Any], quantity: str) -> tuple[float, float] | None:
+    """Of privctl's best ``quantity`` less that of ``found``; both ends 0 where all records stand in the same order."""
+    apart = found.get("difference", {})
+    one = apart.get(quantity) if quantity == _RATE else apart
+    return (one.get("lower", 0.0), one.get("upper", 0.0)) if one else None
 
 
 def _found(targets: Mapping[str, Any]) -> str:
@@ -70,6 +99,12 @@ def _apart(found: Mapping[str, Any]) -> str:
     one = found["difference"]
     interval = f"{one['lower']:+.3f} to {one['upper']:+.3f}" if "lower" in one else "the same order"
     return f"{one['AUC']:+.4f} ({interval})"
+
+
+def _rates_apart(found: Mapping[str, Any]) -> str:
+    """By how much privctl's best TPR is above that of ``found``, with its interval."""
+    one = found.get("difference", {}).get(_RATE)
+    return f"{one['difference']:+.3f} ({one['lower']:+.3f} to {one['upper']:+.3f})" if one else "-"
 
 
 def _floor(targets: Mapping[str, Any]) -> str:

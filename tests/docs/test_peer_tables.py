@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.docs.peer_tables import summary
+from tests.docs.peer_tables import ahead, summary
 
 
 def _party(area: float, rate: float | None, **more: Any) -> dict[str, Any]:
@@ -22,13 +22,15 @@ OURS = {"privctl": _party(0.6, 0.02, p_value=0.031), "privctl, with recall": _pa
 
 def test_default_attacks_stand_beside_the_project_with_the_largest_area() -> None:
     apart = {"attack": "better", "other": "better", "AUC": -0.05, "lower": -0.0604, "upper": -0.04}
+    rate = {"attack": "better", "other": "better", "difference": -0.02, "lower": -0.0304, "upper": 0.01}
     others = {
-        "first": _party(0.63, 0.04, difference={**apart, "AUC": -0.03}),
+        "first": _party(0.63, 0.04, difference={**apart, "AUC": -0.03, "TPR at 1 %": rate}),
         "second": _party(0.65, None, difference=apart),
+        "third": _party(0.5, 0.03, difference={**apart, "TPR at 1 %": {**rate, "difference": -0.01}}),
     }
     assert _rows({**OURS, **others}) == [
         "texts, plain", "0.600 (better)", "0.650 (second: better)", "-0.0500 (-0.060 to -0.040)", "0.020", "0.040",
-        "0.031",
+        "-0.020 (-0.030 to +0.010)", "0.031",
     ]  # fmt: skip
 
 
@@ -36,4 +38,24 @@ def test_what_was_not_compared_has_no_difference() -> None:
     same = {"attack": "better", "other": "better", "AUC": 0.0}
     assert _rows({**OURS, "other": _party(0.6, 0.02, difference=same)})[3] == "+0.0000 (the same order)"
     assert _rows({**OURS, "other": _party(0.6, 0.02)})[2:4] == ["0.600 (other: better)", "-"]
-    assert _rows(OURS)[2:] == ["-", "-", "0.020", "-", "0.031"]
+    assert _rows(OURS)[2:] == ["-", "-", "0.020", "-", "-", "0.031"]
+
+
+def test_targets_are_counted_on_which_an_interval_leaves_out_0() -> None:
+    def other(lower: float, upper: float, **more: Any) -> dict[str, Any]:
+        return _party(0.6, 0.02, difference={"AUC": (lower + upper) / 2, "lower": lower, "upper": upper, **more})
+
+    rate = {"TPR at 1 %": {"difference": 0.1, "lower": 0.05, "upper": 0.15}}
+    same = _party(0.6, 0.02, difference={"AUC": 0.0})
+    found = [
+        (False, {"b": other(0.01, 0.02, **rate), "A": other(-0.02, -0.01)}),
+        (False, {"b": other(-0.01, 0.02), "A": same}),
+        (False, {"b": other(0.01, 0.02), "A": _party(0.6, 0.02)}),
+        (True, {"b": other(-0.02, -0.01), "A": other(0.01, 0.02)}),
+    ]
+    targets = {str(i): {"null": null, "parties": {**OURS, **others}} for i, (null, others) in enumerate(found)}
+    assert ahead(targets) == (
+        "On the targets that saw the members, by an interval without 0, "
+        "privctl's best AUC is ahead of A's on 0 of 2 and behind on 1, of b's on 2 of 3 and behind on 0; "
+        "its best TPR at 1 % is ahead of A's on 0 of 0 and behind on 0, of b's on 1 of 1 and behind on 0.\n"
+    )
