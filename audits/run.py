@@ -376,4 +376,7 @@ def _require_causal(subject: AuditedModel, flag: str) -> None:
             "with --members and --nonmembers, or with --train and --heldout"
         )
     if subject.task != CAUSAL_LM:
-        raise CommandError(f"{flag} asks what a model writes next, which {subject.model.path} does not; remove it")
+        raise CommandError(
+            f"{flag} asks what a model writes next, which {subject.model.path} does not say; audit its records with "
+            "--members and --nonmembers"
+        )

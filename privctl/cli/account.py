@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from privctl.plan.accountants import BudgetPlan
 
 _MECHANISMS = {kind.mechanism: kind for kind in EVENTS.values()}
+#: Without options that say all of them; asking for one gives the advice to list it in a ledger.
+_BY_LEDGER = ("gaussian-mixture", "non-private")
+_PLANNED = [name for name in _MECHANISMS if name not in _BY_LEDGER]
 
 
 def _options_of_events(command: Callable[..., None]) -> Callable[..., None]:
@@ -67,7 +70,7 @@ _SHOWN = (
     metavar="NAME",
     default="gaussian",
     show_default=True,
-    help=f"What touches the data. One of {', '.join(_MECHANISMS)}.",
+    help=f"What touches the data. One of {', '.join(_PLANNED)}; a --ledger takes {' and '.join(_BY_LEDGER)} too.",
 )
 @_options_of_events
 @click.option(
@@ -124,9 +127,18 @@ def account(**options: Any) -> None:
           --sample-rate 0.01 --steps 100
       privctl account --mechanism truncated-poisson --largest-batch 340 --noise-multiplier 1 \\
           --delta 1e-6 --dataset-size 60000 --batch-size 256 --epochs 3
+      privctl account --mechanism laplace --scale 2 --steps 10 --delta 1e-6
+      privctl account --mechanism discrete-laplace --decay 0.5 --steps 10 --delta 1e-6
       privctl account --mechanism discrete-gaussian --stddev 4 --steps 10 --delta 1e-6
+      privctl account --mechanism approximate-dp --step-epsilon 0.1 --step-delta 1e-9 --steps 50 \\
+          --delta 1e-6
+      privctl account --mechanism randomized-response --bits 10 --bit-epsilon 0.2 --delta 1e-6
       privctl account --mechanism k-ary-response --answers 4 --answer-epsilon 1 --delta 1e-6
       privctl account --mechanism zcdp --rho 0.01 --steps 10 --delta 1e-6
+      privctl account --mechanism ferret --groups 16 --fire-probability 0.0625 --delta 1e-6 \\
+          --sample-rate 0.01 --steps 100
+      privctl account --mechanism secret --record 0.01x5 --steps 100 --posterior 0.5 --prior 0.01 \\
+          --delta 1e-6
     """
     from privctl.api.accounting import CountedData, planned
     from privctl.plan.request import report_for

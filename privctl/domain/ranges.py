@@ -61,6 +61,8 @@ CHANCE = Range(high=1, open_low=True)
 COUNT = Range(low=1, high=1e12, whole=True)
 #: Records of one group that are protected together; of more, bounds take too long.
 IN_GROUP = Range(low=1, high=100_000, whole=True)
+#: Directions of a group; as many of its numbers are held at a time.
+DIRECTIONS = Range(low=1, high=4096, whole=True)
 COUNT_OR_ZERO = Range(high=1e12, whole=True)
 #: Steps over which noise is correlated; each takes as much memory as the gradients do twice.
 BANDS = Range(low=1, high=1024, whole=True)

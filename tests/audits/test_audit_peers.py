@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
+from audits.statistics.metrics import tpr_at_fpr
 from tests.bench import audit_peers
 from tests.bench.audit_targets import SOURCES
+from tests.bench.paired_rates import rate_difference
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 SCORED: dict[str, Any] = {
     "party": "other", "commit": "abc", "shared_seconds": 2.0,
@@ -58,8 +59,47 @@ def test_the_best_of_two_projects_is_compared_on_the_records_that_both_judge() -
     found = audit_peers.difference(own, scored)
     assert (found["attack"], found["other"]) == ("strong", "loss")
     assert 0 < found["lower"] < found["AUC"] < found["upper"]
+    rate = found["TPR at 1 %"]
+    assert (rate["attack"], rate["other"]) == ("strong", "loss")
+    assert 0 < rate["lower"] < rate["difference"] < rate["upper"]
     same = audit_peers.difference({"weak": own["weak"]}, scored)
+    assert same.pop("TPR at 1 %") == {"attack": "weak", "other": "loss", "difference": 0, "lower": 0, "upper": 0}
     assert same == {"attack": "weak", "other": "loss", "AUC": 0}, "the same order has no interval"
+
+
+def test_rates_that_differ_by_chance_alone_have_intervals_that_hold_0() -> None:
+    """At 95 %, of 200 members and 200 others a side; of 40 sets, one in 2000 such tests would leave out more than 7."""
+    random, outside = np.random.default_rng(5), 0
+    for _ in range(40):
+        common = random.normal(size=400)
+        one, other = (common + random.normal(size=400) + 0.5 * (np.arange(400) < 200) for _ in range(2))
+        found = rate_difference((one[:200], one[200:]), (other[:200], other[200:]), 0.05)
+        assert found["difference"] == pytest.approx(
+            tpr_at_fpr(one[:200], one[200:], 0.05).tpr - tpr_at_fpr(other[:200], other[200:], 0.05).tpr
+        )
+        outside += not found["lower"] <= 0 <= found["upper"]
+    assert outside <= 7
+
+
+def test_only_how_far_apart_parties_are_is_said_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = replace(SOURCES[0], name="here", records=3)
+    target = source.target(tmp_path, "plain")
+    target.mkdir(parents=True)
+    (target.parent / "plain.other.json").write_text(json.dumps(SCORED))
+    own = {"loss": np.array([1.0, 2, 3, 0, 2.5, 0.5])}
+    monkeypatch.setattr(audit_peers, "audited", lambda *_: {"seconds": 1.0, "attacks": {"loss": {"AUC": 0.5}}})
+    monkeypatch.setattr(audit_peers, "standing", lambda *_: own)
+    options = argparse.Namespace(folder=tmp_path)
+    before = {
+        "floor": {"ratio": 1.2},
+        "parties": {"privctl": {"seconds": 9.0, "attacks": {"loss": {"AUC": 0.5}}}, "other": {"seconds": 8.0}},
+    }
+    found = audit_peers.compared(source, "plain", options, before)
+    parties = {**before["parties"], "other": {"seconds": 8.0, "difference": audit_peers.difference(own, SCORED)}}
+    assert found == {"floor": {"ratio": 1.2}, "parties": parties}
+    before["parties"]["privctl"]["attacks"] = {"loss": {"AUC": 0.6}}
+    with pytest.raises(ValueError, match="here, plain are others than those stored; measure it anew"):
+        audit_peers.compared(source, "plain", options, before)
 
 
 def test_an_audit_s_ranks_stand_where_its_records_do(tmp_path: Path) -> None:

@@ -380,3 +380,16 @@ def test_torchrun_starts_them(place: Path) -> None:
     done = subprocess.run(call, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     check_shared(place, done.stdout)
+
+
+def test_extraction_from_a_classifier_is_refused_and_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.audits.other import save, write_data
+
+    train, heldout = (write_data(tmp_path / name, "vit", 4, seed) for seed, name in enumerate(("t", "h")))
+    model = save(tmp_path / "m", "vit")
+    assert run(["audit", "extraction", str(model), "--train", str(train), "--heldout", str(heldout)]) == 2
+    error = capsys.readouterr().err
+    assert f"{model} does not say; audit its records with --members and --nonmembers" in " ".join(error.split())
+    assert not list(tmp_path.glob("*.report.json"))

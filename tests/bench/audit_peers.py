@@ -43,9 +43,10 @@ SAME_PASS = ("min-k++-half", "surp", "slope", "rises")
 #: Random labels of a null target's records, and the level at which a party's figures are said to show a leak.
 RELABELLINGS, LEVEL = 200, 0.05
 #: Quantities that are compared, and the false positive rate of each TPR.
-AREA, RATES = "AUC", {"TPR at 1 %": 0.01, "TPR at 0.1 %": 0.001}
+AREA, RATE = "AUC", "TPR at 1 %"
+RATES = {RATE: 0.01, "TPR at 0.1 %": 0.001}
 _DATA = ROOT.parent / "shared" / "data"
-_REPORTED = {"AUC": AREA, "TPR at 1 % FPR": "TPR at 1 %", "TPR at 0.1 % FPR": "TPR at 0.1 %"}
+_REPORTED = {"AUC": AREA, "TPR at 1 % FPR": RATE, "TPR at 0.1 % FPR": "TPR at 0.1 %"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), help="of training")
     parser.add_argument("--rounds", type=int, default=3, help="in which the floor is measured; 0 keeps what is stored")
     parser.add_argument("--thorough", action="store_true", help="also privctl's audits with every attack")
+    parser.add_argument(
+        "--compare", action="store_true", help="only how far apart the parties are, anew; all figures stay as stored"
+    )
 
 
 def main(options: argparse.Namespace) -> None:
@@ -73,7 +77,8 @@ def main(options: argparse.Namespace) -> None:
         for method in source.methods:
             name = f"{source.name}, {method}"
             print(name, file=sys.stderr, flush=True)
-            targets[name] = measured(source, method, options, before.get(name, {}))
+            measure = compared if options.compare and name in before else measured
+            targets[name] = measure(source, method, options, before.get(name, {}))
             save("audit-peers", _data(targets), options.output)
     headings = ["target", "party", "best AUC", "by", "best TPR at 1 %", "by", "seconds", "records/s"]
     publish("audit-peers", headings, rows(targets), _data(targets), options.output)
@@ -106,12 +111,9 @@ def measured(source: Source, method: str, options: argparse.Namespace, before: M
         ours[RECALL] = audited(source, target, options, [*_scores(ours[OURS]), *SAME_PASS, "recall"])
     if options.thorough:
         ours[ALL] = audited(source, target, options, thorough=True)
-    paths = sorted(target.parent.glob(f"{target.name}.*.json"))
-    scored = [json.loads(path.read_text()) for path in paths if ".report." not in path.name]
     others = {
         each["party"]: {**judged(each, null=method == "null"), "difference": difference(own, each)}
-        for each in scored
-        if "party" in each
+        for each in scores_of_others(target)
     }
     passes = floor(source, target, options) if options.rounds else before.get("floor")
     return {
@@ -119,6 +121,29 @@ def measured(source: Source, method: str, options: argparse.Namespace, before: M
         **({"floor": passes} if passes else {}),
         "parties": {**ours, **_kept(before.get("parties", {}), ours), **others},
     }  # fmt: skip
+
+
+def compared(source: Source, method: str, options: argparse.Namespace, before: Mapping[str, Any]) -> dict[str, Any]:
+    """``before`` with what ``difference`` says now of the parties whose scores are there.
+
+    Raises ValueError where privctl's attacks do not find again what is stored.
+    """
+    target = source.target(options.folder, method)
+    ours, stored = audited(source, target, options)["attacks"], before["parties"][OURS]["attacks"]
+    if ours != stored:
+        raise ValueError(f"privctl's figures of {source.name}, {method} are others than those stored; measure it anew")
+    own = standing(options.folder / SCORES, source.records)
+    parties = {party: {**found} for party, found in before["parties"].items()}
+    for each in scores_of_others(target):
+        parties[each["party"]]["difference"] = difference(own, each)
+    return {**before, "parties": parties}
+
+
+def scores_of_others(target: Path) -> list[dict[str, Any]]:
+    """What other projects' attacks left beside ``target``."""
+    paths = sorted(target.parent.glob(f"{target.name}.*.json"))
+    found = [json.loads(path.read_text()) for path in paths if ".report." not in path.name]
+    return [each for each in found if "party" in each]
 
 
 def _kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,12 +220,14 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     """By how much privctl's best AUC is above that of ``scored``, on the records that both judge, with its interval.
 
     Both are the best of several, chosen by these records, so the interval (95 %, DeLong's for pairs) is too narrow.
-    There is none where both put the records into the same order.
+    There is none where both put the records into the same order. The same of the best TPR at 1 %, by
+    ``paired_rates``, where the non-members resolve it.
     """
     import numpy as np
 
-    from audits.statistics.metrics import auc
+    from audits.statistics.metrics import auc, tpr_at_fpr
     from audits.statistics.paired import auc_difference
+    from tests.bench.paired_rates import rate_difference
 
     judged_by_us = np.all([np.isfinite(ranks) for ranks in own.values()], axis=0)
     members = np.arange(len(judged_by_us)) < len(judged_by_us) // 2
@@ -214,7 +241,14 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     found = auc_difference(*sides(own[ours]), *sides(theirs[other]))
     interval = {"lower": found.lower, "upper": found.upper}
     same = found.difference == 0 and math.isnan(found.stderr)
-    return {"attack": ours, "other": other, "AUC": found.difference, **({} if same else interval)}
+    areas = {"attack": ours, "other": other, "AUC": found.difference, **({} if same else interval)}
+    if int((~members & judged_by_us).sum()) * RATES[RATE] < 1:
+        return areas
+    ours, other = (
+        max(some, key=lambda name: tpr_at_fpr(*sides(some[name]), RATES[RATE]).tpr) for some in (own, theirs)
+    )
+    apart = rate_difference(sides(own[ours]), sides(theirs[other]), RATES[RATE])
+    return {**areas, RATE: {"attack": ours, "other": other, **apart}}
 
 
 def _scores(found: Mapping[str, Any]) -> Iterator[str]:
@@ -301,7 +335,7 @@ def rows(targets: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     table = []
     for target, each in targets.items():
         for party, found in each["parties"].items():
-            area, rate = best(found, AREA), best(found, "TPR at 1 %")
+            area, rate = best(found, AREA), best(found, RATE)
             seconds = found["seconds"]
             table.append([
                 target, party, f"{area[0]:.3f}", area[1], f"{rate[0]:.3f}", rate[1], f"{seconds:.2f}",

@@ -16,8 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.bench.audit_null import audited, interval
+from tests.bench.audit_null import interval
 from tests.bench.common import RESULTS, publish, save
+from tests.bench.null_audits import audited
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -170,6 +170,15 @@ def _ferret(name: str, rate: float, **others: Any) -> Cell:
     return Cell(name=name, method="ferret", rate=rate, settings=settings, **given)
 
 
+def _many(directions: int, publish: str = "value") -> Cell:
+    """Several directions a tensor."""
+    return _ferret(
+        f"ferret, {directions} directions, {publish}s", 0.005, batch=40, optimizer="sgd",
+        base="ferret, all fire, values",
+        settings={"publish": publish, "update_scale": "root-dimension", "directions": directions},
+    )  # fmt: skip
+
+
 def _quantized(name: str, layers: str, **settings: Any) -> Cell:
     prefix = _BY_COMPUTE if "compute_target" in settings else _BY_COUNT
     base = f"{prefix}random" if layers == "dpquant" else "dp-sgd"
@@ -202,6 +211,9 @@ CELLS = (
     _ferret("ferret", 6e-5, base="dp-sgd"),
     _ferret("ferret, all fire", 2e-4, settings=_ALWAYS),
     _ferret("ferret, all fire, values", 0.005, batch=40, optimizer="sgd", settings=_ALWAYS | _VALUES),
+    _many(16),
+    _many(64),
+    _many(64, publish="sign"),
     _ferret("ferret, all fire, norms and biases", 1e-3, train=_SMALL, settings=_ALWAYS),
     _quantized("4 bits, all layers", "all"),
     *_chosen(_BY_COMPUTE, compute_target=0.75),

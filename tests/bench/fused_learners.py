@@ -111,7 +111,7 @@ def ridge(member: NDArray[np.bool_], scores: Mapping[str, NDArray[Any]]) -> NDAr
     """The fused score of audits [records]."""
     from audits.statistics.fused import FusedScore
 
-    fused = FusedScore(scores=scores, digests=_digests(member), members=int(member.sum()), rates=(), seed=0)
+    fused = FusedScore(scores=scores, digests=digests_of(len(member)), members=int(member.sum()), rates=(), seed=0)
     return fused.fitted(member[None])[0]
 
 
@@ -125,7 +125,7 @@ def trees(member: NDArray[np.bool_], scores: Mapping[str, NDArray[Any]]) -> NDAr
 
     ranks = np.stack([mean_ranks(each) for each in scores.values()], axis=1)
     features = np.column_stack([ranks.mean(axis=1), ranks])
-    fold, fitted = folds(_digests(member)), np.zeros(len(member))
+    fold, fitted = folds(digests_of(len(member))), np.zeros(len(member))
     for number in range(int(fold.max()) + 1):
         judged = fold == number
         model = HistGradientBoostingClassifier(
@@ -135,9 +135,9 @@ def trees(member: NDArray[np.bool_], scores: Mapping[str, NDArray[Any]]) -> NDAr
     return fitted
 
 
-def _digests(member: NDArray[np.bool_]) -> list[bytes]:
+def digests_of(records: int) -> list[bytes]:
     """Of the records' places, which no label decides."""
-    return [blake2b(str(i).encode(), digest_size=16).digest() for i in range(len(member))]
+    return [blake2b(str(i).encode(), digest_size=16).digest() for i in range(records)]
 
 
 def _beyond(values: Sequence[float]) -> float:

@@ -25,6 +25,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from audits.canaries.manifest import read_manifest
 from privctl.cli import root, run
 from privctl.cli.groups import GroupWithCommand
+from privctl.domain.events import EVENTS
 from tests.docs.commands import split_help
 from tests.models.tasks.small import architecture
 
@@ -288,3 +289,11 @@ def test_examples_are_found_whole() -> None:
         """
 
     assert examples(shown) == [["privctl", "do", "a", "-o", "b"], ["privctl", "completion", "bash"]]
+
+
+def test_every_mechanism_that_options_plan_has_an_example() -> None:
+    shown = [call[call.index("--mechanism") + 1] for call in examples(COMMANDS["account"]) if "--mechanism" in call]
+    in_ledgers = {"gaussian-mixture", "non-private"}
+    assert {*shown, "gaussian", *in_ledgers} == {kind.mechanism for kind in EVENTS.values()}
+    for name in in_ledgers:
+        assert run(["account", "--mechanism", name, "--delta", "1e-6"]) != 0, name

@@ -25,6 +25,7 @@ from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret import run as ferret_run
 from privctl.train.methods.ferret.stream import read_stream
 from privctl.train.settings.choices import DerivativeMethod
+from tests.cli.short_runs import verified_after
 from tests.few import few
 from tests.models.tasks.small import same_records, words
 from tests.train.state.release_logs import begun as logged
@@ -112,7 +113,12 @@ def test_as_published_it_says_what_nats_are_and_are_not(
         pytest.param(
             ("--release", "gaussian", "--publish", "value", "--silent", "hold"), SampledGaussian, marks=pytest.mark.slow
         ),
-        (("--release", "randomized-response", "--groups", "eighth", "--optimizer", "sgd"), RandomizedResponse),
+        (("--release", "gaussian", "--directions", "3", "--optimizer", "sgd"), SampledGaussian),
+        pytest.param(
+            ("--release", "randomized-response", "--groups", "eighth", "--optimizer", "sgd"),
+            RandomizedResponse,
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_sound_releases_meet_their_budget_and_replay(
@@ -142,6 +148,23 @@ def test_sound_releases_meet_their_budget_and_replay(
     assert stream.recipe.epoch_rate == pytest.approx(25 / 60), "epochs are counted as asked for, and not by passes"
     assert stream.bits == ("value" not in more)
     assert stream_of(tmp_path / "a").stat().st_size < 2000
+
+
+@pytest.mark.forged("each is a lie about how much was published")
+def test_directions_are_told_and_checked(start: Path, data: Path, tmp_path: Path) -> None:
+    """Numbers beyond the groups' directions, or fewer than all of them at fire probability 1, do not pass."""
+    asked = ("--release", "gaussian", "--noise-multiplier", "2", "--epochs", "1", "--directions", "2")
+    assert ferret(start, data, tmp_path / "a", *asked) == 2, "AdamW would keep moments for each direction"
+    assert ferret(start, data, tmp_path / "a", *asked, "--optimizer", "sgd") == 0
+    report = report_of(tmp_path / "a")
+    facts: dict[str, Any] = dict(report.parameters)
+    assert (facts["directions"], facts["number_of_groups"], facts["fired"]) == (2, 28, 2 * 28 * 5)
+    assert facts["fired_by_group"] == [10] * 28
+    assert len(facts["group_sizes"]) == 28
+    genuine = tmp_path / "a.report.json"
+    assert verified_after(genuine, lambda report: None) == 0
+    for lie in ({"directions": 1}, {"directions": 3}, {"number_of_groups": 14}):
+        assert verified_after(genuine, lambda report, lie=lie: report["parameters"].update(lie)) == 1  # type: ignore[misc]
 
 
 def test_dithered_signs_have_both_kinds_of_guarantee(start: Path, data: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.bench import canary_gradients, canary_starts, fused_learners
+from tests.bench import canary_gradients, canary_starts, fused_learners, inversion, min_k_shares
 from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
 from tests.bench.planted_leaks import HEADINGS, shown
 from tests.docs.figures import results
@@ -28,6 +28,8 @@ def parts() -> dict[str, str]:
         ),
         "canary starts": as_table(list(canary_starts.HEADINGS), canary_starts.rows(results("canary-starts"))),
         "fused learners": _fused_learners(results("fused-learners")["found"]),
+        "inversion": as_table(list(inversion.HEADINGS), inversion.rows(results("inversion"))),
+        "min-k shares": _min_k_shares(results("min-k-shares")["found"]),
         "planted leaks": _planted_leaks(results("planted-leaks")),
         "extraction null": _extraction_null(results("extraction-null")),
     }
@@ -94,6 +96,26 @@ def _fused_learners(found: list[dict[str, Any]]) -> str:
     shown = [row for row in found if row not in planted]
     shown.insert(shown.index(next(row for row in shown if "found" not in row and "beyond" not in row)), together)
     return as_table(list(fused_learners.HEADINGS), [fused_learners.cells(row) for row in shown])
+
+
+def _min_k_shares(found: list[dict[str, Any]]) -> str:
+    """Targets of one way of training are one row: means over their sources, and all of their smaller sets."""
+    rows = []
+    for name, some in _by_training(found).items():
+        sets = sum(each["sets"] for each in some)
+        areas = (sum(each["auc"][way] for each in some) / len(some) for way in min_k_shares.WAYS)
+        finds = (sum(each["found"][test] for each in some) / sets for test in min_k_shares.TESTS)
+        rows.append([name, str(sets), *(f"{area:.3f}" for area in areas), *(f"{share:.2f}" for share in finds)])
+    headings = ["leak", "sets", *min_k_shares.WAYS, *(f"{test}: finds" for test in min_k_shares.TESTS)]
+    return as_table(headings, rows)
+
+
+def _by_training(found: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        source, _, method = row["scores"].partition(", ")
+        grouped.setdefault(f"three sources of text, {method}" if method else source, []).append(row)
+    return grouped
 
 
 def _extraction_null(found: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ def parts() -> dict[str, str]:
         "figures layers": _layers(),
         "figures dpquant": _dpquant(),
         "figures ferret": _ferret(),
+        "figures ferret-directions": _ferret_directions(),
         "figures finetune": as_table(list(finetune.HEADINGS), finetune.rows(results("finetune"))),
         "figures public-mixing": as_table(list(public_mixing.HEADINGS), public_mixing.rows(results("public-mixing"))),
         "figures device": _device(),
@@ -173,6 +174,20 @@ def _ferret() -> str:
             rows.append([shape["shape"], epsilon, f"{run['fire_probability']:.3g}", silent, *others])
     names = ["model", "nats", "fire probability", "silent steps", "time / non-private run", "time / DP-SGD run"]
     return as_table(names, rows)
+
+
+def _ferret_directions() -> str:
+    """Alignments of updates with the gradient of held-out records, a column for each set of weights."""
+    starts = results("ferret-directions")["starts"]
+    rows = [
+        [first["update"], *(f"{_named(start, first['update'])['held_out']:.4f}" for start in starts)]
+        for first in starts[0]["alignments"]
+    ]
+    return as_table(["update", *(start["weights_are_those"] for start in starts)], rows)
+
+
+def _named(start: dict[str, Any], update: str) -> dict[str, Any]:
+    return next(each for each in start["alignments"] if each["update"] == update)
 
 
 def _device() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from audits import ATTACKS, THOROUGH
 from audits.canaries.design import bound_alpha, power_ceiling, register
 from audits.extraction.discoverable import least_queries
 from audits.statistics import f_dp, metrics, one_run, power, two_arm
-from tests.bench import audit_bounds, canary_starts, fused_learners
+from tests.bench import audit_bounds, canary_starts, fused_learners, inversion
 from tests.docs.digits import agrees
 from tests.docs.figures import results
 from tests.docs.pages import pages, table
@@ -229,6 +230,34 @@ def test_what_canaries_show_by_where_training_begins_is_what_is_said() -> None:
     settings = measured["settings"]
     said = f"({settings['records']} descriptions of commands, {settings['canaries']}\ncanaries of six digits"
     assert said in AUDITS
+
+
+def test_where_weights_give_images_back_is_what_is_said() -> None:
+    from scipy import stats
+
+    measured = results("inversion")
+    runs = measured["found"]
+    assert {kind: len(each) for kind, each in runs.items()} == dict.fromkeys(inversion.KINDS, 3) | {"resnet plain": 5}
+    finds = {kind: sum(run["conditions"]["p"] < 0.05 for run in each) for kind, each in runs.items()}
+    assert finds == {
+        "small": 3, "decay": 3, "usual": 2, "null": 0,
+        "resnet small": 2, "resnet decay": 0, "resnet plain": 1, "vit plain": 0,
+    }  # fmt: skip
+    low = [(kind, run["round"]) for kind, each in runs.items() for run in each if run["class"]["p"] < 0.05]
+    assert low == [("resnet plain", 2)]
+    (one,) = (run for run in runs["resnet plain"] if run["conditions"]["p"] < 0.05)
+    together = stats.combine_pvalues([run["conditions"]["p"] for run in runs["resnet plain"]]).pvalue
+    said = (
+        f"({one['conditions']['p']:.3f} and {one['class']['p']:.3f}); Fisher's method gives {together:.2f} for all five"
+    )
+    assert said in " ".join(AUDITS.split())
+    for kind, share in (("resnet plain", 0.04), ("vit plain", 0.01)):
+        assert round(1 - fmean(run["left"][0] for run in runs[kind]), 2) == share
+        assert all(run["left"][1] - run["left"][0] < 0.025 for run in runs[kind])
+    settings = measured["settings"]
+    said = f"{settings['records']} photographs of {settings['size']} by {settings['size']} pixels"
+    assert said in AUDITS
+    assert f"Each attack made {settings['images']} images" in AUDITS
 
 
 def test_a_wrong_number_is_noticed() -> None:

@@ -30,7 +30,10 @@ _PUBLISHED, _GAUSSIAN, _RESPONSES, _DITHERED = "published", "gaussian", "randomi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignTraining(StatedTraining):
-    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any."""
+    """``fired`` counts chances at which a group published, in ``fired_steps`` steps; 0 are those without any.
+
+    A group has a chance for each of its ``directions`` in each step.
+    """
 
     release: str
     steps: int
@@ -42,6 +45,7 @@ class SignTraining(StatedTraining):
     fired_by_group: tuple[int, ...] | None = None
     publish: str | None = None
     groups: str | None = None
+    directions: int = 1
     group_sizes: tuple[int, ...] = ()
     public_seed: str | None = None
     lost_steps: tuple[tuple[int, ...], ...] = ()
@@ -89,7 +93,11 @@ def thrown(seed: str, groups: int, chance: float, steps: int) -> Thrown | None:
 def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
     if parameters.fired_by_group is not None:
         yield from compare("fired", parameters.fired, sum(parameters.fired_by_group), "the groups together fired")
+    if parameters.directions < 1:
+        yield f"directions is {parameters.directions}; a group has one at least"
+        return
     yield from _coins(mechanism, parameters)
+    yield from _directions(parameters)
     if isinstance(mechanism, SignBits):
         yield from _published(mechanism, parameters)
     if isinstance(mechanism, Ledger):
@@ -107,7 +115,9 @@ def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[st
     source = "by the coins of the public seed it is"
     yield from compare("fired", parameters.fired, sum(found.by_group), source)
     yield from compare("fired_steps", parameters.fired_steps, found.together.total(), source)
-    if parameters.fired_by_group is not None and tuple(parameters.fired_by_group) != found.by_group:
+    each = parameters.directions
+    by_group = tuple(sum(found.by_group[place : place + each]) for place in range(0, len(found.by_group), each))
+    if parameters.fired_by_group is not None and tuple(parameters.fired_by_group) != by_group:
         yield "fired_by_group is not what the coins of the public seed give"
     if isinstance(mechanism, Ledger) and parameters.release != _GAUSSIAN:
         together = Counter[int]()
@@ -118,23 +128,35 @@ def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[st
 
 
 def _thrown(parameters: SignTraining) -> Thrown | None:
-    return thrown(
-        parameters.public_seed or "", parameters.number_of_groups, parameters.fire_probability, parameters.steps
-    )
+    """The coins of each group, or of each of its directions, one after another."""
+    coins = parameters.number_of_groups * max(1, parameters.directions)
+    return thrown(parameters.public_seed or "", coins, parameters.fire_probability, parameters.steps)
 
 
 def _unthrown(parameters: SignTraining) -> Iterator[str]:
     """That the coins are too many to be thrown again."""
     if _thrown(parameters) is None:
-        coins = parameters.number_of_groups * parameters.steps
+        coins = parameters.number_of_groups * parameters.directions * parameters.steps
         yield f"the public seed has {coins} coins in {parameters.steps} steps, more than are thrown again"
+
+
+def _directions(parameters: SignTraining) -> Iterator[str]:
+    """Whether as many may have fired as did, and whether the release allows several directions."""
+    each, release = parameters.directions, parameters.release
+    if each > 1 and release != _GAUSSIAN:
+        yield f"directions is {each}, and the release {release!r} has one"
+    most = parameters.number_of_groups * each * parameters.fired_steps
+    if parameters.fired > most:
+        yield f"fired is {parameters.fired}, and {parameters.fired_steps} steps have {most} chances in which any fired"
+    if parameters.fire_probability == 1:
+        yield from compare("fired", parameters.fired, most, "at fire probability 1 all chances are taken, of")
 
 
 def _published(mechanism: SignBits, parameters: SignTraining) -> Iterator[str]:
     """The signs of the recipe, all that fired."""
     yield from compare("release", parameters.release, _PUBLISHED, "signs as they are is")
     for name, here, key, there in (
-        ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups),
+        ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups * parameters.directions),
         ("fire_probability", mechanism.fire_probability, "fire_probability", parameters.fire_probability),
         ("sample_rate", mechanism.sample_rate, "sample_rate", parameters.sample_rate),
         ("steps", mechanism.steps, "steps", parameters.steps),
@@ -192,7 +214,7 @@ def _premises(parameters: SignTraining, guarantee: Guarantee) -> Iterator[str]:
 def _signs(parameters: SignTraining) -> SignBits:
     """Noise before a sign is taken leaves it one bit. Raises ValueError for numbers that no run has."""
     return SignBits(
-        groups=parameters.number_of_groups,
+        groups=parameters.number_of_groups * parameters.directions,
         fire_probability=parameters.fire_probability,
         sample_rate=parameters.sample_rate,
         steps=parameters.steps,

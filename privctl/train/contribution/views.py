@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -152,7 +153,14 @@ class ClippedDerivatives:
         parts: list[dict[str, Tensor]] = [{} for _ in targets]
         squares, slack = 0.0, 0.0
         for number, (fired, directions) in enumerate(self.fired_groups):
-            lengths = torch.tensor([_dimension(along) ** 0.5 for along in directions], dtype=torch.float64)
+            together = Counter(group.parameters for group in fired)
+            lengths = torch.tensor(
+                [
+                    math.sqrt(_dimension(along) / together[group.parameters])
+                    for group, along in zip(fired, directions, strict=True)
+                ],
+                dtype=torch.float64,
+            )
             derivatives = self.engine.per_example(losses_of, fired, directions).detach().cpu() * lengths
             for part, row in zip(parts, targets, strict=True):
                 part[str(number)] = derivatives[row]

@@ -1,7 +1,8 @@
 """Each example's derivatives in any number of groups by one backward pass: products with per-example gradients.
 
 A layer's gradient of an example is a sum of outer products g_t a_t^T, so its product with a direction U is sum_t
-<g_t, U a_t>: as much work as the layer itself, whatever else fires, and no gradient is formed.
+<g_t, U a_t>: as much work as the layer itself, whatever else fires, and no gradient is formed. For several directions
+in the same tensor it is formed once, an example at a time, and multiplied by all of them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from privctl.train.clipping.engine import PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.linear import Outer
 from privctl.train.clipping.products import operand
-from privctl.train.clipping.terms import Dense, GradientTerm, chunks
+from privctl.train.clipping.terms import Dense, GradientTerm, chunk_bytes, chunks
 from privctl.train.directional.passes import Losses, check_losses, differentiating
 from privctl.train.directional.queries import DirectionalQuery, MethodUnavailableError, device_of, parameters_of
 
 Terms = Mapping[str, Sequence[GradientTerm]]
+#: From so many directions in a tensor on, its gradients are formed.
+_SEVERAL = 4
+#: Entries whose products are summed in float32.
+_BLOCK = 4096
 
 
 class Products:
@@ -43,7 +48,7 @@ class Products:
         except InputError as error:
             raise MethodUnavailableError(f"{error}; or take the method partial or difference") from None
         with torch.no_grad():
-            return torch.stack([_slopes(terms, question, losses) for question in queries], 1)
+            return _slopes(terms, queries, losses)
 
     def _terms(self, losses_of: Losses, fired: Collection[str]) -> tuple[Tensor, Terms]:
         known = self._compared.issuperset(fired)
@@ -69,12 +74,34 @@ def _checked(losses_of: Losses) -> Tensor:
     return losses
 
 
-def _slopes(terms: Terms, question: DirectionalQuery, losses: Tensor) -> Tensor:
-    total = torch.zeros(len(losses), dtype=torch.float64, device=losses.device)
-    for name, along in question.direction.items():
+def _slopes(terms: Terms, queries: Sequence[DirectionalQuery], losses: Tensor) -> Tensor:
+    """Sums over tensors and their uses, (n, fired) float64."""
+    total = torch.zeros((len(losses), len(queries)), dtype=torch.float64, device=losses.device)
+    columns: dict[str, list[int]] = {}
+    for place, question in enumerate(queries):
+        for name in question.direction:
+            columns.setdefault(name, []).append(place)
+    for name, places in columns.items():
+        along = [queries[place].direction[name] for place in places]
         for term in terms.get(name, ()):
-            total += product(term, along)
+            if isinstance(term, Outer) and len(places) >= _SEVERAL:
+                total[:, places] += _by_gradients(term, along)
+                continue
+            for place, each in zip(places, along, strict=True):
+                total[:, place] += product(term, each)
     return total
+
+
+def _by_gradients(term: Outer, along: Sequence[Tensor]) -> Tensor:
+    """<gradient, U> (n, k) float64 for each of k directions, of gradients that are formed."""
+    entries = torch.stack([each.flatten() for each in along])
+    found = []
+    for rows in chunks(len(term.inputs), 4 * entries.shape[1], chunk_bytes(term.inputs)):
+        gradients = term.example_gradients(rows).to(entries.dtype).flatten(1)
+        pairs = zip(torch.split(gradients, _BLOCK, 1), torch.split(entries, _BLOCK, 1), strict=True)
+        # Products of opposite sign all but cancel, so sums of many are in float64.
+        found.append(torch.stack([(part @ block.mT).double() for part, block in pairs]).sum(0))
+    return torch.cat(found)
 
 
 def product(term: GradientTerm, along: Tensor) -> Tensor:

@@ -46,13 +46,22 @@ def gradients(network: nn.Module, style: ClippingStyle = ClippingStyle.FLAT, **m
     )
 
 
-def derivatives(network: nn.Module, method: DerivativeMethod) -> ComputationStage:
-    names = [name for name, _ in network.named_parameters()]
-    fired = [FiredGroup(index=i, parameters=(name,)) for i, name in enumerate(names) if not name.startswith("layer")]
+def derivatives(network: nn.Module, method: DerivativeMethod, directions: int = 1) -> ComputationStage:
+    names = [name for name, _ in network.named_parameters() if not name.startswith("layer") for _ in range(directions)]
+    fired = [FiredGroup(index=i, parameters=(name,)) for i, name in enumerate(names)]
     along = [direction(b"x", 0, f.index, {n: network.get_parameter(n).shape for n in f.parameters}) for f in fired]
     return ComputationStage(
         name="float32", view=ClippedDerivatives(engine=Derivatives(network, method), fired_groups=[(fired, along)])
     )
+
+
+def test_derivatives_are_as_long_as_the_gradient_along_any_number_of_directions() -> None:
+    """Their mean square over directions is the gradient's, by whose length it is judged what moves them."""
+    network, made = Network(nn.Identity()), task()
+    view = derivatives(network, DerivativeMethod.BACKWARD, 256).view
+    (found,) = view.contributions(lambda: made.losses(network, made.batch([0], CPU, 0)), [0], [0])
+    length = float(torch.cat(list(found.parts.values())).norm())
+    assert length == pytest.approx(found.size, rel=0.2), "not 16 times as long"
 
 
 def run(

@@ -13,8 +13,9 @@ from privctl.train.clipping import check
 from privctl.train.clipping.embedding import Lookup
 from privctl.train.directional import Derivatives, FiredGroup, direction, products
 from privctl.train.settings.choices import DerivativeMethod
+from tests.train.clipping.support import looped
 from tests.train.clipping.test_families import gpt2
-from tests.train.directional.support import case, groups
+from tests.train.directional.support import case, groups, product
 
 
 def test_several_groups_are_asked_for_together() -> None:
@@ -26,6 +27,20 @@ def test_several_groups_are_asked_for_together() -> None:
         assert derivatives.choose_method(fired, per_example=True) is DerivativeMethod.PRODUCTS
     assert derivatives.choose_method(late[:1], per_example=True) is not DerivativeMethod.PRODUCTS
     assert derivatives.choose_method(every) is DerivativeMethod.PARTIAL  # a sum has a gradient
+
+
+def test_many_directions_of_a_tensor_are_the_products_of_its_gradients() -> None:
+    """Formed gradients give what products one by one do, and autograd; a tied weight includes both of its uses."""
+    given = case("gpt2")
+    names = [name for group in given.fired for name in group.parameters]
+    fired = groups(*((name,) for name in names for _ in range(products._SEVERAL)))
+    shapes = {name: given.model.get_parameter(name).shape for name in names}
+    along = [direction(b"many", 0, g.index, {name: shapes[name] for name in g.parameters}) for g in fired]
+    found = Derivatives(given.model, "products").per_example(given.losses_of, fired, along)
+    whole = looped(given.model, given.losses, given.batch)
+    expected = torch.tensor([[product(gradients, each) for each in along] for gradients in whole])
+    assert torch.allclose(found, expected.double(), rtol=1e-3, atol=1e-5)
+    assert len({*found[0].tolist()}) == len(fired), "each along its own direction"
 
 
 def test_each_parameter_is_compared_with_autograd_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,13 +62,16 @@ METHOD = TrainingMethod(
     which no group does cost nothing. With --release published, the method is that of the paper: --epsilon is then in
     nats of mutual information, an average that bounds no worst case, and sets the fire probability. With --release
     gaussian or randomized-response, --epsilon at --delta is a guarantee and sets the noise; the fire probability is
-    then 1 / groups by default.
+    then 1 / groups by default. With --release gaussian, more --directions teach more at the same epsilon; each takes as
+    much memory as the weights.
 
     OUTPUT.updates.safetensors holds everything that the training released, one bit per sign. With MODEL it reproduces
     the weights bit for bit. Of an adapter, groups and directions are those of its own tensors alone.
 
     \b
     More examples:
+      privctl retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 --directions 16 \\
+        --optimizer sgd --publish value --update-scale root-dimension -o more/
       privctl retrain ferret model/ --data train.jsonl --epsilon 0.5 --groups eighth -o signs/
       privctl retrain ferret model/ --replay private.updates.safetensors -o again/
     """,

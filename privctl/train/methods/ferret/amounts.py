@@ -116,15 +116,16 @@ class DerivativeStats:
 class PrivateExamples:
     """Asks the private examples. Only sums of derivatives cross between processes, and the leading one publishes.
 
-    ``dimensions`` are the numbers in each group. Derivatives are taken along sqrt(dimension) u, whose entries are near
-    1: signs are those along u, and the root mean square over directions is the norm of the group's gradient, so that a
-    clip norm means what it means for gradients, whatever the size of a group. The leading process has ``compare`` look
+    ``dimensions`` are the numbers in each group, shared among its directions where it has several. Derivatives are
+    taken along sqrt(dimension) u, whose entries are near 1 for one direction: signs are those along u, and the root
+    mean square over directions is the norm of the group's gradient, so that a clip norm means what it means for
+    gradients, whatever the size of a group and the number of its directions. The leading process has ``compare`` look
     at some of the first signs.
     """
 
     network: nn.Module
     task: Task
-    dimensions: Sequence[int]
+    dimensions: Sequence[float]
     recipe: TrainingSettings
     batches: BatchSource
     engine: Engine

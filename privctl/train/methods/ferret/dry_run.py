@@ -121,7 +121,7 @@ def _seconds(
     source = PrivateExamples(
         network=network,
         task=records.task,
-        dimensions=plan.sizes,
+        dimensions=plan.dimensions,
         recipe=job.recipe,
         batches=FixedBatches(records),
         engine=engine,

@@ -66,6 +66,11 @@ def _filled(sizes: Mapping[str, int], capacity: int, count: int) -> Iterator[tup
     yield tuple(group)
 
 
+def repeated(groups: Groups, directions: int) -> Groups:
+    """Each group ``directions`` times, its copies one after another: what publishes along as many directions."""
+    return tuple(group for group in groups for _ in range(directions))
+
+
 def numbers(groups: Sequence[Sequence[str]], sizes: Mapping[str, int]) -> list[int]:
     """How many numbers each group holds."""
     return [sum(sizes[name] for name in group) for group in groups]

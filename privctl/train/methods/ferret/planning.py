@@ -18,7 +18,7 @@ from privctl.domain.shown import counted
 from privctl.train.contribution import ClippedDerivatives, ComputationStage
 from privctl.train.contribution.findings import ROUNDING_REDUCED
 from privctl.train.directional import Derivatives, FiredGroup, direction
-from privctl.train.methods.ferret.groups import Groups, cut, numbers, trainable
+from privctl.train.methods.ferret.groups import Groups, cut, numbers, repeated, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import (
     DitheredSigns,
@@ -49,7 +49,8 @@ IN_NATS = (ReleaseKind.PUBLISHED, ReleaseKind.DITHERED)
 class FerretPlan:
     """A run about to start; ``sizes`` are the numbers in each group.
 
-    ``noise_multiplier`` and ``bit_epsilon`` are None where the release has none.
+    With several directions each group stands as often in ``groups``, ``sizes`` and ``masks``. ``noise_multiplier`` and
+    ``bit_epsilon`` are None where the release has none.
     """
 
     groups: Groups
@@ -61,6 +62,17 @@ class FerretPlan:
     sample_rate: float
     noise_multiplier: float | None = None
     bit_epsilon: float | None = None
+
+    @property
+    def dimensions(self) -> tuple[float, ...]:
+        """The numbers in each group, shared among its directions."""
+        return tuple(size / self.rule.directions for size in self.sizes)
+
+    @property
+    def fired_by_group(self) -> tuple[int, ...]:
+        """How often each group publishes, along all of its directions."""
+        counts, each = self.masks.counts, self.rule.directions
+        return tuple(sum(counts[place : place + each]) for place in range(0, len(counts), each))
 
     @property
     def signs(self) -> SignBits:
@@ -112,7 +124,8 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
     request, recipe = job.request, job.recipe
     check(request)
     sizes = {name: p.numel() for name, p in trainable(network).items()}
-    groups = cut(sizes, request.settings_as(FerretSettings).groups)
+    directions = request.settings_as(FerretSettings).directions
+    groups = repeated(cut(sizes, request.settings_as(FerretSettings).groups), directions)
     chance = _fire_probability(request, len(groups), recipe.steps, recipe.sample_rate)
     masks = Masks(seed=seed, groups=len(groups), fire_probability=chance, steps=recipe.steps)
     release = request.settings_as(FerretSettings).release
@@ -135,6 +148,7 @@ def plan_for(job: TrainingJob, network: nn.Module, seed: bytes) -> FerretPlan:
             warmup_steps=recipe.warmup_steps,
             silent=request.settings_as(FerretSettings).silent,
             update_scale=request.settings_as(FerretSettings).update_scale,
+            directions=directions,
         )
     except ValueError as error:
         raise CommandError(flagged(str(error), UpdateRule.__dataclass_fields__)) from None
@@ -157,7 +171,7 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
     masks = plan.masks
     sentence = (
         f"{counted(masks.steps, 'step')}, of which {masks.speaking} publish {counted(masks.total, 'number')} from "
-        f"{counted(len(plan.groups), 'group')}, "
+        f"{counted(len(plan.groups) // plan.rule.directions, 'group')}{_each(plan)}, "
         f"fire probability {masks.fire_probability:.6g}"
     )
     if not masks.total:
@@ -166,7 +180,13 @@ def announced(plan: FerretPlan, job: TrainingJob) -> str:
         sentence += f", noise multiplier {plan.noise_multiplier:.6g} at delta {delta:g}"
     if plan.bit_epsilon is not None:
         sentence += f", log-odds of a sign {plan.bit_epsilon:.6g} at delta {delta:g}"
+    if plan.release is ReleaseKind.GAUSSIAN and plan.rule.directions == 1:
+        sentence += "; several --directions teach more at the same epsilon, each for the memory of the weights"
     return sentence
+
+
+def _each(plan: FerretPlan) -> str:
+    return "" if plan.rule.directions == 1 else f" with {plan.rule.directions} directions each"
 
 
 def too_random(plan: FerretPlan, job: TrainingJob) -> Iterator[str]:
@@ -241,6 +261,10 @@ def check(request: RetrainRequest) -> None:
     _check_budget(request)
     if asked.publish is Publish.VALUE and release is not ReleaseKind.GAUSSIAN:
         raise CommandError(f"--publish value needs --release gaussian; with {release} there are signs only")
+    if asked.directions > 1 and release is not ReleaseKind.GAUSSIAN:
+        raise CommandError(
+            f"--directions {asked.directions} needs --release gaussian; with {release} each sign costs privacy"
+        )
     if request.bf16 and asked.derivatives is DerivativeMethod.DIFFERENCE:
         raise CommandError(
             "--derivatives difference needs losses in float32, and --bf16 leaves mostly rounding of them; remove one"
@@ -274,12 +298,12 @@ def _check_budget(request: RetrainRequest) -> None:
 
 
 def _fire_probability(request: RetrainRequest, groups: int, steps: int, sample_rate: float) -> float:
-    """As given, or from the budget of nats; else one group a step, on average."""
+    """As given, or from the budget of nats; else all of several directions, or one group a step on average."""
     given, epsilon = request.settings_as(FerretSettings).fire_probability, request.budget.epsilon
     if given is not None:
         return given
     if request.settings_as(FerretSettings).release not in IN_NATS or epsilon is None:
-        return 1 / groups
+        return 1.0 if request.settings_as(FerretSettings).directions > 1 else 1 / groups
     most = ceiling(groups, steps, sample_rate)
     if epsilon > most:
         raise CommandError(

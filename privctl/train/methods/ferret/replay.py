@@ -16,7 +16,7 @@ from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 from privctl.train.methods.ferret.amounts import RecordedStream
-from privctl.train.methods.ferret.groups import cut, trainable
+from privctl.train.methods.ferret.groups import cut, repeated, trainable
 from privctl.train.methods.ferret.stream import Stream, base_of, layout_of, read_stream
 from privctl.train.methods.ferret.trainer import FerretTrainer
 from privctl.train.network.adapters import adapted, merged
@@ -47,7 +47,8 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
     network = adapted(model.network, asked, model.seed).to(device)
     parameters = trainable(network)
     recipe = stream.recipe
-    groups = cut({name: p.numel() for name, p in parameters.items()}, recipe.groups)
+    sizes = {name: p.numel() for name, p in parameters.items()}
+    groups = repeated(cut(sizes, recipe.groups), recipe.rule.directions)
     layout = layout_of(groups, {name: p.shape for name, p in parameters.items()})
     if layout != recipe.layout or base_of(named_tensors(network)) != recipe.base:
         raise InputError(f"{request.model} is not the model that {request.stream} began with; give the original model")
@@ -148,6 +149,7 @@ def _report(
         parameters={
             "public_seed": stream.recipe.seed,
             "groups": stream.recipe.groups,
+            **({"directions": stream.recipe.rule.directions} if stream.recipe.rule.directions > 1 else {}),
             "steps": stream.recipe.rule.steps,
             "fired": len(stream.amounts),
             "base": stream.recipe.base,

@@ -83,7 +83,7 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     data = PrivateExamples(
         network=network,
         task=job.task,
-        dimensions=plan.sizes,
+        dimensions=plan.dimensions,
         recipe=job.recipe,
         batches=_batches(job, workers),
         engine=engine,
@@ -112,7 +112,13 @@ def run_ferret(job: TrainingJob, session: Session) -> PrivacyReport | None:
     with (
         folder or nullcontext(),
         observed(
-            job, session, device=device, spent=plan.spent, done=made, folder=folder, trained=len(plan.sizes)
+            job,
+            session,
+            device=device,
+            spent=plan.spent,
+            done=made,
+            folder=folder,
+            trained=len(plan.sizes) // plan.rule.directions,
         ) as observers,
     ):
         trainer.advance, trainer.watch = observers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from privctl.domain.ranges import AMOUNT, CHANCE, Range
+from privctl.domain.ranges import AMOUNT, CHANCE, DIRECTIONS, Range
 from privctl.train.settings.choices import DerivativeMethod
 from privctl.train.settings.method_settings import MethodSettings, option
 
@@ -54,9 +54,11 @@ class FerretSettings(MethodSettings):
     """How groups are cut, when they publish and what.
 
     ``groups`` is ``max``, ``eighth`` or a number. ``fire_probability`` None follows from the budget where signs are
-    published as they are, and is 1 / groups elsewhere. ``dither`` is noise standard deviation / clip norm,
-    ``bit_epsilon`` the log-odds of keeping a sign. ``public_seed`` None is drawn afresh; the other, where given, must
-    not have been chosen by looking at the data. Raises ValueError for a dither that another release has no use for.
+    published as they are; elsewhere it is 1 with several ``directions``, else 1 / groups. With ``directions`` K each
+    group stands K times, and each time fires by coins of its own along a direction of its own. ``dither`` is noise
+    standard deviation / clip norm, ``bit_epsilon`` the log-odds of keeping a sign. ``public_seed`` None is drawn
+    afresh; the other, where given, must not have been chosen by looking at the data. Raises ValueError for a dither
+    that another release has no use for.
     """
 
     groups: str = option(
@@ -70,6 +72,9 @@ class FerretSettings(MethodSettings):
     )
     fire_probability: float | None = option(
         None, "Chance that a group publishes in a step.  [default: see above]", within=CHANCE
+    )
+    directions: int = option(
+        1, "gaussian: directions along which a group can publish in a step; epsilon is the same.", within=DIRECTIONS
     )
     dither: float | None = option(
         None, "published: noise standard deviation / clip norm, before the sign is taken.", within=AMOUNT

@@ -41,7 +41,11 @@ Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRule:
-    """Everything that turns published numbers into moves; public. Raises ValueError for settings out of range."""
+    """Everything that turns published numbers into moves; public. Raises ValueError for settings out of range.
+
+    With several ``directions`` each group stands as often among the groups, and their moves together are as long as
+    one direction's.
+    """
 
     steps: int
     learning_rate: float
@@ -54,9 +58,11 @@ class UpdateRule:
     warmup_steps: int = 0
     silent: SilentMomentum = SilentMomentum.COAST
     update_scale: UpdateScale = UpdateScale.UNIT
+    directions: int = 1
 
     def __post_init__(self) -> None:
         at_least("steps", self.steps, 1)
+        at_least("directions", self.directions, 1)
         positive("learning_rate", self.learning_rate)
         for name in ("momentum", "beta1", "beta2"):
             fraction(name, getattr(self, name), zero=True)
@@ -67,6 +73,12 @@ class UpdateRule:
         if self.learning_rate * self.weight_decay >= 1:
             raise ValueError(
                 f"weight_decay {self.weight_decay} times learning_rate {self.learning_rate} must be below 1"
+            )
+
+        if self.directions > 1 and (self.decay or self.adaptive or self.weight_decay):
+            raise ValueError(
+                f"directions is {self.directions}, which needs --optimizer sgd without --weight-decay: what else is "
+                "kept for a group would be kept for each direction"
             )
 
     @property
@@ -128,7 +140,7 @@ class Updates:
         rule, moments = self.rule, self._moments[group]
         self._done[group] = step + 1
         self._fired[group] = step + 1 if rule.silent is SilentMomentum.COAST else self._fired[group] + 1
-        length = amount * _scale(self._dimensions[group], rule.update_scale)
+        length = amount * _scale(self._dimensions[group], rule.update_scale) / math.sqrt(rule.directions)
         pace = float(self._rates[step])
         if rule.adaptive:
             square = length * length / self._dimensions[group]

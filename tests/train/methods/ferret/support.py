@@ -15,7 +15,7 @@ from privctl.parallel import Workers
 from privctl.randomness import NoiseSource
 from privctl.train.directional import Derivatives
 from privctl.train.methods.ferret.amounts import PrivateExamples, RecordedStream
-from privctl.train.methods.ferret.groups import cut, trainable
+from privctl.train.methods.ferret.groups import cut, repeated, trainable
 from privctl.train.methods.ferret.masks import Masks
 from privctl.train.methods.ferret.publish import Publisher, Signs
 from privctl.train.methods.ferret.trainer import FerretTrainer, FinishedFerret
@@ -78,6 +78,7 @@ def trainer(
     chance: float = 0.1,
     publisher: Publisher | None = None,
     groups: str = "max",
+    directions: int = 1,
     rule: Mapping[str, Any] | None = None,
     task: Points | None = None,
     batches: BatchSource | None = None,
@@ -87,14 +88,14 @@ def trainer(
     """Bare signs on public passes, or whatever ``publisher`` makes on Poisson batches."""
     net, plan, workers = network(), recipe(steps), workers or Workers()
     sizes = {name: p.numel() for name, p in trainable(net).items()}
-    made = cut(sizes, groups)
+    made = repeated(cut(sizes, groups), directions)
     passes: BatchSource = Passes(EXAMPLES, BATCH, seed=3)
     if publisher is not None:
         passes = PoissonBatches(EXAMPLES, plan.sample_rate, NoiseSource(9))
     source = PrivateExamples(
         network=net,
         task=task or Points(rows()),
-        dimensions=[sum(sizes[name] for name in group) for group in made],
+        dimensions=[sum(sizes[name] for name in group) / directions for group in made],
         recipe=plan,
         batches=batches or passes,
         engine=Derivatives(net, DerivativeMethod.BACKWARD),
@@ -104,7 +105,7 @@ def trainer(
     )
     settings: dict[str, Any] = {
         "masks": Masks(seed=b"seed", groups=len(made), fire_probability=chance, steps=steps),
-        "rule": UpdateRule(steps=steps, learning_rate=0.01, **(rule or {})),
+        "rule": UpdateRule(steps=steps, learning_rate=0.01, directions=directions, **(rule or {})),
         "source": source,
         "epoch_steps": plan.steps_per_epoch,
         "device": CPU,

@@ -20,6 +20,7 @@ from privctl.accounting.randomized_response import exact_epsilon, one_bit_epsilo
 from privctl.accounting.sign_bits import dithered_ledger, gaussian_ledger
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, RandomizedResponse, SampledGaussian
+from privctl.domain.mechanism import Optimizer
 from privctl.train.methods import method_named
 from privctl.train.methods.ferret.planning import FerretPlan, plan_for
 from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind
@@ -44,7 +45,7 @@ def plan(tensors: int = 148, seed: bytes = b"public", **changes: Any) -> FerretP
     budget = BudgetRequest(
         epsilon=changes.pop("epsilon", None), noise_multiplier=changes.pop("noise_multiplier", None), delta=delta
     )
-    whole = {name: changes.pop(name) for name in ("epochs", "steps") if name in changes}
+    whole = {name: changes.pop(name) for name in ("epochs", "steps", "optimizer") if name in changes}
     request = RetrainRequest(
         method=method_named("ferret"),
         model=ModelRequest(path=Path("model")),
@@ -110,6 +111,19 @@ def test_silent_steps_cost_nothing_and_groups_nothing_either() -> None:
     assert one.noise_multiplier == pytest.approx(many.noise_multiplier, rel=1e-6)
 
 
+def test_directions_cost_nothing_and_all_publish() -> None:
+    """Whatever their number, a step is one Gaussian: noise as for one direction but for the grid of more numbers."""
+    asked = {"release": ReleaseKind.GAUSSIAN, "epsilon": 1.0, "optimizer": Optimizer.SGD}
+    one = plan(**asked, fire_probability=1.0, groups="2")
+    many = plan(**asked, groups="2", directions=32)
+    assert (many.masks.fire_probability, many.masks.total) == (1.0, 2 * 32 * 1000)
+    assert many.noise_multiplier == pytest.approx(one.noise_multiplier, rel=1e-5)
+    assert (many.fired_by_group, many.dimensions[0]) == ((32_000, 32_000), one.sizes[0] / 32)
+    assert many.ledger is not None
+    assert one.ledger is not None
+    assert [event.steps for event in many.ledger.events] == [event.steps for event in one.ledger.events] == [1000]
+
+
 def test_responses_follow_from_the_three_point_pair() -> None:
     made = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, epsilon=1.0, fire_probability=1.0, groups="1")
     assert made.bit_epsilon is not None
@@ -169,6 +183,16 @@ def test_groups_of_one_batch_cost_more_than_groups_of_their_own() -> None:
         ({"fire_probability": 1.5}, "at most 1"),
         ({"fire_probability": -0.5}, "above 0"),
         ({"epsilon": 0.5, "publish": Publish.VALUE}, "--publish value"),
+        ({"epsilon": 0.5, "directions": 2}, "--directions 2 needs --release gaussian"),
+        (
+            {"bit_epsilon": 0.5, "release": ReleaseKind.RANDOMIZED_RESPONSE, "directions": 2},
+            "each sign costs",
+        ),
+        ({"epsilon": 0.5, "directions": 0}, "--directions is 0"),
+        (
+            {"epsilon": 1.0, "release": ReleaseKind.GAUSSIAN, "directions": 2},
+            "which needs --optimizer sgd",
+        ),
         ({"release": ReleaseKind.GAUSSIAN}, "--epsilon or --noise-multiplier"),
         ({"release": ReleaseKind.GAUSSIAN, "epsilon": 1.0, "noise_multiplier": 1.0}, "one of them"),
         ({"release": ReleaseKind.RANDOMIZED_RESPONSE}, "--epsilon or --bit-epsilon"),

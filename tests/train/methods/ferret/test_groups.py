@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from privctl.domain.errors import CommandError, InputError
-from privctl.train.methods.ferret.groups import cut, numbers, trainable
+from privctl.train.methods.ferret.groups import cut, numbers, repeated, trainable
 
 SIZES = dict(zip("abcdefghij", (9, 1, 1, 4, 4, 20, 1, 2, 3, 5), strict=True))
 
@@ -31,6 +31,10 @@ def test_a_number_of_groups_is_met_and_balanced(count: int) -> None:
     for ends in itertools.combinations(range(1, 10), count - 1):
         parts = [names[a:b] for a, b in itertools.pairwise((0, *ends, 10))]
         assert max(numbers(parts, SIZES)) >= largest
+
+
+def test_each_group_stands_once_for_each_direction() -> None:
+    assert repeated((("a", "b"), ("c",)), 2) == (("a", "b"), ("a", "b"), ("c",), ("c",))
 
 
 @pytest.mark.parametrize("asked", ["0", "11", "-1", "1.5", "all", ""])

@@ -100,6 +100,50 @@ def test_what_was_published_makes_the_model_to_the_last_bit(publisher: Publisher
     assert not torch.equal(weights(replayed(made, walked)), weights(made))
 
 
+SGD = {"optimizer": Optimizer.SGD, "update_scale": UpdateScale.ROOT_DIMENSION}
+
+
+def values(noise: float, clip_norm: float) -> Publisher:
+    return NoisySums(
+        noise_multiplier=noise, clip_norm=clip_norm, batch_size=BATCH, shown=Publish.VALUE, source=NoiseSource(4)
+    )
+
+
+def test_along_many_directions_a_step_is_that_of_gradient_descent() -> None:
+    """With 8192 directions in 16 dimensions at most, the moves add up to the gradient to a few percent."""
+    made = trainer(1, chance=1.0, publisher=values(1e-10, 1e6), directions=8192, rule=SGD)
+    before = weights(made)
+    source = made.source
+    assert isinstance(source, PrivateExamples)
+    losses = source.task.losses(made.network, {"rows": rows()[source.batches.batch(0)]})
+    gradients = torch.autograd.grad(losses.sum() / BATCH, list(made.network.parameters()))
+    expected = -0.01 * torch.cat([each.flatten() for each in gradients])
+    made.run()
+    moved = weights(made) - before
+    assert (moved - expected).norm() < 0.1 * expected.norm()
+    # Neither the sum of all directions' moves, nor that shared among them once more.
+    assert 0.9 < moved.norm() / expected.norm() < 1.1
+
+
+@pytest.mark.parametrize("directions", [1, 64])
+def test_noise_moves_weights_as_far_along_many_directions_as_along_one(directions: int) -> None:
+    """sigma c sqrt(d) / batch in every group of d numbers: 21 of them in all, over 40 steps."""
+    made = trainer(40, chance=1.0, publisher=values(1e6, 1e-3), directions=directions, rule=SGD)
+    before = weights(made)
+    made.run()
+    squares = float((weights(made) - before).square().sum()) / (0.01 * 1e6 * 1e-3 / BATCH) ** 2
+    assert squares == pytest.approx(40 * len(before), rel=0.45)
+
+
+@pytest.mark.parametrize("shown", list(Publish))
+def test_several_directions_replay_to_the_last_bit(shown: Publish) -> None:
+    made = trainer(30, chance=0.5, publisher=noisy(shown), directions=5, rule=SGD)
+    walked = made.run()
+    assert torch.equal(weights(replayed(made, walked)), weights(made))
+    walked.amounts[-1] *= -1
+    assert not torch.equal(weights(replayed(made, walked)), weights(made))
+
+
 @pytest.mark.parametrize("publisher", few([None, noisy(), noisy(Publish.VALUE)], 0))
 def test_it_learns(publisher: Publisher | None) -> None:
     made = trainer(400, chance=0.5, publisher=publisher, rule={"weight_decay": 0.0})
