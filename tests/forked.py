@@ -148,10 +148,12 @@ class Forked:
         """``privctl``, or a ``script``, in ``size`` processes with the variables that torchrun sets.
 
         Processes that wait for each other would do so for hours: after ``patience`` seconds they are killed, and this
-        raises AssertionError.
+        raises AssertionError. Seconds in which one of them waits for a core do not count (``tests/watched.py``).
         """
         import threading
         from concurrent.futures import ThreadPoolExecutor
+
+        from tests.watched import Watch
 
         with contextlib.ExitStack() as stack:
             shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self._free_port())}
@@ -163,13 +165,9 @@ class Forked:
                 running.append(call)
             # A process waits for the others in the midst of what it writes: all are read at once.
             late = threading.Event()
-            watch = threading.Timer(patience, _kill, (running, late))
-            watch.start()
-            try:
-                with ThreadPoolExecutor(size) as pool:
-                    errors = [said for _, said in pool.map(Command.communicate, running)]
-            finally:
-                watch.cancel()
+            pids = [each.pid for each in running]
+            with Watch(pids, patience, lambda: _kill(running, late)), ThreadPoolExecutor(size) as pool:
+                errors = [said for _, said in pool.map(Command.communicate, running)]
             if late.is_set():
                 raise AssertionError(f"{size} processes did not end in {patience:g} s; they wrote {errors}")
             found = []

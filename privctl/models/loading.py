@@ -252,10 +252,12 @@ def _adapt_config(config: Any, task: TaskName, labels: Sequence[str] | None, voc
         config.label2id = {name: i for i, name in enumerate(labels)}
     if vocabulary is not None:
         config.vocab_size = len(vocabulary.tokenizer)
+        if (start := getattr(config, "decoder_start_token_id", None)) is not None:
+            # Targets begin with <bos>: behind another one, T5, which knows distances alone, could not tell them apart.
+            role = "pad_token_id" if start == getattr(config, "pad_token_id", None) else "eos_token_id"
+            config.decoder_start_token_id = getattr(vocabulary.tokenizer, role)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(config, name, getattr(vocabulary.tokenizer, name))
-        if getattr(config, "decoder_start_token_id", None) is not None:
-            config.decoder_start_token_id = vocabulary.tokenizer.bos_token_id
 
 
 def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:

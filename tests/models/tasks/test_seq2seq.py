@@ -43,6 +43,17 @@ def task_for(model: TrainingModel, records: tuple[TextRecord, ...] = PAIRS) -> S
     return task
 
 
+@pytest.mark.parametrize(("kind", "role"), [("t5", "pad_token_id"), ("bart", "eos_token_id")])
+def test_with_a_new_vocabulary_the_decoder_begins_as_no_target_does(
+    models: dict[str, TrainingModel], kind: str, role: str
+) -> None:
+    """By the role that its architecture gives to the token before a target."""
+    tokenizer = models[kind].text.tokenizer  # type: ignore[union-attr]
+    start = decoder_start(Path("m"), models[kind].network)
+    assert start == models[kind].decoder_start == getattr(tokenizer, role)
+    assert start != tokenizer(text_target="the cat")["input_ids"][0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_transformers_whatever_the_batch(models: dict[str, TrainingModel], kind: str) -> None:
     model = models[kind]

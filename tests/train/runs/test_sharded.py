@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from privctl.reports.files import read_report
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, same_records, words
 from tests.train.runs import sharded, sharded_private
+from tests.watched import waits
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +76,23 @@ def test_shards_keep_what_private_steps_need(
 
 
 @pytest.mark.slow
-def test_processes_that_hang_fail(tmp_path: Path, forked: Forked) -> None:
+@pytest.mark.parametrize("last", ["time.sleep(1000)", "while True:\n        pass"])
+def test_processes_that_hang_fail(last: str, tmp_path: Path, forked: Forked) -> None:
     script = tmp_path / "hangs.py"
-    script.write_text("import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(1000)\n")
+    script.write_text(f"import os, time\nif os.environ['RANK'] == '1':\n    {last}\n")
     with pytest.raises(AssertionError, match="2 processes did not end in 2 s"):
         forked.together(2, [], script=str(script), patience=2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(waits([os.getpid()]).values()), reason="nothing tells who waits for a core")
+def test_processes_that_wait_for_a_core_do_not(tmp_path: Path, forked: Forked) -> None:
+    """Four that compute for a second each, on one core."""
+    script = tmp_path / "computes.py"
+    core = min(os.sched_getaffinity(0))
+    compute = f"os.sched_setaffinity(0, [{core}])\nwhile time.thread_time() < 1.0:\n    pass\n"
+    script.write_text(f"import os, time\n{compute}")
+    assert [each.code for each in forked.together(4, [], script=str(script), patience=2.0)] == [0] * 4
 
 
 @pytest.fixture
