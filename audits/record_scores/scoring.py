@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from audits import ATTACKS, THOROUGH, load_attack
-from audits.audit_request import require_kept
+from audits.whole.request import require_kept
 from audits.lineage import lineage_of, require_unseen
 from audits.membership.attack import Candidates, ScoreAttack, Settings
 from audits.membership.gradients import Differentiator

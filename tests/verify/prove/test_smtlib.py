@@ -9,12 +9,14 @@ import pytest
 import z3
 
 from privctl.domain.errors import CommandError
-from verify.prove.library import information, quantizer, weights
+from verify.prove.library import gaussian, information, quantizer, weights
 from verify.prove.prover import Prover
 from verify.prove.smtlib import export
 from verify.prove.theorem import Theorem
 
 THEOREMS = [
+    gaussian.half_line(),
+    gaussian.half_line_misplaced(),
     weights.corrected_exponent(),
     weights.printed_exponent(),
     information.fire_meets_budget(),
@@ -36,15 +38,15 @@ def test_files_are_read_back_and_answered(tmp_path: Path) -> None:
         solver.from_string(text)
         assert str(solver.check()) == status, path.name
     statuses = {path.name: re.findall(r":status (\w+)", path.read_text())[0] for path in files}
-    assert statuses["weights-step-5-corrected.assumptions.smt2"] == "sat"
-    assert statuses["weights-step-5-corrected.negation.smt2"] == "unsat"
-    assert statuses["weights-step-5-printed.negation.smt2"] == "sat"
+    assert statuses["gaussian-half-line.assumptions.smt2"] == "sat"
+    assert statuses["gaussian-half-line.negation.smt2"] == "unsat"
+    assert statuses["gaussian-half-line-misplaced.negation.smt2"] == "sat"
     assert statuses["vacuous.assumptions.smt2"] == "unsat"
 
 
 def test_logics_are_named(tmp_path: Path) -> None:
     with Prover() as prover:
-        linear, products = prover.prove(quantizer.clipped_aggregate(2)), prover.prove(weights.corrected_exponent())
+        linear, products = prover.prove(quantizer.clipped_aggregate(2)), prover.prove(gaussian.half_line())
     texts = [path.read_text() for path in export([linear, products], tmp_path)]
     assert "(set-logic QF_LRA)" in texts[1]
     assert "(set-logic QF_NRA)" in texts[3]

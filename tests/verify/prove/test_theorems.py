@@ -18,6 +18,10 @@ from verify.prove.theorem import SolverFinding, Theorem
 
 #: What is true, and what is just not.
 SIBLINGS = [
+    (gaussian.half_line(), gaussian.half_line_misplaced()),
+    (gaussian.growing_with_the_shift(), gaussian.growing_with_the_shift(1)),
+    (weights.convex_visit(), weights.convex_visit(1)),
+    (weights.convex_trajectory(), weights.convex_trajectory(1)),
     (weights.motion_without_n(), weights.published_shift_bounds_motion()),
     (weights.coordinates_bound_norm(1), weights.coordinates_bound_norm(2)),
     (weights.corrected_exponent(), weights.printed_exponent()),
