@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from audits import ATTACKS, THOROUGH, load_attack
-from audits.audit_request import require_kept
 from audits.lineage import lineage_of, require_unseen
 from audits.membership.attack import Candidates, ScoreAttack, Settings
 from audits.membership.gradients import Differentiator
@@ -22,6 +21,7 @@ from audits.membership.records import candidates_of, prepare
 from audits.model_scorer import ModelScorer, OpenedModel
 from audits.record_scores.parts import ScoredWork, ScorePart, part_path, write_part
 from audits.scores.subject import read
+from audits.whole.request import require_kept
 from privctl.data.columns import USUAL, Columns
 from privctl.data.recorded import data_digest
 from privctl.data.several import DataPath, paths_of
