@@ -23,7 +23,7 @@ _SAME_FORMULA, _UNITS = 1e-8, 4
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
-    """x sigmoid(1.702 x), as SiLU of 1.702 x."""
+    """Return x sigmoid(1.702 x), as the SiLU of 1.702 x."""
     return functional.silu(1.702 * x) * (1 / 1.702)
 
 
@@ -43,7 +43,7 @@ KERNELS: dict[tuple[str, str], Kernel] = {
 
 @contextmanager
 def fused_activations(network: nn.Module) -> Iterator[None]:
-    """Inside, ``network``'s activations that are written out run by torch's kernel; afterwards by their own ``forward``.
+    """Inside, activations of ``network`` that are written out run by torch's kernel; afterwards as they did before.
 
     Only objects of exactly the classes of ``KERNELS`` do, and only where the kernel gives the values and gradients of
     their own ``forward`` up to rounding. Nothing that is saved changes. A copy made inside keeps the kernel.

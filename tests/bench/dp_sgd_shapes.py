@@ -156,7 +156,8 @@ LARGE = {
     for shape in (
         Shape(name="GPT-2 124M", make=_gpt2_small, **_GPT2 | {"examples": 8, "positions": 512}),
         Shape(
-            name="Llama 1B", make=_llama, **_GPT2 | {"examples": 4, "positions": 512, "origin": ("embed_tokens",), "written_out": False},
+            name="Llama 1B", make=_llama,
+            **_GPT2 | {"examples": 4, "positions": 512, "origin": ("embed_tokens",), "written_out": False},
             parties=("non-private", "privctl", "opacus ghost"),
         ),
     )

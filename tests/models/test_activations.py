@@ -1,4 +1,4 @@
-"""Activations written out in Python, run by torch's kernel: the same formula, of exactly the known classes, for a while."""
+"""Activations written out in Python, run by torch's kernel: the same formula, exactly the known classes, a while."""
 
 from __future__ import annotations
 
