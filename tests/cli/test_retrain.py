@@ -133,6 +133,8 @@ def test_clipped_records_what_noise_needs(
     mechanism = report_of(output).mechanism
     assert isinstance(mechanism, ClippedTraining)
     assert (mechanism.epochs, mechanism.dataset_size, mechanism.batch_size, mechanism.total_steps) == (2, 60, 20, 6)
+    modes = [each.stat().st_mode & 0o077 for each in (output, *output.iterdir())]
+    assert set(modes) == {0}, "without noise they may leak, and are not for release"
     capsys.readouterr()
     assert run(["noise", str(output), "--epsilon", "1", "-q"]) == 0
     shown = capsys.readouterr().out
