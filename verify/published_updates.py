@@ -8,26 +8,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import parameters_as
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.compare import compare
 
 _ROLE, _KEY = "updates", "privctl.updates"
-#: Parameter of the report -> where the header has it, and what both mean where they leave it out.
-_HEADER: dict[str, tuple[str, Any]] = {
-    "public_seed": ("seed", None), "groups": ("groups", None), "fire_probability": ("fire_probability", None),
-    "lost_steps": ("lost", []),
-}  # fmt: skip
-_RULE: dict[str, tuple[str, Any]] = {
-    "directions": ("directions", 1), "steps": ("steps", None), "learning_rate": ("learning_rate", None),
-    "silent": ("silent", None), "update_scale": ("update_scale", None),
-}  # fmt: skip
+#: What is compared, where the report states it -> its name in the header, and in the rule of the updates there.
+_HEADER = {"public_seed": "seed", "groups": "groups", "fire_probability": "fire_probability", "lost_steps": "lost"}
+_RULE = ("directions", "steps", "learning_rate", "silent", "update_scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedUpdates:
+    """What a training by published numbers, or a replay of one, says of its updates."""
+
+    fired: int
+    public_seed: str
+    directions: int = 1
+    groups: str | None = None
+    fire_probability: float | None = None
+    lost_steps: tuple[tuple[int, ...], ...] | None = None
+    steps: int | None = None
+    learning_rate: float | None = None
+    silent: str | None = None
+    update_scale: str | None = None
 
 
 def check_updates(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -53,15 +65,17 @@ def check_updates(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
             reason = "it holds no updates that are read here, so what was published is not known"
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
             continue
-        for sentence in _differences(report, header, rule):
+        for sentence in _differences(parameters_as(StatedUpdates, report), header, rule):
             yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence)
 
 
-def _differences(report: PrivacyReport, header: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
-    stated, source = report.parameters, "the stream of updates has"
-    for facts, names in ((header, _HEADER), (rule, _RULE)):
-        for parameter, (name, usual) in names.items():
-            if parameter in stated or parameter == "directions":
-                yield from compare(parameter, stated.get(parameter, usual), facts.get(name, usual), source)
+def _differences(stated: StatedUpdates, header: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
+    source = "the stream of updates has"
+    said = {name: header[key] for name, key in _HEADER.items() if key in header}
+    said |= {"directions": 1} | {name: rule[name] for name in _RULE if name in rule}  # older streams have one direction
+    for field, there in said.items():
+        here = getattr(stated, field)
+        if here is not None:
+            yield from compare(field, list(map(list, here)) if field == "lost_steps" else here, there, source)
     if not header.get("lost"):  # of a step that was begun and never made, nothing is in the stream
-        yield from compare("fired", stated.get("fired"), header.get("published"), source)
+        yield from compare("fired", stated.fired, header.get("published"), source)
