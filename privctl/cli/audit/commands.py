@@ -119,6 +119,9 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 )  # fmt: skip
 @click.option("--member-column", default="member", metavar="NAME", show_default=True, help="Column of 1 and 0.")
 @click.option("--id-column", default="id", metavar="NAME", show_default=True, help="Column that names a record.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), metavar="FILE", help="The checkpoint that the scores are of, by your word."
+)
 @click.option("--models", is_flag=True, help="One score a model, not one a record.")
 @click.option("--threshold", type=float, metavar="T", help="With --models: a threshold chosen beforehand.")
 @click.option("--seed", type=SEED32, hidden=True)  # nothing is drawn any more; scripts may still give it
@@ -133,6 +136,9 @@ def scores(
     `privctl audit score-records` wrote, all scores are judged, unless --score-column names some. Scores of the
     records of a --split, named members:17 after their lines, also bound epsilon and mu.
 
+    With --model the report names that checkpoint by its digest, and lies beside it. That the scores are of it is
+    asserted: a gate counts the audit only where its policy accepts "scores of the model".
+
     With --models the file holds one score for each of many models, trained with (member 1) or without one record, as
     CSV, JSON {"with": [...], "without": [...]} or safetensors with these two tensors. They bound epsilon from below and
     test a --claim.
@@ -142,6 +148,7 @@ def scores(
       privctl audit scores per-record.csv
       privctl audit scores per-record.csv --score-column loss --score-column rmia
       privctl audit scores 'scores-*.parquet' --split split/manifest.json
+      privctl audit scores per-record.csv --model own.safetensors
       privctl audit scores scores.csv --models --claim 1,1e-5
     """
     from privctl.api.scoring import report_on_scores
