@@ -145,13 +145,13 @@ def audit_scores(
     one ``threshold`` that was chosen beforehand. With ``split``, the
     manifest of one that ``privctl audit split`` drew, the scores of its records bound epsilon and mu from below.
 
-    ``model`` is the checkpoint that the scores are of, a safetensors file or a folder. Its digest ties the report to it,
-    so that a gate, ``verify`` and ``inspect`` find it, and claims of its own report are held against the bounds of a
-    split. That the scores are of this model is your word: a gate counts the audit only where its policy accepts the
+    ``model`` is the checkpoint that the scores are of, a safetensors file or a folder. Its digest ties the report to
+    it, so that a gate, ``verify`` and ``inspect`` find it, and claims of its own report are held against the bounds of
+    a split. That the scores are of this model is your word: a gate counts the audit only where its policy accepts the
     assumption ``scores of the model``.
 
-    Returns the report, which is written beside the model or the scores, or to ``output``, and is not for release. A claim that is
-    refuted is a verdict of it, not an error.
+    Returns the report, which is written beside the model or the scores, or to ``output``, and is not for release. A
+    claim that is refuted is a verdict of it, not an error.
 
     Raises CommandError for options that do not go together and files in the way, InputError for a file that does not
     hold a finite score for each record.

@@ -165,7 +165,7 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="accepted_assumptions",
-            about="The only unchecked assumptions a guarantee, or an audit of scores made elsewhere, may rest on; all but "
+            about="The only unchecked assumptions a guarantee, or an audit of others' scores, may rest on; all but "
             "those about the loss, another program's loop or such scores.",
             read=strings,
             text=_as_list,

@@ -120,7 +120,10 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 @click.option("--member-column", default="member", metavar="NAME", show_default=True, help="Column of 1 and 0.")
 @click.option("--id-column", default="id", metavar="NAME", show_default=True, help="Column that names a record.")
 @click.option(
-    "--model", type=click.Path(path_type=Path), metavar="FILE", help="The checkpoint that the scores are of, by your word."
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The checkpoint that the scores are of, by your word.",
 )
 @click.option("--models", is_flag=True, help="One score a model, not one a record.")
 @click.option("--threshold", type=float, metavar="T", help="With --models: a threshold chosen beforehand.")
