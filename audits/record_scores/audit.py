@@ -231,7 +231,8 @@ def _told(split: DrawnSplit | None, model: ScoredModel | None) -> Iterator[str]:
     if split is not None:
         yield from premises(split, None if model is None else model.lineage.trained_on)
     if model is not None:
-        yield f"nothing but the caller's word ties the scores to the model: {model.condition.statement}"
+        word, statement = model.condition.name, model.condition.statement
+        yield f"nothing but the caller's word ties the scores to the model (assumption {word!r}): {statement}"
     if split is not None:
         yield _NOT_FITTED if model is None else _FITTED
     else:
