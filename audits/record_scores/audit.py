@@ -26,7 +26,7 @@ from audits.membership.baseline import Baseline
 from audits.membership.joint_test import with_joint_test
 from audits.membership.remarks import LOSSES, backwards_warnings
 from audits.membership.verdict import LEAST_AUC, verdict
-from audits.record_scores.of_model import ScoredModel
+from audits.record_scores.of_model import ModelOfScores
 from audits.record_scores.parts import attacks_in, read_parts
 from audits.scores.table import Skip
 from audits.split.bounds import DrawnScores
@@ -113,7 +113,7 @@ def run_record_scores(
     least_auc: float = LEAST_AUC,
     split: DrawnSplit | None = None,
     delta: float | None = None,
-    model: ScoredModel | None = None,
+    model: ModelOfScores | None = None,
 ) -> PrivacyReport:
     """The report, to be written to ``report``, on the scores in ``paths``, of which several must be Parquet.
 
@@ -198,7 +198,7 @@ def run_record_scores(
     )  # fmt: skip
 
 
-def _of_split(read: ScoredRecords, split: DrawnSplit, delta: float | None, model: ScoredModel | None) -> Findings:
+def _of_split(read: ScoredRecords, split: DrawnSplit, delta: float | None, model: ModelOfScores | None) -> Findings:
     """What the scores of a drawn ``split`` bound, and what that says of the claims of the ``model``'s own report."""
     named = {_method(name): scores for name, scores in read.scores.items()}
     drawn = DrawnScores(split=split, ids=read.ids, member=read.member, skipped=read.skipped)
@@ -226,7 +226,7 @@ def _of_training(found: Verdict, split: DrawnSplit | None, lineage: Lineage) -> 
     return of_training(found, split, lineage.trained_on)
 
 
-def _told(split: DrawnSplit | None, model: ScoredModel | None) -> Iterator[str]:
+def _told(split: DrawnSplit | None, model: ModelOfScores | None) -> Iterator[str]:
     """On what all of it rests."""
     if split is not None:
         yield from premises(split, None if model is None else model.lineage.trained_on)

@@ -29,7 +29,7 @@ _OF_FUNCTION = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredModel:
+class ModelOfScores:
     """The files of a model as ``inputs`` of a report, its ``lineage``, and the ``condition`` its scores rest on.
 
     ``profile`` gives points of the curve of a mechanism; without it none is tested.
@@ -41,7 +41,9 @@ class ScoredModel:
     profile: Profile | None = None
 
 
-def scored_model(path: Path, report: Path, profile: Profile | None = None, *, by_function: bool = False) -> ScoredModel:
+def scored_model(
+    path: Path, report: Path, profile: Profile | None = None, *, by_function: bool = False
+) -> ModelOfScores:
     """The model at ``path``, a safetensors file or folder, as the audit's report at ``report`` refers to it.
 
     With ``by_function`` privctl called the caller's function on a network that it compared with these files; otherwise
@@ -50,7 +52,7 @@ def scored_model(path: Path, report: Path, profile: Profile | None = None, *, by
     if path.is_dir() and report.resolve().parent == path.resolve():
         raise CommandError(f"--output {report} lies in the folder of the model, which it would change; choose another")
     inputs = tuple(_files(path, report))
-    return ScoredModel(
+    return ModelOfScores(
         inputs=inputs,
         lineage=lineage_of(path, inputs, report),
         condition=Assumption(

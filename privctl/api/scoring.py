@@ -37,8 +37,8 @@ def report_on_scores(
     ``audit_scores``.
     """
     from audits.claims import claim_of
+    from audits.places import output_paths
     from audits.record_scores.parts import whole_name
-    from audits.whole.request import output_paths
     from privctl.data.places import data_files, require_inputs
     from privctl.reports.codec import encode
     from privctl.storage.atomic import require_absent, require_regular, write_bytes

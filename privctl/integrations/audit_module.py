@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from audits.places import output_paths
 from audits.record_scores.audit import ScoreColumns, run_record_scores
 from audits.record_scores.of_model import scored_model
 from audits.split.drawn import DrawnSplit, contents, read_split
 from audits.split.manifest import manifest_at
-from audits.whole.request import output_paths
 from privctl.accounting.profile import profile
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
