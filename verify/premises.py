@@ -144,6 +144,8 @@ def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
 
 def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
     """What a training says of its unit of privacy, or of its number of examples, that its parameters do not."""
+    if report.step == EXTERNAL:
+        yield from external_training.misstated(report, statements)
     if report.step != "retrain":
         return
     parameters = training_of(report)
