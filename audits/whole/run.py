@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from audits.whole.leaking_records import leaking_records, staged_leaks
 from audits.whole.log_entry import log_result, logged_audit
 from audits.whole.options import flag_of
 from audits.whole.request import AuditRequest, require_distinct
-from privctl.data.recorded import recorded_files
+from privctl.data.recorded import recorded_files, require_same
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
 from privctl.domain.groups import of_group
@@ -38,6 +38,7 @@ from privctl.parallel import ALONE, Workers
 from privctl.reports.audit_log import Entry
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
+from privctl.storage.digest import DigestedFile
 
 #: A mechanism's (epsilon, delta), which hold all at once.
 Profile = Callable[[Ledger], tuple[tuple[float, float], ...]]
@@ -103,6 +104,7 @@ def run_audit(
         workers=workers,
         progress=progress,
     )
+    before = {role: recorded_files(path) for role, path in request.files.items()}
     parts = _parts(request, opened, lineage, means, elsewhere, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
@@ -116,7 +118,9 @@ def run_audit(
         if isinstance(part, MembershipAudit) and part.cost:
             notify(part.cost)
     with logged_audit(request, opened.inputs) as position:
-        report, records = _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
+        report, records = _judge_and_write(
+            request, model_scorer, opened, lineage, parts, other_inputs, before, position
+        )
     entry = log_result(report, request.log)
     if on_records is not None:
         on_records(records)
@@ -154,15 +158,17 @@ def _judge_and_write(
     lineage: Lineage,
     parts: Sequence[AuditPart],
     other_inputs: Sequence[Artifact],
+    before: Mapping[str, tuple[DigestedFile, ...]],
     position: LogPosition | None,
 ) -> tuple[PrivacyReport, tuple[LeakingRecord, ...]]:
-    """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models."""
+    """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models.
+
+    ``before`` are the request's files as they were when the parts read them.
+    """
     findings = _findings(model_scorer, opened, parts)
-    data = tuple(
-        digested_artifact(role, file, request.report)
-        for role, path in request.files.items()
-        for file in recorded_files(path)
-    )
+    for role, path in request.files.items():
+        require_same(path, before[role])
+    data = tuple(digested_artifact(role, file, request.report) for role, files in before.items() for file in files)
     inputs, asked = (*opened.inputs, *other_inputs, *data), _asked(request, lineage, findings, data)
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
     reasons = {line: why for part_findings in findings for line, why in part_findings.reasons.items()}
