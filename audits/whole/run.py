@@ -104,7 +104,7 @@ def run_audit(
         workers=workers,
         progress=progress,
     )
-    before = {role: recorded_files(path) for role, path in request.files.items()}
+    before = {role: recorded_files(path) for role, path in request.files.items()} if workers.is_main else {}
     parts = _parts(request, opened, lineage, means, elsewhere, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
