@@ -24,7 +24,8 @@ from privctl.reports.parameters import (
 )
 from verify import begun_with, external_training, public_records
 from verify.events import row_of
-from verify.stated import EXTERNAL, check_readable, method_of, noise_source_of, training_of
+from verify.method import EXTERNAL
+from verify.stated import check_readable, method_of, noise_source_of, training_of
 from verify.users import unit_of_privacy
 
 _TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from audits.asked import ASKED, as_text, files_of, pairs_of, stated
 from audits.canaries.audit import CanaryAudit
-from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
+from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence, unused_beside
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
 from audits.extraction.audit import ExtractionAudit
 from audits.extraction.elsewhere import ReferenceModel
@@ -117,6 +117,8 @@ def run_audit(
     for part in parts:
         if isinstance(part, MembershipAudit) and part.cost:
             notify(part.cost)
+    if request.canaries is None and (unused := unused_beside(request.model, lineage.gradient_canaries)):
+        notify(unused)
     with logged_audit(request, opened.inputs) as position:
         report, records = _judge_and_write(
             request, model_scorer, opened, lineage, parts, other_inputs, before, position
@@ -352,7 +354,8 @@ def _parts(
         parts.append(SecretsAudit(subject, secrets, base, progress, request.columns, workers))
     if not parts:
         raise CommandError(
-            "there is nothing to audit; give --members and --nonmembers, --canaries, --train, --split, or --secrets"
+            unused_beside(request.model, lineage.gradient_canaries)
+            or "there is nothing to audit; give --members and --nonmembers, --canaries, --train, --split, or --secrets"
         )
     return parts
 

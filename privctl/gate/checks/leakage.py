@@ -21,6 +21,7 @@ from privctl.gate.policy import Policy
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from verify.canary_bounds import of_split
+from verify.drawn_split import drawn_from
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
 EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
@@ -297,8 +298,6 @@ def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: Loade
     """
     if all(artifact.digest in trained for artifact in taken):
         return True
-    from verify.drawn_split import drawn_from  # needs numpy, without which a gate judges what else there is
-
     return all(each.role in _TRAINED.values() for each in taken) and drawn_from(report.path, report.report) in trained
 
 

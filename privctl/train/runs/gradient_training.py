@@ -214,6 +214,7 @@ def save_trained(
             lambda place, outputs: hooks.amend(report_for(job, finished, noise, place, outputs, secrets), finished),
             witness=witness,
             adapter=released_adapter(network, job.model, job.request.model),
+            public=job.request.method.private,
             force=job.request.force,
             beside=[*private, *more],
         )
