@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from audits.whole.leaking_records import leaking_records, staged_leaks
 from audits.whole.log_entry import log_result, logged_audit
 from audits.whole.options import flag_of
 from audits.whole.request import AuditRequest, require_distinct
-from privctl.data.recorded import recorded_files
+from privctl.data.recorded import recorded_files, require_same
 from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
@@ -37,6 +37,7 @@ from privctl.parallel import ALONE, Workers
 from privctl.reports.audit_log import Entry
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
+from privctl.storage.digest import DigestedFile
 
 _OTHER_BITS = (
     "the training held the adapter's base in as many bits as its report's base_bits says, and this audit did not: what "
@@ -99,6 +100,7 @@ def run_audit(
         workers=workers,
         progress=progress,
     )
+    before = {role: recorded_files(path) for role, path in request.files.items()} if workers.is_main else {}
     parts = _parts(request, opened, lineage, means, elsewhere, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
@@ -114,7 +116,9 @@ def run_audit(
     if request.canaries is None and (unused := unused_beside(request.model, lineage.gradient_canaries)):
         notify(unused)
     with logged_audit(request, opened.inputs) as position:
-        report, records = _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
+        report, records = _judge_and_write(
+            request, model_scorer, opened, lineage, parts, other_inputs, before, position
+        )
     entry = log_result(report, request.log)
     if on_records is not None:
         on_records(records)
@@ -152,15 +156,17 @@ def _judge_and_write(
     lineage: Lineage,
     parts: Sequence[AuditPart],
     other_inputs: Sequence[Artifact],
+    before: Mapping[str, tuple[DigestedFile, ...]],
     position: LogPosition | None,
 ) -> tuple[PrivacyReport, tuple[LeakingRecord, ...]]:
-    """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models."""
+    """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models.
+
+    ``before`` are the request's files as they were when the parts read them.
+    """
     findings = _findings(model_scorer, opened, parts)
-    data = tuple(
-        digested_artifact(role, file, request.report)
-        for role, path in request.files.items()
-        for file in recorded_files(path)
-    )
+    for role, path in request.files.items():
+        require_same(path, before[role])
+    data = tuple(digested_artifact(role, file, request.report) for role, files in before.items() for file in files)
     inputs, asked = (*opened.inputs, *other_inputs, *data), _asked(request, lineage, findings, data)
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
     reasons = {line: why for part_findings in findings for line, why in part_findings.reasons.items()}
