@@ -1,4 +1,4 @@
-"""The report of a training in a loop that privctl did not write: what the loop did is asserted, and said to be.
+"""The report of a training in a loop that privctl did not write: what the loop did is asserted, and the report says so.
 
 privctl enforces nothing there, whatever it lends: a loop may feed other records than it was given, or take other steps.
 So every assumption about it is asserted, and a gate counts the guarantee only where a policy accepts it by name.
