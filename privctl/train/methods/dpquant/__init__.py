@@ -50,10 +50,10 @@ METHOD = TrainingMethod(
           --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
     \f
     Every epoch some layers are drawn to be quantized; with --layers dpquant, those that hurt less (by their scores) are
-    more likely. How much a layer hurts is measured every few epochs on made-up inputs: no record is read, and no epsilon
+    more likely. How much a layer hurts is measured every few epochs on made-up inputs: no record is read, no epsilon
     spent. With --sensitivity private it is measured on a few private examples, as the method's paper does: each
-    example's loss differences are clipped, and their sum is noised. These releases are in the same ledger as the steps,
-    and --epsilon covers all of them; the report states what they cost, and what the paper would have claimed.
+    example's loss differences are clipped, and their sum is noised. These releases are in the same ledger as the
+    steps, and --epsilon covers all of them; the report states what they cost, and what the paper would have claimed.
 
     With adapters, all layers that a pass goes through can be quantized, those of the frozen base too: most of the
     multiply-adds are theirs.
