@@ -136,11 +136,12 @@ def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> An
 
 
 def _settings(cell: Cell, made: Made, seed: int) -> MethodSettings | None:
-    from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+    from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode, Sensitivity
     from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind, UpdateScale
     from privctl.train.settings.choices import FormatName
 
     kinds = {"release": ReleaseKind, "publish": Publish, "update_scale": UpdateScale, "layers": LayerMode}
+    kinds["sensitivity"] = Sensitivity
     given = {name: kinds[name](value) if name in kinds else value for name, value in cell.settings.items()}
     if "public_records" in given:
         given["public_records"] = getattr(made, given["public_records"])
@@ -201,7 +202,8 @@ def _chosen(prefix: str, **amount: float) -> tuple[Cell, ...]:
     return (
         _quantized(f"{prefix}random", "random", **amount),
         _quantized(f"{prefix}static", "static", **amount),
-        _quantized(f"{prefix}dpquant", "dpquant", **amount),
+        _quantized(f"{prefix}dpquant", "dpquant", **amount, sensitivity="private"),
+        _quantized(f"{prefix}dpquant, synthetic inputs", "dpquant", **amount),
         _quantized(f"{prefix}dpquant, public records", "dpquant", **amount, public_records="public"),
     )
 

@@ -77,7 +77,6 @@ class DpquantSettings(MethodSettings):
         None,
         "What layers are measured on: made-up inputs, which takes no epsilon; private examples; --measure-on.  "
         "[default: synthetic, or public with --measure-on]",
-        usual=True,
     )
     every: int = option(2, "Epochs between measurements.", flag="--measure-every", within=COUNT)
     repetitions: int = option(
