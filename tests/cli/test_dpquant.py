@@ -100,6 +100,10 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
     place = output.with_name("private.report.json")
     assert run(["verify", str(place)]) == 0, capsys.readouterr().out
     honest = json.loads(place.read_text())
+    earlier = json.loads(place.read_text())
+    assert earlier["parameters"].pop("sensitivity") == "private"
+    place.write_text(json.dumps(earlier))
+    assert run(["verify", str(place)]) == 0, "a report of a version that had no other way"
     for edit in (
         lambda report: report["mechanism"]["events"].pop(),
         lambda report: report["mechanism"]["events"][1].update(steps=1),
