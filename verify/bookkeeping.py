@@ -17,8 +17,8 @@ from privctl.domain.guarantee import Notion, Status
 from privctl.domain.report import Omission, PrivacyReport
 from verify import public_records
 from verify.compare import compare, shown
-from verify.method import ExpectedMethod, StatedTraining
-from verify.stated import EXTERNAL, TRAINING, training_of
+from verify.method import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
+from verify.stated import training_of
 
 _TITLE = "bookkeeping"
 _REDUCED = "bfloat16"
