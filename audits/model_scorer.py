@@ -19,7 +19,7 @@ from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.models.precision import precision_of
 from privctl.parallel import Workers
@@ -52,7 +52,7 @@ class ModelScorer:
     device: str | None
     workers: Workers
     progress: Progress
-    precision: Precision | None = None
+    precision: FloatFormat | None = None
 
     def open(
         self,
@@ -87,7 +87,7 @@ class ModelScorer:
 
     def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
         """The scores of ``rows``; every process must ask for the same ones."""
-        coarse = opened.subject.model.dtype != Precision.FLOAT32
+        coarse = opened.subject.model.dtype != FloatFormat.FLOAT32
         scoring = plan_scoring(opened.subject.scorer, rows, opened.cache, coarse=coarse)
         self.workers.barrier()  # no process may write to the cache before all have planned
         with self.progress(label, scoring.work / self.workers.size, "tokens") as advance:

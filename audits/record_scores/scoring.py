@@ -27,7 +27,7 @@ from privctl.data.recorded import data_digest
 from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 from privctl.parallel import ALONE, Workers
 from privctl.reports.files import versions
 from privctl.storage.atomic import require_absent, require_regular
@@ -53,7 +53,7 @@ class ScoringRequest:
     reference: Path | None = None
     base: Path | None = None
     base_bits: int | None = None
-    precision: Precision | None = None
+    precision: FloatFormat | None = None
     task: str | None = None
     max_length: int | None = None
     resize: tuple[int, int] | None = None

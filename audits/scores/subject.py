@@ -40,7 +40,7 @@ from privctl.data.texts import iter_texts
 from privctl.domain.errors import CommandError
 from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.chat import chat_with
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 from privctl.models.kinds import KINDS
 from privctl.models.language import LanguageModel, ModelClass, load_model
 from privctl.models.purpose import task_meant, task_named
@@ -88,7 +88,7 @@ class AuditedModel(Protocol):
 def scoring_of(subject: AuditedModel) -> dict[str, Any]:
     """How the subject's scores are made, as JSON values: ``describe``, and a precision that is not float32."""
     dtype = subject.model.dtype
-    return {**subject.describe(), **({} if dtype == Precision.FLOAT32 else {"precision": dtype})}
+    return {**subject.describe(), **({} if dtype == FloatFormat.FLOAT32 else {"precision": dtype})}
 
 
 def load_subject(
@@ -100,7 +100,7 @@ def load_subject(
     resize: tuple[int, int] | None = None,
     base: Path | None = None,
     base_bits: int | None = None,
-    precision: Precision | None = None,
+    precision: FloatFormat | None = None,
 ) -> AuditedModel:
     """The model at ``path``, for ``task``, or for what its configuration says it is for.
 

@@ -34,7 +34,7 @@ from privctl.domain.groups import of_group
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 from privctl.parallel import ALONE, Workers
 from privctl.reports.audit_log import Entry
 from privctl.reports.audit_parameters import AskedAudit
@@ -244,7 +244,7 @@ def _report(
     parameters = {name: value for part in findings for name, value in part.parameters.items()}
     bits = opened.subject.model.base_bits
     doubts = lineage.doubts if bits == lineage.base_bits else (*lineage.doubts, _OTHER_BITS)
-    rounded = [_ROUNDED] if opened.subject.model.precision is Precision.BFLOAT16 else []
+    rounded = [_ROUNDED] if opened.subject.model.precision is FloatFormat.BFLOAT16 else []
     return PrivacyReport(
         step="audit",
         created=now(),

@@ -14,7 +14,7 @@ from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, data_o
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.shown import counted
-from privctl.models.choices import Precision, TaskName
+from privctl.models.choices import FloatFormat, TaskName
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -101,7 +101,7 @@ _SHOWN = (
 @click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
 @click.option(
-    "--precision", type=click.Choice([str(each) for each in Precision]), metavar="FORMAT",
+    "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
     help="float32 or bfloat16: format of the passes that score; give the audit the same.  [default: float32]",
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of halves, weights and orders; public.")
@@ -174,7 +174,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
         count=options["count"],
         vectorize=options["vectorize"],
         keep_models=options["keep_models"],
-        precision=None if options["precision"] is None else Precision(options["precision"]),
+        precision=None if options["precision"] is None else FloatFormat(options["precision"]),
     )
 
 

@@ -24,7 +24,7 @@ NOT_ON_TEXTS = (TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
 ONE_TEXT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM, TaskName.TEXT_CLASSIFICATION)
 
 
-class Precision(StrEnum):
+class FloatFormat(StrEnum):
     """The format of the numbers that a forward pass multiplies."""
 
     FLOAT32 = "float32"

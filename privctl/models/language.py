@@ -34,7 +34,7 @@ from transformers import (
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import adapter_at, on_base, trained_classes
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 from privctl.models.context import context_of
 from privctl.models.four_bit import in_four_bits
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
@@ -129,7 +129,7 @@ class LanguageModel:
     device: torch.device
     base: Path | None = None
     base_bits: int | None = None
-    precision: Precision | None = None
+    precision: FloatFormat | None = None
 
     @property
     def tokenizer_from(self) -> Path:
@@ -160,7 +160,7 @@ def load_model(
     kind: ModelClass = CAUSAL,
     base: Path | None = None,
     base_bits: int | None = None,
-    precision: Precision | None = None,
+    precision: FloatFormat | None = None,
 ) -> LanguageModel:
     """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
 

@@ -7,24 +7,24 @@ from typing import Any
 import torch
 
 from privctl.domain.errors import CommandError
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 
 
-def precision_named(name: str | None) -> Precision | None:
+def precision_named(name: str | None) -> FloatFormat | None:
     """The precision of this name; None for none. Raises CommandError for another."""
     try:
-        return None if name is None else Precision(name)
+        return None if name is None else FloatFormat(name)
     except ValueError:
-        raise CommandError(f"--precision is {name!r}; it must be {' or '.join(Precision)}") from None
+        raise CommandError(f"--precision is {name!r}; it must be {' or '.join(FloatFormat)}") from None
 
 
-def precision_of(network: Any) -> Precision | None:
+def precision_of(network: Any) -> FloatFormat | None:
     """The precision of the format that the weights of ``network`` are in; None for another format."""
     name = str(network.dtype).removeprefix("torch.")
-    return Precision(name) if name in set(Precision) else None
+    return FloatFormat(name) if name in set(FloatFormat) else None
 
 
-def convert(network: Any, precision: Precision) -> None:
+def convert(network: Any, precision: FloatFormat) -> None:
     """Round the weights and stored buffers of ``network`` in place, so that its layers compute in that format.
 
     Buffers that are computed when a network is made, such as the frequencies of rotary positions, stay as they are,
@@ -40,9 +40,9 @@ def convert(network: Any, precision: Precision) -> None:
                 tensor.data = tensor.data.to(dtype)
 
 
-def why_slow(precision: Precision | None, device: torch.device) -> str:
+def why_slow(precision: FloatFormat | None, device: torch.device) -> str:
     """Why passes in ``precision`` take longer than in float32 on ``device``; empty where nothing speaks for it."""
-    if precision is not Precision.BFLOAT16 or device.type != "cpu" or _multiplies_bfloat16():
+    if precision is not FloatFormat.BFLOAT16 or device.type != "cpu" or _multiplies_bfloat16():
         return ""
     return (
         "this processor has no instructions for bfloat16 (such as AVX512_BF16 or AMX), so --precision bfloat16 may "

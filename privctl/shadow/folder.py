@@ -31,7 +31,7 @@ from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
 from privctl.domain.shown import counted
 from privctl.models.adapters import state_of
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.models.loading import TrainingModel
 from privctl.models.normalisation import require_initial
@@ -210,9 +210,9 @@ def audited_model(
     loaded: Any = model.network if network is None else network
     if network is not None and training.model.adapter_only:
         loaded = loaded.base_model.model
-    if pool.request.precision is Precision.BFLOAT16:
+    if pool.request.precision is FloatFormat.BFLOAT16:
         loaded = copy.deepcopy(loaded)  # the weights that are stored are not rounded
-        convert(loaded, Precision.BFLOAT16)
+        convert(loaded, FloatFormat.BFLOAT16)
     audited = LanguageModel(
         path=path,
         folder=path if path.is_dir() else path.parent,

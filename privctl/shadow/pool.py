@@ -19,7 +19,7 @@ from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.chat import chat_of
-from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, Precision, TaskName
+from privctl.models.choices import NOT_ON_TEXTS, FloatFormat, LongTextPolicy, TaskName
 from privctl.models.language import read_config
 from privctl.models.loading import CLASSIFICATION, LABELLED, TrainingModel, known_labels, load_for_training
 from privctl.models.purpose import problem_of
@@ -55,7 +55,7 @@ class ShadowRequest:
     count: int
     vectorize: int | None = None
     keep_models: bool = False
-    precision: Precision | None = None
+    precision: FloatFormat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,25 +18,23 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tests.bench.audit_targets import SOURCES, Source
-from tests.bench.common import ROOT, publish
+from tests.bench.common import RESULTS, ROOT, publish, save
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _DATA = ROOT.parent / "shared" / "data"
-#: Source and training of each target that is compared; several sources, and models that leak and that do not.
-TARGETS = (
-    ("sentences", "plain"), ("sentences", "dp-sgd 8"), ("images", "plain"), ("images", "dp-sgd 1"),
-    ("dialogues", "clipped"), ("commands", "plain"), ("commands", "dp-sgd 1"),
-)  # fmt: skip
+#: Source and training of each target that is compared; one of each source.
+TARGETS = (("sentences", "plain"), ("images", "plain"), ("dialogues", "clipped"), ("commands", "plain"))
 #: The target of greater width: what it is called, the source of its records, and how it is made.
 WIDE, WIDE_SOURCE = "commands, width 512", "commands"
 _WIDE_SHAPE = {
-    "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 2, "num_attention_heads": 8,
     "num_key_value_heads": 8, "head_dim": 64,
 }  # fmt: skip
-_WIDE_TRAINING = {"epochs": 6, "learning_rate": 0.001, "batch_size": 32, "from_scratch": True}
+_WIDE_TRAINING = {"epochs": 4, "learning_rate": 0.001, "batch_size": 32, "from_scratch": True}
 _VOCABULARY = 2048
+_PARTS = ["targets", "wide", "networks", "rounding"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where audit-peers keeps its targets")
     parser.add_argument("--rounds", type=int, default=5, help="in which everything takes turns")
     parser.add_argument("--sets", type=int, default=200, help="data sets for the rounding")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="others keep their result")
 
 
 def main(options: argparse.Namespace) -> None:
@@ -52,16 +51,20 @@ def main(options: argparse.Namespace) -> None:
     import torch
 
     torch.set_num_threads(1)
-    targets = {}
-    for name, method in TARGETS:
-        source = next(each for each in SOURCES if each.name == name)
-        targets[f"{name}, {method}"] = measured(source, source.target(options.folder, method), options)
-    source = next(each for each in SOURCES if each.name == WIDE_SOURCE)
-    targets[WIDE] = measured(source, _wide(source, options), options)
-    networks = {name: timed(make, options.rounds) for name, make in _networks().items()}
-    data = {
-        "instructions": _instructions(), "targets": targets, "networks": networks, "rounding": rounding(options.sets)
-    }  # fmt: skip
+    sources = {source.name: source for source in SOURCES}
+    if "targets" in options.parts:
+        for name, method in TARGETS:
+            target = sources[name].target(options.folder, method)
+            _keep(options, "targets", {f"{name}, {method}": measured(sources[name], target, options)})
+    if "wide" in options.parts:
+        source = sources[WIDE_SOURCE]
+        _keep(options, "targets", {WIDE: measured(source, _wide(source, options), options)})
+    if "networks" in options.parts:
+        _keep(options, "networks", {name: timed(make, options.rounds) for name, make in _networks().items()})
+    if "rounding" in options.parts:
+        _keep(options, "rounding", rounding(options.sets))
+    data = _known(options)
+    targets, networks = data.get("targets", {}), data.get("networks", {})
     rows = [
         [name, f"{each['bare_seconds']:.3g}", f"{each['float32']:.2f}", f"{each['bfloat16']:.2f}",
          ", ".join(f"{attack} {found['difference']:+.4f}" for attack, found in each.get("attacks", {}).items())]
@@ -71,15 +74,29 @@ def main(options: argparse.Namespace) -> None:
     publish("audit-precision", headings, rows, data, options.output)
 
 
+def _known(options: argparse.Namespace) -> dict[str, Any]:
+    """What is stored."""
+    path = Path(options.output) if options.output else RESULTS / "audit-precision.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return {name: each for name, each in found.items() if name in ("instructions", "targets", "networks", "rounding")}
+
+
+def _keep(options: argparse.Namespace, part: str, found: Mapping[str, Any]) -> None:
+    """Store what was ``found`` of one part, beside what is there."""
+    known = _known(options)
+    whole = {**known, "instructions": _instructions(), part: {**known.get(part, {}), **found}}
+    save("audit-precision", whole, options.output)
+
+
 def measured(source: Source, target: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Processor seconds by bare passes in float32, what scores take of these, and AUCs in both formats."""
     from audits.membership.records import prepare
     from audits.scores.subject import load_subject, read
-    from privctl.models.choices import Precision
+    from privctl.models.choices import FloatFormat
     from tests.bench.audit_bare import passed
 
     subject = load_subject(target, device="cpu")
-    rounded = load_subject(target, device="cpu", precision=Precision.BFLOAT16)
+    rounded = load_subject(target, device="cpu", precision=FloatFormat.BFLOAT16)
     sides = [source.side(options.folder, side) for side in ("members", "nonmembers")]
     rows = prepare(subject, *(read(subject, side) for side in sides)).rows
     spent = in_turns(
@@ -116,10 +133,10 @@ def compared(target: Path, sides: list[Path], options: argparse.Namespace) -> di
     from audits.record_scores.scoring import ScoringRequest, score_records
     from audits.statistics.paired import auc_difference
     from privctl.domain.progress import unseen
-    from privctl.models.choices import Precision
+    from privctl.models.choices import FloatFormat
 
     found = {}
-    for precision in Precision:
+    for precision in FloatFormat:
         output = options.folder / f"{precision}.parquet"
         request = ScoringRequest(
             model=target, members=sides[0], nonmembers=sides[1], output=output, device="cpu", precision=precision,
@@ -127,7 +144,7 @@ def compared(target: Path, sides: list[Path], options: argparse.Namespace) -> di
         )  # fmt: skip
         score_records(request, unseen)
         found[precision] = read_parts([output], "id", "member", attacks_in([output]))
-    before, after = found[Precision.FLOAT32], found[Precision.BFLOAT16]
+    before, after = found[FloatFormat.FLOAT32], found[FloatFormat.BFLOAT16]
     attacks = {}
     for name in before.scores:
         pairs = [(each.scores[name][each.member], each.scores[name][~each.member]) for each in (after, before)]
@@ -209,14 +226,14 @@ def timed(make: Callable[[], tuple[Any, dict[str, Any]]], rounds: int) -> dict[s
 
     import torch
 
-    from privctl.models.choices import Precision
+    from privctl.models.choices import FloatFormat
     from privctl.models.precision import convert
 
     torch.manual_seed(0)
     network, given = make()
     network.eval().requires_grad_(False)
     rounded = copy.deepcopy(network)
-    convert(rounded, Precision.BFLOAT16)
+    convert(rounded, FloatFormat.BFLOAT16)
     halved = {
         name: each.to(torch.bfloat16) if isinstance(each, torch.Tensor) and each.is_floating_point() else each
         for name, each in given.items()
@@ -236,7 +253,7 @@ def rounding(sets: int) -> dict[str, Any]:
     from audits.scores.scorer import compute_scores, plan_scoring
     from audits.scores.table import FIELDS
     from audits.statistics.metrics import auc
-    from privctl.models.choices import Precision
+    from privctl.models.choices import FloatFormat
     from privctl.models.language import load_model
     from tests.audits.tiny import SIZE, save_model
 
@@ -245,7 +262,7 @@ def rounding(sets: int) -> dict[str, Any]:
     apart: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         place = save_model(Path(folder) / "model", bos=True)
-        exact, rounded = (CausalScorer(load_model(place, device="cpu", precision=each)) for each in Precision)
+        exact, rounded = (CausalScorer(load_model(place, device="cpu", precision=each)) for each in FloatFormat)
     for seed in range(sets):
         rows = list(np.random.default_rng(seed).integers(3, SIZE, (2 * side, length)))
         counts = exact.counts(rows)

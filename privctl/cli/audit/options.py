@@ -14,7 +14,7 @@ from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
 from privctl.domain import ranges
 from privctl.domain.ranges import Range
-from privctl.models.choices import Precision, TaskName
+from privctl.models.choices import FloatFormat, TaskName
 
 Decorator = Callable[[Any], Any]
 
@@ -30,7 +30,7 @@ SEED = click.option(
 )
 DEVICE = click.option("--device", help="cpu, cuda:0, ...; a GPU by default if there is one.")
 PRECISION = click.option(
-    "--precision", type=click.Choice([str(each) for each in Precision]), metavar="FORMAT",
+    "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
     help="float32 or bfloat16: format of forward passes.",
 )  # fmt: skip
 #: What every audit of a model takes.

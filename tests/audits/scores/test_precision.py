@@ -21,7 +21,7 @@ from audits.statistics.metrics import auc
 from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
-from privctl.models.choices import Precision
+from privctl.models.choices import FloatFormat
 from privctl.models.language import load_model
 from privctl.models.precision import why_slow
 from privctl.reports.files import read_report
@@ -30,7 +30,7 @@ from tests.audits.scores.test_book import Counting
 from tests.audits.tiny import CONFIGS, save_model, sentences, write_jsonl
 from verify.audit_consistency import faults
 
-BFLOAT16 = Precision.BFLOAT16
+BFLOAT16 = FloatFormat.BFLOAT16
 LP = FIELDS.index("lp")
 IDS = torch.arange(3, 43)[None, :]
 
@@ -68,7 +68,7 @@ def test_scores_are_near_those_in_float32(kind: str, tmp_path: Path) -> None:
     else:
         place, data = save(tmp_path / "model", kind), write_data(tmp_path / "data", kind, 20, 1)
     values = []
-    for precision in Precision:
+    for precision in FloatFormat:
         subject = load_subject(place, device="cpu", precision=precision)
         rows = subject.rows(read(subject, data)).rows
         values.append(subject.scorer.score(rows)[LP])
@@ -201,7 +201,7 @@ def test_which_processors_are_slow_at_it(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": False}, raising=False)
     assert why_slow(BFLOAT16, processor)
     assert not why_slow(None, processor)
-    assert not why_slow(Precision.FLOAT32, processor)
+    assert not why_slow(FloatFormat.FLOAT32, processor)
     assert not why_slow(BFLOAT16, torch.device("cuda"))
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "cpu_name": "bf16"}, raising=False)
     assert not why_slow(BFLOAT16, processor)
