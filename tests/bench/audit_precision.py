@@ -196,7 +196,8 @@ def _networks() -> dict[str, Callable[[], tuple[Any, dict[str, Any]]]]:
 
     def gpt2(width: int) -> tuple[Any, dict[str, Any]]:
         heads = max(1, width // 64)
-        return text(GPT2LMHeadModel(GPT2Config(_VOCABULARY, 256, width, n_layer=2, n_head=heads)))
+        shape = {"vocab_size": _VOCABULARY, "n_positions": 256, "n_embd": width, "n_layer": 2, "n_head": heads}
+        return text(GPT2LMHeadModel(GPT2Config(**shape)))
 
     def llama(width: int) -> tuple[Any, dict[str, Any]]:
         shape = {"hidden_size": width, "intermediate_size": 11 * width // 4, "num_attention_heads": max(1, width // 64)}
