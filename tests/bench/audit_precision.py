@@ -2,9 +2,9 @@
 
 Targets are those of ``audit-peers`` in ``--folder``, and one of greater width that is trained here. On each, bare
 passes in float32 and privctl's scores in both formats take turns; attacks that score a record by itself are compared
-on the same records. ``networks`` have random weights: of these the passes alone are timed. ``rounding`` asks whether
-what bfloat16 changes of a score tells one half of random records of one length from the other, in the order in which
-privctl runs them and, for comparison, one half after the other.
+on the same records. ``networks`` have random weights: of these the passes alone are timed. ``rounding`` asks
+whether what a record's batch changes of its score in bfloat16 tells members from others where there are none, in the
+order in which privctl runs them and, for comparison, one half after the other.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.bench.audit_targets import SOURCES, Source
 from tests.bench.common import RESULTS, ROOT, publish, save
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _DATA = ROOT.parent / "shared" / "data"
 #: Source and training of each target that is compared; one of each source.
@@ -245,12 +242,16 @@ def timed(make: Callable[[], tuple[Any, dict[str, Any]]], rounds: int) -> dict[s
 
 
 def rounding(sets: int) -> dict[str, Any]:
-    """How often what bfloat16 changes tells the halves of ``sets`` sets of random rows, at 5 %, by their order."""
+    """How often what a record's batch changes of its score in bfloat16 tells the halves of a set, at 5 %, by the order.
+
+    ``sets`` are of random rows, and no model was trained on any; each is compared with its score when run alone.
+    """
     import tempfile
 
     import numpy as np
 
     from audits.scores.causal import CausalScorer
+    from audits.scores.forward import Batching, score_rows
     from audits.scores.scorer import compute_scores, plan_scoring
     from audits.scores.table import FIELDS
     from audits.statistics.metrics import auc
@@ -258,29 +259,33 @@ def rounding(sets: int) -> dict[str, Any]:
     from privctl.models.language import load_model
     from tests.audits.tiny import SIZE, save_model
 
-    length, side, lp = 24, 100, FIELDS.index("lp")
+    side, lp = 100, FIELDS.index("lp")
     orders = {"privctl's": 0, "one half after the other": 0}
-    apart: list[float] = []
+    most, changed = 0.0, []
     with tempfile.TemporaryDirectory() as folder:
         place = save_model(Path(folder) / "model", bos=True)
-        exact, rounded = (CausalScorer(load_model(place, device="cpu", precision=each)) for each in FloatFormat)
+        model = load_model(place, device="cpu", precision=FloatFormat.BFLOAT16)
+    scorer = CausalScorer(model)
     for seed in range(sets):
-        rows = list(np.random.default_rng(seed).integers(3, SIZE, (2 * side, length)))
-        counts = exact.counts(rows)
-
-        def means(values: NDArray[Any]) -> NDArray[Any]:
-            return np.asarray(values[lp].reshape(2 * side, -1).mean(axis=1, dtype=np.float64))
-
-        expected = means(compute_scores(plan_scoring(exact, rows)).take(rows, counts))
+        random = np.random.default_rng(seed)
+        rows = [random.integers(3, SIZE, length) for length in random.integers(8, 25, 2 * side)]
+        counts = scorer.counts(rows)
+        alone, _ = score_rows(model, rows, batching=Batching(tokens=1))
         found = {
-            "privctl's": means(compute_scores(plan_scoring(rounded, rows, coarse=True)).take(rows, counts)),
-            "one half after the other": means(rounded.score(rows)),
+            "privctl's": compute_scores(plan_scoring(scorer, rows, coarse=True)).take(rows, counts),
+            "one half after the other": scorer.score(rows),
         }
-        apart.append(float(np.abs(found["privctl's"] - found["one half after the other"]).max()))
-        for name, each in found.items():
-            area = auc((each - expected)[:side], (each - expected)[side:])
+        for name, values in found.items():
+            apart = (values[lp].astype(np.float64) - alone[lp]).cumsum()[np.cumsum(counts) - 1]
+            apart = np.diff(apart, prepend=0.0) / counts
+            area = auc(apart[:side], apart[side:])
             orders[name] += not area.lower <= 0.5 <= area.upper
-    return {"sets": sets, "records": 2 * side, "told_apart": orders, "most_apart_nats": max(apart)}
+            most = max(most, float(np.abs(apart).max()))
+        changed.append(float((np.abs(apart) > 1e-6).mean()))
+    return {
+        "sets": sets, "records": 2 * side, "told_apart": orders, "most_apart_nats": most,
+        "share_changed": float(np.mean(changed)),
+    }  # fmt: skip
 
 
 def _instructions() -> list[str]:
