@@ -16,7 +16,7 @@ from privctl.domain.events import Ledger
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.domain.shared_records import SharedRecords
 from privctl.reports.chain import ChainTooLongError, ReportFiles, walk
-from privctl.reports.files import FoundReport, pointer_of, report_of
+from privctl.reports.files import FoundReport, pointer_of, read_report, report_beside, report_of
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import open_checkpoint
@@ -25,6 +25,8 @@ from privctl.storage.reader import open_checkpoint
 _START_ROLE, _WEIGHTS = "start-", ".safetensors"
 #: The step whose inputs are training data.
 _TRAINING = "retrain"
+#: A training in another program's loop, whose report names no data, but may name a unit of privacy.
+_EXTERNAL = "external-training"
 #: The most reports of the chain that are searched for it.
 _MOST_REPORTS = 64
 
@@ -65,16 +67,18 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
             pointer, model_report = pointer_of(checkpoint), report_of(checkpoint)
     except PrivctlError as error:
         return Lineage(doubts=(f"the model names a report of how it was made, which cannot be used: {error}",))
+    weights = {item.digest for item in inputs if item.role == "model"}
+    if model_report is None and pointer is None:
+        model_report = _beside(model, weights)
     if model_report is None:
         missing = f"the model names a report of how it was made, but {pointer} is not a file"
         return Lineage(doubts=() if pointer is None else (missing,))
     parents = (model_report.parent_of(report),)
-    weights = {item.digest for item in inputs if item.role == "model"}
     if not weights <= {item.digest for item in model_report.report.outputs}:
         doubt = f"the model names {model_report.path.name} as its report, but that report is about other weights"
         return Lineage(parents=parents, doubts=(doubt,))
     training, own = next(_trainings(model_report), None), _parameters(model_report.report)
-    last = None if training is None else _parameters(training)
+    last = own if training is None else _parameters(training)
     unit = None if last is None else last.unit
     return Lineage(
         parents=parents,
@@ -90,6 +94,16 @@ def lineage_of(model: Path, inputs: Sequence[Artifact], report: Path) -> Lineage
         began_with=None if training is None else _start(training),
         learned=_learned(model_report),
     )
+
+
+def _beside(model: Path, weights: set[str]) -> FoundReport | None:
+    """The report that lies beside a model whose header names none, as those of other programs, and is about it."""
+    place = report_beside(model.absolute())
+    try:
+        found = read_report(place)
+    except PrivctlError:
+        return None
+    return FoundReport(place, found) if weights <= {item.digest for item in found.outputs} else None
 
 
 def _read(training: PrivacyReport | None, role: str) -> tuple[str, ...] | None:
@@ -130,7 +144,7 @@ def _start(training: PrivacyReport) -> frozenset[str]:
 
 def _parameters(report: PrivacyReport) -> TrainingParameters | None:
     """What ``report`` says of the training that it is of; None where it is another step's, or not readable as one."""
-    if report.step != _TRAINING:
+    if report.step not in (_TRAINING, _EXTERNAL):
         return None
     try:
         return parameters_as(TrainingParameters, report)

@@ -19,6 +19,7 @@ from privctl.data.records import Record
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
+from privctl.models.activations import fused_activations
 from privctl.models.choices import FloatFormat
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.models.precision import precision_of
@@ -87,6 +88,10 @@ class ModelScorer:
 
     def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
         """The scores of ``rows``; every process must ask for the same ones."""
+        with fused_activations(opened.subject.model.network):
+            return self._score(opened, rows, label)
+
+    def _score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str) -> RowScores:
         coarse = opened.subject.model.dtype != FloatFormat.FLOAT32
         scoring = plan_scoring(opened.subject.scorer, rows, opened.cache, coarse=coarse)
         self.workers.barrier()  # no process may write to the cache before all have planned

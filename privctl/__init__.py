@@ -1,8 +1,9 @@
 """privctl: make trained models safe to hand out, and prove how safe they are.
 
-From Python, the commands are functions: ``privctl.noise``, ``retrain``, ``audit``, ``audit_scores``, ``account``,
-``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus`` and ``AuditCallback`` serve training loops that
-are not privctl's. Importing privctl loads none of the engines. See docs/python.md.
+From Python, the commands are functions: ``privctl.noise``, ``retrain``, ``audit``, ``audit_scores``, ``audit_split``,
+``account``, ``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus``, ``audit_module`` and
+``AuditCallback`` serve training loops and networks that are not privctl's. Importing privctl loads none of the engines.
+See docs/python.md.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import inspect
 
-    from privctl.api import account, audit, audit_scores, gate, noise, report, retrain, verify
+    from privctl.api import account, audit, audit_scores, audit_split, gate, noise, report, retrain, verify
+    from privctl.integrations.audit_module import audit_module
     from privctl.integrations.from_opacus import from_opacus
     from privctl.integrations.make_private import make_private
     from privctl.integrations.trainer_callback import AuditCallback
@@ -25,7 +27,9 @@ __all__ = [
     "AuditCallback",
     "account",
     "audit",
+    "audit_module",
     "audit_scores",
+    "audit_split",
     "from_opacus",
     "gate",
     "make_private",
@@ -37,7 +41,8 @@ __all__ = [
 
 #: Name -> the module that holds it, imported when it is first asked for.
 _HOME = {
-    **dict.fromkeys(("account", "audit", "audit_scores", "report", "retrain", "verify"), "privctl.api"),
+    **dict.fromkeys(("account", "audit", "audit_scores", "audit_split", "report", "retrain", "verify"), "privctl.api"),
+    "audit_module": "privctl.integrations.audit_module",
     "from_opacus": "privctl.integrations.from_opacus",
     "make_private": "privctl.integrations.make_private",
     "AuditCallback": "privctl.integrations.trainer_callback",

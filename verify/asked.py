@@ -20,7 +20,7 @@ from privctl.reports.parameters import Parameters, ParametersError, TrainingPara
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
-from verify import extraction_tests, split_groups
+from verify import extraction_tests, outside_scores, split_groups
 from verify.canary_bounds import BOUND, METHODS
 from verify.users import only_contents
 
@@ -74,7 +74,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield "it does not say what it was asked, as every audit does"
         return
     read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
-    if "model" in read and "scores" not in kept:
+    if "model" in read and "scores" not in kept and not outside_scores.are_tied(report):
         yield "it does not name the ranks that every audit of a model keeps"
     yield from _files(report, asked)
     yield from _attacks(report, parameters, asked)

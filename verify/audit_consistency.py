@@ -25,6 +25,7 @@ from verify import (
     figures,
     joint_test,
     known_elsewhere,
+    outside_scores,
     rank_bound,
     split_groups,
     threshold_bound,
@@ -95,6 +96,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
         if name not in attacks and name not in omitted:
             yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
     yield from asked.faults(report, parameters)
+    yield from outside_scores.faults(report, parameters)
     yield from figures.faults(report, parameters)
     yield from _membership(report, parameters)
     yield from _others(report, parameters.canary_conditions or (), by_coins=by_coins)
@@ -294,8 +296,9 @@ def _suspected(blind: Evidence | None) -> bool:
 
 
 def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
-    """Whether it judges scores that another tool gave to records, and so says nothing of a model."""
-    roles = {item.role for item in report.inputs} - {"split", "members", "nonmembers"}
+    """Whether it judges scores that another tool gave to records, and not what privctl asked of a model."""
+    beside = {"split", "members", "nonmembers", *(("model", "companion") if outside_scores.are_tied(report) else ())}
+    roles = {item.role for item in report.inputs} - beside
     return roles == {"scores"} and all(i.method.startswith(_COLUMN) for i in attacks)
 
 

@@ -14,7 +14,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import ADAPTER_NAME
 from verify.configuration import misleading
-from verify.stated import TRAINING
+from verify.method import TRAINING
 
 _MODEL = "model"
 #: Steps that read a model only after such a check, and write what they read.

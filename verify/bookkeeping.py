@@ -17,8 +17,8 @@ from privctl.domain.guarantee import Notion, Status
 from privctl.domain.report import Omission, PrivacyReport
 from verify import public_records
 from verify.compare import compare, shown
-from verify.method import ExpectedMethod, StatedTraining
-from verify.stated import EXTERNAL, TRAINING, training_of
+from verify.method import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
+from verify.stated import training_of
 
 _TITLE = "bookkeeping"
 _REDUCED = "bfloat16"
@@ -39,6 +39,7 @@ _LOST = (
     "records_per_draw",
     "fresh_tensors",
     "frozen_norm_layers",
+    "fsdp",
     "history",
 )
 #: What an adaptive optimizer divides out, or what is only held against how far the weights moved.
@@ -61,6 +62,20 @@ def disagreements(report: PrivacyReport, parameters: StatedTraining, method: Exp
         yield f"parameter momentum is {parameters.momentum:g}, which {shown(parameters.optimizer)} does not have"
     yield from _released(report, parameters)
     yield from _target(report, parameters)
+    yield from _pairs(report, parameters)
+
+
+def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    """Settings that are stated without what they go with."""
+    if parameters.secrets is not None and parameters.plan is None:
+        yield f"it followed the plan {shown(parameters.secrets)}, of which no parameter says what it holds"
+    if bool(parameters.gradient_canaries) is not (parameters.gradient_canaries_file is not None):
+        yield "gradient_canaries and gradient_canaries_file go together, and one of them is missing"
+    if parameters.base_bits is not None and not parameters.adapter:
+        yield f"base_bits is {parameters.base_bits}, and only the base of an adapter is held in fewer bits"
+    names = (tensor.name for artifact in report.outputs for tensor in artifact.tensors)
+    if parameters.converted is not None and not any(name.endswith("running_mean") for name in names):
+        yield f"it says that it converted {shown(parameters.converted)}, and no tensor holds the statistics of batches"
 
 
 def _steps(parameters: StatedTraining, method: ExpectedMethod | None) -> Iterator[str]:

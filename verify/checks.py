@@ -30,6 +30,7 @@ from verify.drawn_split import check_split, check_unseen
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.known_elsewhere import check_reference
 from verify.premises import faults
+from verify.published_updates import check_updates
 from verify.recompute.book_of_secrets import check_book, check_counts
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
 from verify.registered_guesses import check_guesses
@@ -194,6 +195,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
     check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
+    check_updates,
 )  # fmt: skip
 
 

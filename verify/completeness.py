@@ -14,8 +14,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import BudgetParameters
 from verify import external_training
 from verify.events import row_of
+from verify.method import EXTERNAL, TRAINING
 from verify.recompute.mutual_information import unavoidable_delta
-from verify.stated import EXTERNAL, TRAINING, budget_of, delta_of, training_of
+from verify.stated import budget_of, delta_of, training_of
 
 STEPS = frozenset({
     "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",

@@ -14,7 +14,8 @@ from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import TrainingParameters
 from verify.events import row_of
-from verify.stated import EXTERNAL, TRAINING, readable
+from verify.method import EXTERNAL, TRAINING
+from verify.stated import readable
 
 _SUBJECT = "data"
 #: Tasks whose records have other fields than a text and a label.

@@ -28,8 +28,8 @@ from privctl.storage.reader import read_text
 from verify import extraction_tests, split_groups
 from verify.asked import NO_BOUNDS
 from verify.canary_bounds import BOUND, METHODS, of_split
+from verify.method import EXTERNAL, TRAINING
 from verify.split_choice import passed_over
-from verify.stated import EXTERNAL, TRAINING
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
 #: The roles of files that an audit compares the training data with.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import NoneType
 
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.report import PrivacyReport
-from privctl.reports.parameters import ExternalTrainingParameters, parameters_as
+from privctl.reports.parameters import ExternalTrainingParameters, TrainingParameters, parameters_as
 from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import compare, shown
+from verify.users import unit_of_privacy
 
 STEP = "external-training"
 _OWN_LOOP, _OPACUS, _TRAINER = "own-loop", "opacus", "transformers-trainer"
@@ -38,11 +39,43 @@ def disagreements(report: PrivacyReport) -> Iterator[str]:
         return
     if not isinstance(mechanism, _PROGRAMS[parameters.program][0]):
         yield f"a training in {shown(parameters.program)} cannot have the mechanism stated"
+    yield from _users(parameters)
     if isinstance(mechanism, Ledger):
         yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
         for guarantee in report.guarantees:
             yield from _guaranteed(guarantee, parameters)
         yield from _of_ledger(mechanism, parameters)
+
+
+def _users(parameters: ExternalTrainingParameters) -> Iterator[str]:
+    """What is wrong with the parameters of users."""
+    of_users = (parameters.unit, parameters.records, parameters.similar_names)
+    if of_users == (None, None, None) and parameters.records_per_draw is None:
+        return
+    if parameters.program != _OWN_LOOP or None in of_users:
+        yield "its parameters speak of users, and do not say all that a loop of privctl's own steps says of them"
+        return
+    if parameters.records is None or parameters.records < (parameters.examples or 0):
+        yield f"it counts {parameters.examples} users, who have {parameters.records} records, fewer than one each"
+    similar = parameters.similar_names or 0
+    if not 0 <= similar <= (parameters.examples or 0) or similar == 1:
+        yield f"similar_names is {similar}, which counts names that differ only in spelling from others of users"
+    if parameters.records_per_draw is not None and parameters.records_per_draw < 2:
+        yield f"records_per_draw is {parameters.records_per_draw}, where a user's records would not be clipped together"
+
+
+def misstated(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
+    """What its assumptions say of whom it protects that its parameters do not."""
+    parameters = parameters_of(report)
+    own, goes_on = unit_of_privacy(
+        TrainingParameters(unit=parameters.unit, records_per_draw=parameters.records_per_draw)
+    )
+    said = statements.get("unit of privacy", own)
+    if not (said == own or (goes_on and said.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
+    if not (said := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
 
 
 def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -115,6 +148,8 @@ def required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     program = parameters.program
     if program == _OWN_LOOP and _norms(parameters).changes:
         yield "unclipped count"
+    if parameters.similar_names:
+        yield "names of users"
     if program in _PROGRAMS:
         yield _PROGRAMS[program][1]
     if guarantee.arithmetic is not None:

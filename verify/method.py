@@ -12,6 +12,9 @@ from privctl.domain.mechanism import Mechanism
 from privctl.reports.parameters import TrainingParameters
 from verify.compare import compare
 
+#: Steps that train; here, as what needs no more than their names needs no numpy.
+TRAINING, EXTERNAL = "retrain", "external-training"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedTraining(TrainingParameters):

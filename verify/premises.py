@@ -24,7 +24,8 @@ from privctl.reports.parameters import (
 )
 from verify import begun_with, external_training, public_records
 from verify.events import row_of
-from verify.stated import EXTERNAL, check_readable, method_of, noise_source_of, training_of
+from verify.method import EXTERNAL
+from verify.stated import check_readable, method_of, noise_source_of, training_of
 from verify.users import unit_of_privacy
 
 _TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
@@ -143,6 +144,8 @@ def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
 
 def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
     """What a training says of its unit of privacy, or of its number of examples, that its parameters do not."""
+    if report.step == EXTERNAL:
+        yield from external_training.misstated(report, statements)
     if report.step != "retrain":
         return
     parameters = training_of(report)

@@ -21,6 +21,7 @@ from privctl.reports.codec import decode
 from privctl.reports.parameters import NoiseParameters, ParametersError
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.reader import SafetensorsFile, read_named_text
+from verify import outside_scores
 from verify.bookkeeping import unchecked
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
@@ -126,6 +127,7 @@ def verify(
     figures = check_evidence(path, report, files)
     found += figures.verdicts
     omissions += figures.omissions
+    omissions += outside_scores.unchecked(report)
     with suppress(ParametersError):  # a check says so
         omissions += unchecked(report)
     judged = tuple(guarantees(path, report, parents, note))

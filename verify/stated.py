@@ -16,10 +16,9 @@ from privctl.reports.parameters import (
     unknown_entries,
 )
 from verify.events import planned_kinds
-from verify.method import ExpectedMethod, StatedTraining
+from verify.method import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 from verify.methods import expected_of
 
-TRAINING, EXTERNAL = "retrain", "external-training"
 #: Steps whose parameters are a closed list.
 _OF_STEP: dict[str, type] = {
     "noise": NoiseParameters, "secrets-plan": ProtectionParameters, "external-training": ExternalTrainingParameters,

@@ -19,7 +19,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.stated import TRAINING
+from verify.method import TRAINING
 
 _SUBJECT, _COMPANION = "tokenizer", "companion"
 _BEGAN = ("start-", "base-")

@@ -8,6 +8,7 @@ model shows. Both are functions of what was released, so the one-run bounds hold
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _KIND = "privctl-gradient-canaries"
 _MORE = "train with more --gradient-canaries (privctl canary plant"
 _VERSION = 1
+#: After the model's name, that of the file which a training leaves beside it.
+_SUFFIX = ".gradient-canaries.json"
 #: No bound is given for fewer canaries, and no training mixes in more.
 _FEWEST, _MOST = 2, 100_000
 #: A chance below is not told in digits.
@@ -80,6 +83,17 @@ def is_gradient_evidence(path: Path) -> bool:
     except InputError:
         return False  # reading it as a manifest says what it should be
     return isinstance(data, dict) and data.get("kind") == _KIND
+
+
+def unused_beside(model: Path, digest: str | None) -> str:
+    """What to do with the file of canary gradients beside ``model``; empty where none has the ``digest`` reported."""
+    place = model.absolute().with_name(model.absolute().name + _SUFFIX)
+    if not digest or not place.is_file() or file_digest(place) != digest:
+        return ""
+    return (
+        f"{place.name} beside {model} holds what its training observed of canary gradients; judge it with "
+        f"privctl audit canaries {shlex.quote(str(model))} --canaries {shlex.quote(str(model.with_name(place.name)))}"
+    )
 
 
 def read_gradient_evidence(path: Path) -> GradientEvidence:

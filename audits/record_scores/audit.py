@@ -1,7 +1,7 @@
 """A membership audit of the scores that another attack tool gave to records: the engine of ``privctl audit scores``.
 
-The records and the model are not at hand. So neither a baseline without the model nor another attack can be run, and
-the report says so.
+The records are not at hand, nor does privctl run the model. So neither a baseline without the model nor another attack
+can be run, and the report says so.
 """
 
 from __future__ import annotations
@@ -15,29 +15,34 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from audits.asked import files_of, stated
+from audits.asked import files_of, pairs_of, stated
 from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import DEFAULT_DELTA
-from audits.findings import ALPHA, PRIVATE
+from audits.findings import ALPHA, PRIVATE, Findings
+from audits.lineage import Lineage
+from audits.mechanism_curve import curve_of
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.baseline import Baseline
 from audits.membership.joint_test import with_joint_test
 from audits.membership.remarks import LOSSES, backwards_warnings
 from audits.membership.verdict import LEAST_AUC, verdict
+from audits.record_scores.of_model import ModelOfScores
 from audits.record_scores.parts import attacks_in, read_parts
 from audits.scores.table import Skip
 from audits.split.bounds import DrawnScores
 from audits.split.drawn import DrawnSplit
-from audits.split.findings import guesses_not_made
-from audits.split.premises import premises, split_parameters
+from audits.split.findings import guesses_not_made, split_findings
+from audits.split.implied import examples_of_a_coin
+from audits.split.premises import of_training, premises, split_parameters
 from audits.statistics.max_t import rank_statistics
 from audits.statistics.relabel import data_seed
 from privctl.data.names import spelled_alike
 from privctl.domain.errors import CommandError, InputError
-from privctl.domain.evidence import Evidence
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
+from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AskedAudit
+from privctl.reports.codec import encode_value
 from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import read_text
@@ -51,7 +56,16 @@ _PARQUET = ".parquet"
 _EXPECTED = "a CSV or TSV file whose first line names its columns, JSON lines, or Parquet"
 _ASSERTED = (
     "membership and scores are what the caller asserts: nothing shows that they are of one model, or that its members "
-    "and non-members are a random split of one source, without which they may differ by themselves",
+    "and non-members are a random split of one source, without which they may differ by themselves"
+)
+_SPLIT = (
+    "nothing shows that its members and non-members are a random split of one source, without which they may differ by "
+    "themselves"
+)
+_FITTED = "scores that were fitted to the coins make the bounds invalid"
+_NOT_FITTED = (
+    "that the scores are of one model, and that nothing but the model and the records themselves decided them, is what "
+    f"the caller asserts: {_FITTED}"
 )
 _MEMBER = {"1": True, "true": True, "0": False, "false": False}
 
@@ -99,13 +113,15 @@ def run_record_scores(
     least_auc: float = LEAST_AUC,
     split: DrawnSplit | None = None,
     delta: float | None = None,
+    model: ModelOfScores | None = None,
 ) -> PrivacyReport:
     """The report, to be written to ``report``, on the scores in ``paths``, of which several must be Parquet.
 
     Ids that differ only in spelling are different records, which the report counts and says.
 
     All intervals together are wrong with probability at most ``ALPHA``. Of a ``split`` that privctl drew, half of that
-    is for lower bounds on epsilon, at ``delta`` (1e-5 by default), and mu. Raises InputError for a file that does not
+    is for lower bounds on epsilon, at ``delta`` (1e-5 by default), and mu; where the scores are said to be of a
+    ``model``, the claims of its report are held against them. Raises InputError for a file that does not
     hold a finite score for each record, and records of both sides, and for records that are not of the split.
     """
     if split is not None and split.group_by is not None:
@@ -115,11 +131,7 @@ def run_record_scores(
         )
     read = read_record_scores(paths, columns)
     alpha = ALPHA if split is None else (1 - BOUNDS_SHARE) * ALPHA
-    bounds: tuple[Evidence, ...] = ()
-    if split is not None:
-        named = {_method(name): scores for name, scores in read.scores.items()}
-        drawn = DrawnScores(split=split, ids=read.ids, member=read.member, skipped=read.skipped)
-        bounds = drawn.bounds(named, DEFAULT_DELTA if delta is None else delta, BOUNDS_SHARE * ALPHA)
+    bounds = Findings() if split is None else _of_split(read, split, delta, model)
     intervals = len(read.scores) * (1 + len(RATES))
     settings = Settings(confidence=1 - alpha / intervals)
     evidence = with_joint_test(
@@ -132,32 +144,45 @@ def run_record_scores(
         data_seed(row.tobytes() for row in np.stack(list(read.scores.values()), axis=1)),
         alpha,
     )
-    inputs = (*(file_artifact("scores", path, report) for path in paths), *_files_of(split, report))
+    data = (*(file_artifact("scores", path, report) for path in paths), *_files_of(split, report))
+    lineage = Lineage() if model is None else model.lineage
     asked = AskedAudit(
-        files=files_of(inputs), columns=tuple(read.scores), least_auc=least_auc, delta=None if split is None else delta
+        files=files_of(data),
+        columns=tuple(read.scores),
+        least_auc=least_auc,
+        delta=None if split is None else delta,
+        claims=pairs_of(lineage.claims) if split is not None else (),
+        curve="canary_curve" in bounds.parameters,
     )
     blind = Baseline(evidence=(), scores=np.full(len(read.member), np.nan))
     return PrivacyReport(
         step="audit",
         created=now(),
         versions=versions(("numpy", "scipy")),
-        inputs=inputs,
+        inputs=(*(() if model is None else model.inputs), *data),
         parameters={
             "attack": [_method(name) for name in read.scores], "least_auc": least_auc, "confidence": 1 - ALPHA,
             "asked": stated(asked),
             **({} if split is None else split_parameters(split)),
+            **({} if model is None else {"score_conditions": [encode_value(model.condition)]}),
+            **bounds.parameters,
         },
-        evidence=(*evidence, *bounds),
-        verdicts=(verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES),),
+        evidence=(*evidence, *bounds.evidence),
+        verdicts=(
+            _of_training(verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES), split, lineage),
+            *bounds.verdicts,
+        ),
         omissions=(
             Omission(
                 what="baselines without the model",
                 reason="they need the records, of which the file holds the scores alone",
             ),
+            *bounds.omissions,
             *read.left_out,
         ),
         warnings=(
-            *(_ASSERTED if split is None else (*premises(split, None), *_caveats(split, bounds))),
+            *_told(split, model),
+            *bounds.warnings,
             f"whether {counted(len(read.scores), 'column')} of scores does better than chance is decided by one "
             f"permutation test, which errs at most {100 * alpha:.3g} times in 100 if both sides were drawn alike and "
             "no score was fitted to the labels",
@@ -166,9 +191,52 @@ def run_record_scores(
             "a stronger attack may find what these scores did not",
             *_similar(read.ids, columns.record),
             *backwards_warnings(evidence, LOSSES),
+            *lineage.doubts,
             PRIVATE,
         ),
+        parents=lineage.parents,
     )  # fmt: skip
+
+
+def _of_split(read: ScoredRecords, split: DrawnSplit, delta: float | None, model: ModelOfScores | None) -> Findings:
+    """What the scores of a drawn ``split`` bound, and what that says of the claims of the ``model``'s own report."""
+    named = {_method(name): scores for name, scores in read.scores.items()}
+    drawn = DrawnScores(split=split, ids=read.ids, member=read.member, skipped=read.skipped)
+    if model is None:
+        bounds = drawn.bounds(named, DEFAULT_DELTA if delta is None else delta, BOUNDS_SHARE * ALPHA)
+        return Findings(evidence=bounds, warnings=tuple(guesses_not_made(bounds)))
+    lineage = model.lineage
+    # A record more or less of an example that has others replaces it, which is no curve of two examples.
+    examples = None if lineage.unit is not None else examples_of_a_coin(split, None)
+    return split_findings(
+        drawn,
+        named,
+        trained_on=lineage.trained_on,
+        claimed=lineage.claims,
+        curve=None if examples is None else curve_of(lineage, model.profile, examples),
+        delta=delta,
+        alpha=BOUNDS_SHARE * ALPHA,
+    )
+
+
+def _of_training(found: Verdict, split: DrawnSplit | None, lineage: Lineage) -> Verdict:
+    """Of a drawn split, finding nothing counts only for a model that may have been trained on its members."""
+    if split is None or found.outcome is not Outcome.CONSISTENT:
+        return found
+    return of_training(found, split, lineage.trained_on)
+
+
+def _told(split: DrawnSplit | None, model: ModelOfScores | None) -> Iterator[str]:
+    """On what all of it rests."""
+    if split is not None:
+        yield from premises(split, None if model is None else model.lineage.trained_on)
+    if model is not None:
+        word, statement = model.condition.name, model.condition.statement
+        yield f"nothing but the caller's word ties the scores to the model (assumption {word!r}): {statement}"
+    if split is not None:
+        yield _NOT_FITTED if model is None else _FITTED
+    else:
+        yield _ASSERTED if model is None else _SPLIT
 
 
 def _files_of(split: DrawnSplit | None, report: Path) -> Iterator[Artifact]:
@@ -185,14 +253,6 @@ def _similar(ids: Sequence[str], column: str) -> Iterator[str]:
             f"{number} of the records' names in {shown(column)} differ from another's only in case, spaces or Unicode "
             "form, and count as different records; where they are the same, give one line for each record"
         )
-
-
-def _caveats(split: DrawnSplit, bounds: Sequence[Evidence]) -> Iterator[str]:
-    yield (
-        "that the scores are of one model, and that nothing but the model and the records themselves decided them, is "
-        "what the caller asserts: scores that were fitted to the coins make the bounds invalid"
-    )
-    yield from guesses_not_made(bounds)
 
 
 def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:

@@ -23,7 +23,7 @@ from audits.record_scores.parts import ScoredWork, ScorePart, part_path, write_p
 from audits.scores.subject import read
 from audits.whole.request import require_kept
 from privctl.data.columns import USUAL, Columns
-from privctl.data.recorded import data_digest
+from privctl.data.recorded import data_digest, recorded_files, require_same
 from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress
@@ -105,6 +105,7 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     reference = None
     if request.reference is not None:
         reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize, beside=opened)
+    before = {path: recorded_files(path) for path in (request.members, request.nonmembers)}
     members, nonmembers = (read(subject, path, request.columns) for path in (request.members, request.nonmembers))
     work = prepare(subject, members, nonmembers, workers, drawn=True)  # who drew the sides, what judges them knows
     means = None if reference is None or not work.records else scorer.means(reference, work.records)
@@ -124,6 +125,8 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     attacks = _attacks(names, bool(request.attacks), candidates)
     sides = np.where(candidates.table.member, "members", "nonmembers").tolist()
     lines = candidates.table.line.tolist()
+    for path, files in before.items():
+        require_same(path, files)
     part = ScorePart(
         work=ScoredWork(
             model=_digest(opened),

@@ -14,12 +14,13 @@ from audits.extraction.request import ExtractionRequest
 from audits.extraction.summary import QueryBudget
 from audits.extraction.untargeted import UntargetedRequest
 from audits.membership.request import MembershipRequest
+from audits.places import output_paths
 from audits.scores.cache import default_root
 from audits.secrets.audit import SecretRequest
 from audits.split.manifest import manifest_at, read_manifest
 from audits.whole.log_entry import log_path
 from audits.whole.options import flag_of
-from audits.whole.request import AuditRequest, output_paths
+from audits.whole.request import AuditRequest
 from privctl.data.columns import columns_of
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from privctl.data.columns import USUAL, Columns
 from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError
 from privctl.models.choices import FloatFormat
-from privctl.storage.atomic import require_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +71,6 @@ class AuditRequest:
             files |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
             files |= {"canaries": self.secrets.manifest or files.get("canaries")}
         return {role: path for role, path in files.items() if path is not None}
-
-
-def output_paths(model: Path, output: Path | None) -> tuple[Path, Path]:
-    """The paths of report and scores: ``output`` if given, else beside the model, else in the current folder."""
-    if output is None:
-        absolute = model.absolute()
-        name = absolute.name if model.is_dir() else absolute.stem
-        folder = model.parent if model.name else absolute.parent
-        output = (folder if os.access(folder, os.W_OK) else Path()) / f"{name}.audit.report.json"
-    require_name(output)
-    stem = output.name.removesuffix(".json").removesuffix(".report")
-    return output, output.with_name(f"{stem}.scores.safetensors")
 
 
 def require_distinct(request: AuditRequest) -> None:

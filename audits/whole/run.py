@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from audits.asked import ASKED, as_text, files_of, pairs_of, stated
 from audits.canaries.audit import CanaryAudit
-from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence
-from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
+from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence, unused_beside
+from audits.claims import EpsilonClaim
 from audits.extraction.audit import ExtractionAudit
 from audits.extraction.elsewhere import ReferenceModel
 from audits.findings import ALPHA, PRIVATE, AuditPart, Findings
 from audits.lineage import Lineage, lineage_of, require_unseen, weights_of
+from audits.mechanism_curve import Profile, curve_of
 from audits.membership.audit import MembershipAudit, Reference
 from audits.membership.gradients import Differentiator
 from audits.model_scorer import ModelScorer, OpenedModel
@@ -27,10 +28,8 @@ from audits.whole.leaking_records import leaking_records, staged_leaks
 from audits.whole.log_entry import log_result, logged_audit
 from audits.whole.options import flag_of
 from audits.whole.request import AuditRequest, require_distinct
-from privctl.data.recorded import recorded_files
+from privctl.data.recorded import recorded_files, require_same
 from privctl.domain.errors import CommandError
-from privctl.domain.events import Ledger
-from privctl.domain.groups import of_group
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
@@ -39,9 +38,7 @@ from privctl.parallel import ALONE, Workers
 from privctl.reports.audit_log import Entry
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, now, pending_artifact, versions
-
-#: A mechanism's (epsilon, delta), which hold all at once.
-Profile = Callable[[Ledger], tuple[tuple[float, float], ...]]
+from privctl.storage.digest import DigestedFile
 
 _OTHER_BITS = (
     "the training held the adapter's base in as many bits as its report's base_bits says, and this audit did not: what "
@@ -114,6 +111,7 @@ def run_audit(
         workers=workers,
         progress=progress,
     )
+    before = {role: recorded_files(path) for role, path in request.files.items()} if workers.is_main else {}
     parts = _parts(request, opened, lineage, means, elsewhere, differentiator, base, progress, workers, profile)
     if not workers.is_main:
         _findings(model_scorer, opened, parts)
@@ -126,8 +124,12 @@ def run_audit(
     for part in parts:
         if isinstance(part, MembershipAudit) and part.cost:
             notify(part.cost)
+    if request.canaries is None and (unused := unused_beside(request.model, lineage.gradient_canaries)):
+        notify(unused)
     with logged_audit(request, opened.inputs) as position:
-        report, records = _judge_and_write(request, model_scorer, opened, lineage, parts, other_inputs, position)
+        report, records = _judge_and_write(
+            request, model_scorer, opened, lineage, parts, other_inputs, before, position
+        )
     entry = log_result(report, request.log)
     if on_records is not None:
         on_records(records)
@@ -165,15 +167,17 @@ def _judge_and_write(
     lineage: Lineage,
     parts: Sequence[AuditPart],
     other_inputs: Sequence[Artifact],
+    before: Mapping[str, tuple[DigestedFile, ...]],
     position: LogPosition | None,
 ) -> tuple[PrivacyReport, tuple[LeakingRecord, ...]]:
-    """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models."""
+    """Score, let every part judge, and write all files; ``other_inputs`` are the files of other models.
+
+    ``before`` are the request's files as they were when the parts read them.
+    """
     findings = _findings(model_scorer, opened, parts)
-    data = tuple(
-        digested_artifact(role, file, request.report)
-        for role, path in request.files.items()
-        for file in recorded_files(path)
-    )
+    for role, path in request.files.items():
+        require_same(path, before[role])
+    data = tuple(digested_artifact(role, file, request.report) for role, files in before.items() for file in files)
     inputs, asked = (*opened.inputs, *other_inputs, *data), _asked(request, lineage, findings, data)
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}
     reasons = {line: why for part_findings in findings for line, why in part_findings.reasons.items()}
@@ -325,7 +329,7 @@ def _parts(
         if _draws(request):
             membership = replace(membership, claims=claims)
         if _draws(request) and request.canaries is None:  # of several parts one tests the curve
-            membership = replace(membership, curve=partial(_curve, lineage, profile), unit=lineage.unit)
+            membership = replace(membership, curve=partial(curve_of, lineage, profile), unit=lineage.unit)
         weights = tuple(tensor for item in opened.inputs for tensor in item.tensors)
         parts.append(
             MembershipAudit(
@@ -339,7 +343,7 @@ def _parts(
             )
         )
     if request.canaries is not None:
-        curve = _curve(lineage, profile)
+        curve = curve_of(lineage, profile)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims, curve=curve)
         if is_gradient_evidence(canaries.manifest):
             parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries))
@@ -361,7 +365,8 @@ def _parts(
         parts.append(SecretsAudit(subject, secrets, base, progress, request.columns, workers))
     if not parts:
         raise CommandError(
-            "there is nothing to audit; give --members and --nonmembers, --canaries, --train, --split, or --secrets"
+            unused_beside(request.model, lineage.gradient_canaries)
+            or "there is nothing to audit; give --members and --nonmembers, --canaries, --train, --split, or --secrets"
         )
     return parts
 
@@ -369,19 +374,6 @@ def _parts(
 def _draws(request: AuditRequest) -> bool:
     """Whether the members are those of a split that privctl drew."""
     return request.membership is not None and request.membership.split is not None
-
-
-def _curve(lineage: Lineage, profile: Profile | None, examples: int = 1) -> CurveClaim | None:
-    """The stated mechanism, of ``examples`` together, with points of its curve; None if none can be computed."""
-    if lineage.mechanism is None or profile is None:
-        return None
-    try:
-        mechanism = lineage.mechanism if examples == 1 else of_group(lineage.mechanism, examples)
-        points = profile(mechanism)
-        half = profile(with_half_noise(mechanism))
-    except (ArithmeticError, ValueError):  # valid numbers that no real run has, or no bound for groups
-        return None
-    return CurveClaim(mechanism=mechanism, points=points, source=lineage.source, half=half)
 
 
 def _require_causal(subject: AuditedModel, flag: str) -> None:

@@ -14,11 +14,12 @@ from privctl.api.gating import gate
 from privctl.api.noising import noise
 from privctl.api.reporting import report
 from privctl.api.scoring import audit_scores
+from privctl.api.splitting import audit_split
 from privctl.api.training import retrain
 from privctl.api.verifying import verify
 from privctl.domain.notebook import show_by
 
-__all__ = ["account", "audit", "audit_scores", "gate", "noise", "report", "retrain", "verify"]
+__all__ = ["account", "audit", "audit_scores", "audit_split", "gate", "noise", "report", "retrain", "verify"]
 
 
 def _in_html(value: object) -> str:

@@ -72,6 +72,7 @@ _OWN: dict[str, dict[str, Range]] = {
         "temperature": ranges.AMOUNT,
         "top_p": ranges.CHANCE,
     },
+    "audit_split": {"records": ranges.COUNT},
     "audit_scores": {"delta": ranges.BELOW_ONE, "least_auc": _AUC},
     "noise": {
         "epochs": ranges.COUNT,

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privctl.api.arguments import FilePath, check, path_or_none, several
 from privctl.domain.errors import CommandError
 from privctl.domain.report import PrivacyReport
 
+if TYPE_CHECKING:
+    from audits.mechanism_curve import Profile
+
 #: The columns of a file of scores, by default.
 _COLUMNS = {"score_column": ("score",), "member_column": "member", "id_column": "id"}
+#: Files that scores of records may be tied to.
+_TIED = ("split", "model")
 #: The options for scores of many models, which need no others.
-MANY_MODELS = {**_COLUMNS, "models": True, "split": None, "threshold": None}
+MANY_MODELS = {**_COLUMNS, "models": True, "split": None, "model": None, "threshold": None}
 #: What scores of one model's records are for, instead of the option.
 _INSTEAD = {
     "claim": "of one model, a claim is tested by privctl audit membership --split, on records whose members were drawn",
@@ -23,23 +28,32 @@ _INSTEAD = {
 
 
 def report_on_scores(
-    given: Sequence[Path], output: Path | None, options: Mapping[str, Any]
+    given: Sequence[Path], output: Path | None, options: Mapping[str, Any], *, by_function: bool = False
 ) -> tuple[PrivacyReport, Path]:
-    """The report on the scores in the ``given`` files that the options ask for, to ``output`` or beside the scores.
+    """The report on the scores in the ``given`` files that the options ask for.
 
-    A pattern such as ``scores-*.parquet`` means what it matches. Raises as ``audit_scores``.
+    It goes to ``output``, or beside the model that they are said to be of, or beside the scores. A pattern such as
+    ``scores-*.parquet`` means what it matches. ``by_function``: as ``audits.record_scores.of_model`` has it. Raises as
+    ``audit_scores``.
     """
     from audits.claims import claim_of
+    from audits.places import output_paths
     from audits.record_scores.parts import whole_name
     from privctl.data.places import data_files, require_inputs
     from privctl.reports.codec import encode
     from privctl.storage.atomic import require_absent, require_regular, write_bytes
+    from privctl.storage.reader import missing_model
 
     _check_options(options)
     claim = claim_of(options["claim"])
     require_inputs(*given)
     files = tuple(dict.fromkeys(file for each in given for file in data_files(each)))
+    model = options["model"]
     path = output or files[0].with_name(f"{whole_name(files[0]).stem}.audit.report.json")
+    if model is not None:
+        if not model.exists():
+            raise missing_model(model)
+        path, _ = output_paths(model, output)
     if path.resolve() in {file.resolve() for file in files}:
         raise CommandError(f"{path} is an input of this audit; choose another --output")
     require_regular(path)
@@ -52,6 +66,7 @@ def report_on_scores(
         report = run_scores(files[0], path, claim=claim, delta=options["delta"], threshold=options["threshold"])
     else:
         from audits.record_scores.audit import ScoreColumns, run_record_scores
+        from audits.record_scores.of_model import scored_model
         from audits.split.drawn import read_split
         from audits.split.manifest import manifest_at
 
@@ -68,9 +83,19 @@ def report_on_scores(
             least_auc=options["least_auc"],
             split=None if split is None else read_split(manifest_at(split)),
             delta=options["delta"],
+            model=None if model is None else scored_model(model, path, _profile(split), by_function=by_function),
         )
     write_bytes(path, encode(report).encode(), replace=options["force"])
     return report, path
+
+
+def _profile(split: Path | None) -> Profile | None:
+    """What computes the curve of a mechanism, which only coins of a split are held against."""
+    if split is None:
+        return None
+    from privctl.accounting.profile import profile
+
+    return profile
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -80,8 +105,9 @@ def _check_options(options: Mapping[str, Any]) -> None:
         for name, default in _COLUMNS.items():
             if options[name] != default:
                 raise CommandError(f"{flag_of(name)} is for scores of records; remove it, or --models")
-        if options["split"] is not None:
-            raise CommandError("--split is for scores of records; remove it, or --models")
+        for name in _TIED:
+            if options[name] is not None:
+                raise CommandError(f"{flag_of(name)} is for scores of records; remove it, or --models")
         return
     if options["delta"] is not None and options["split"] is None:
         raise CommandError("--delta needs scores of many models or of a split; give --models or --split too")
@@ -101,6 +127,7 @@ def audit_scores(
     id_column: str = "id",
     models: bool = False,
     split: FilePath | None = None,
+    model: FilePath | None = None,
     least_auc: float = 0.55,
     claim: str | tuple[float, float] | None = None,
     delta: float | None = None,
@@ -118,8 +145,13 @@ def audit_scores(
     one ``threshold`` that was chosen beforehand. With ``split``, the
     manifest of one that ``privctl audit split`` drew, the scores of its records bound epsilon and mu from below.
 
-    Returns the report, which is written beside the scores or to ``output``, and is not for release. A claim that is
-    refuted is a verdict of it, not an error.
+    ``model`` is the checkpoint that the scores are of, a safetensors file or a folder. Its digest ties the report to
+    it, so that a gate, ``verify`` and ``inspect`` find it, and claims of its own report are held against the bounds of
+    a split. That the scores are of this model is your word: a gate counts the audit only where its policy accepts the
+    assumption ``scores of the model``.
+
+    Returns the report, which is written beside the model or the scores, or to ``output``, and is not for release. A
+    claim that is refuted is a verdict of it, not an error.
 
     Raises CommandError for options that do not go together and files in the way, InputError for a file that does not
     hold a finite score for each record.
@@ -128,7 +160,7 @@ def audit_scores(
         "score_column": several(score_column), "member_column": member_column, "id_column": id_column,
         "models": models, "least_auc": least_auc, "delta": delta, "force": force,
         "threshold": threshold,
-        "split": path_or_none(split),
+        "split": path_or_none(split), "model": path_or_none(model),
         "claim": f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim,
     }  # fmt: skip
     check("audit_scores", options)

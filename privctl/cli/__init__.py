@@ -21,7 +21,7 @@ import click
 from privctl import __version__
 from privctl.cli.groups import SuggestingGroup
 from privctl.cli.unknown_options import known_by, taken_beside
-from privctl.domain.errors import CommandError, ExitCode, PrivctlError
+from privctl.domain.errors import CommandError, ExitCode, PrivctlError, missing_package
 from privctl.show.plain import escape_hidden, plain
 
 #: Heading -> command name -> (where its click command is, one line for ``privctl --help``): what one does first, first.
@@ -187,7 +187,9 @@ def _unexpected(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         message = f"the operating system refused: {error.strerror or error}; files written earlier are intact"
     elif isinstance(error, ImportError):
-        message = f"{error}; install privctl and its dependencies as the README says"
+        missing = missing_package(error)
+        told = f"the package {missing} is not installed" if missing else str(error)
+        message = f"{told}; install privctl and its dependencies as the README says"
     elif _is_short_of_memory(error):
         message = "out of memory; process less at once, close other programs, or use a device with more memory"
     else:

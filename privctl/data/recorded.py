@@ -7,6 +7,7 @@ from pathlib import Path
 
 from privctl.data.places import STDIN, data_files, holds_classes
 from privctl.data.several import DataPath, SeveralPaths
+from privctl.domain.errors import InputError
 from privctl.storage.digest import DigestedFile, bytes_digest, file_digest
 
 
@@ -32,6 +33,16 @@ def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
         if lists_sounds(path):
             recorded.append(_of_sounds(path))
     return tuple(recorded)
+
+
+def require_same(path: DataPath, before: Iterable[DigestedFile]) -> None:
+    """Raise InputError where ``recorded_files`` gives other files or digests than ``before`` the data was read."""
+    known = tuple(before)
+    if recorded_files(path) != known:
+        raise InputError(
+            f"{path} was changed while it was read, so its digest would not be that of the records that were read; "
+            "let nothing write to it, and run the command again"
+        )
 
 
 def data_digest(path: DataPath) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from audits.whole.request import output_paths
+from audits.places import output_paths
 from privctl.demo.run import DemoModel
 from privctl.domain.gate import GateJudgement
 from privctl.domain.progress import Progress

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audits.membership.request import MembershipRequest
+from audits.places import output_paths
 from audits.scores.perplexity import perplexity
 from audits.whole.log_entry import log_path
-from audits.whole.request import AuditRequest, output_paths
+from audits.whole.request import AuditRequest
 from audits.whole.run import run_audit
 from privctl.data.records import read_records
 from privctl.demo.model import NOTES, DemoFiles, one_thread, prepare, private_request, train_privately

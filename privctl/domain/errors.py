@@ -19,6 +19,16 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+#: Modules that are installed under another name.
+_PACKAGES = {"flint": "python-flint"}
+
+
+def missing_package(error: ImportError) -> str:
+    """The package whose module is not there, by the name under which it is installed; empty for another fault."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return _PACKAGES.get(name, name)
+
+
 class PrivctlError(Exception):
     """Base of every error that is shown as one sentence, without a traceback."""
 

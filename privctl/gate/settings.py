@@ -165,8 +165,8 @@ KEYS: dict[str, Key] = {
         ),
         Key(
             name="accepted_assumptions",
-            about="The only unchecked assumptions a guarantee may rest on; all but those about the loss or another "
-            "program's loop.",
+            about="The only unchecked assumptions a guarantee, or an audit of others' scores, may rest on; all but "
+            "those about the loss, another program's loop or such scores.",
             read=strings,
             text=_as_list,
             metavar="NAME,...",

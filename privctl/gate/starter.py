@@ -17,8 +17,8 @@ require = ["proved", "conditional"]
 recompute = true
 
 # A conditional guarantee is worth what its assumptions are. Those about the loss (convex-loss, smooth-loss, ...), and
-# that another program's loop trained as it says (own loop, reported ledger), count only where they are listed. List the
-# ones you stand behind, and no others count.
+# that another program's loop trained as it says (own loop, reported ledger), count only where they are listed. So does
+# an audit of scores that privctl did not make (scores of the model). List the ones you stand behind; no others count.
 # accepted_assumptions = ["starting weights", "vocabulary"]
 
 # Whose presence is protected, and against which neighbours.

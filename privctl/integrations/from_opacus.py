@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from privctl.domain.guarantee import Assumption
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
+from privctl.integrations.users import Users
 
 _NAME = "opacus"
+#: Of what is allowed between an expected batch size and what a rate gives.
+_ROUNDING = 1e-6
 _NOTE = "for noise in real arithmetic: what Opacus adds in floating point, and does not round, is not counted"
 _HISTORY = Assumption(
     name="reported ledger",
@@ -33,6 +36,7 @@ def from_opacus(
     examples: int,
     delta: float | None = None,
     clip_norm: float | None = None,
+    optimizer: Any = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> PrivacyReport:
@@ -43,17 +47,21 @@ def from_opacus(
 
     ``model`` is the finished model, saved as a safetensors file or a Hugging Face directory. ``examples`` is the number
     of training examples, ``delta`` the smaller of 1e-5 and 1 / examples^1.1 by default, ``clip_norm`` the L2 norm
-    (``max_grad_norm``), for the record. The report lies beside the model, or at ``output``.
+    (``max_grad_norm``), for the record. With the ``optimizer`` that Opacus made, its noise multiplier and its expected
+    batch size are held against the history, and its ``max_grad_norm`` is the clip norm. The report lies beside the
+    model, or at ``output``.
 
     The epsilon is privctl's own, from ``engine.accountant.history``. Nothing of the training was seen, so everything
     that the guarantee rests on is asserted.
 
-    Raises InputError for an engine without such a history, or a model that is not safetensors; CommandError for numbers
-    out of range and a report in the way.
+    Raises InputError for an engine without such a history, one that is not the optimizer's, or a model that is not
+    safetensors; CommandError for numbers out of range and a report in the way.
     """
     events = tuple(_events(_history(engine)))
     ledger = Ledger(events=events)
     _check_examples(examples, getattr(engine, "dataset", None))
+    if optimizer is not None:
+        clip_norm = _held_against(optimizer, events[-1], examples, clip_norm)
     if clip_norm is not None:
         try:
             positive("clip_norm", clip_norm)
@@ -63,7 +71,9 @@ def from_opacus(
     place = report_place(Path(model), None if output is None else Path(output), force)
     source = "Opacus, secure mode" if getattr(engine, "secure_mode", False) else "Opacus, PyTorch's generator"
     noise = Assumption(name="secret noise", statement=f"nobody can foretell the noise: {source}", state=ASSERTED)
-    guarantee = guarantee_for(ledger, delta, _NAME, [*premises(examples, _HISTORY), noise], _NOTE, None)
+    guarantee = guarantee_for(
+        ledger, delta, _NAME, [*premises(examples, _HISTORY, users=Users(records=examples)), noise], _NOTE, None
+    )
     return write(
         Path(model),
         place,
@@ -80,10 +90,56 @@ def from_opacus(
         guarantees=(guarantee,),
         warnings=(
             f"{counted(len(events), 'entry', 'entries')} of Opacus's history, taken at its word",
+            *_doubtful(events, examples),
             ONE_RUN,
             *delta_warnings(delta, examples),
         ),
     )
+
+
+def _held_against(optimizer: Any, last: SampledGaussian, examples: int, clip_norm: float | None) -> float | None:
+    """The clip norm of ``optimizer``, or the one given; raises InputError where the ``last`` steps were not its own."""
+    try:
+        noise, expected = float(optimizer.noise_multiplier), float(optimizer.expected_batch_size)
+        processes = int(getattr(optimizer, "world_size", 1))
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(
+            "this optimizer does not say its noise_multiplier and expected_batch_size; give the one that Opacus's "
+            "make_private returned"
+        ) from None
+    if noise != last.noise_multiplier:
+        raise InputError(
+            f"the optimizer's noise multiplier is {noise:g}, and the last entry of the history has "
+            f"{last.noise_multiplier:g}; entries are (noise multiplier, sampling rate, steps)"
+        )
+    # Opacus rounds the expected size down, for each process.
+    if not -_ROUNDING <= last.sample_rate * examples / processes - expected < 1 + _ROUNDING:
+        raise InputError(
+            f"the optimizer expects batches of {expected:g}, and a sampling rate of {last.sample_rate:g} gives "
+            f"{last.sample_rate * examples / processes:g} of {examples} examples; entries are (noise multiplier, "
+            "sampling rate, steps)"
+        )
+    own = getattr(optimizer, "max_grad_norm", None)
+    if clip_norm is not None and isinstance(own, int | float) and own != clip_norm:
+        raise CommandError(
+            f"clip_norm is {clip_norm:g}, and the optimizer's max_grad_norm {own:g}; leave clip_norm out"
+        )
+    return float(own) if isinstance(own, int | float) else clip_norm
+
+
+def _doubtful(events: Sequence[SampledGaussian], examples: int) -> Iterator[str]:
+    """Entries that are possible and unlikely, as where two numbers of one were swapped."""
+    for number, event in enumerate(events, start=1):
+        if event.noise_multiplier < event.sample_rate:
+            yield (
+                f"entry {number} of the history has a noise multiplier of {event.noise_multiplier:g}, below its "
+                f"sampling rate of {event.sample_rate:g}: see that the two were not swapped, as nothing else shows it"
+            )
+        elif event.sample_rate * examples < 1:
+            yield (
+                f"entry {number} of the history draws {event.sample_rate * examples:.2g} examples a step on average: "
+                "see that its sampling rate and the number of examples are right"
+            )
 
 
 def _check_examples(examples: Any, dataset: Any) -> None:
@@ -116,6 +172,8 @@ def _events(history: Any) -> Iterable[SampledGaussian]:
             noise, rate, steps = entry
             if any(isinstance(number, bool | str | bytes) for number in entry) or float(steps) % 1:
                 raise ValueError("three numbers are needed, and a whole one of steps")
+            if float(rate) > 1:
+                raise ValueError(f"a sampling rate is at most 1, and the second number is {float(rate):g}")
             yield SampledGaussian(
                 noise_multiplier=float(noise), sample_rate=float(rate), steps=int(steps), batches=Batches.POISSON
             )

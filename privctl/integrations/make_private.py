@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,8 @@ from privctl.accounting.gridded import Released, exact_target
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.integrations.private_training import PrivateTraining
+from privctl.integrations.private_training import PrivateTraining, steps_a_pass
+from privctl.integrations.users import Users, users_of
 from privctl.randomness import NoiseSource
 from privctl.train.settings.adaptive_clipping import (
     LEARNING_RATE,
@@ -43,6 +44,9 @@ def make_private(
     target_unclipped_quantile: float | None = None,
     clip_norm_learning_rate: float = LEARNING_RATE,
     unclipped_count_stddev: float | None = None,
+    users: Sequence[Any] | None = None,
+    unit: str = "user",
+    records_per_draw: int = 1,
 ) -> PrivateTraining:
     """Make the steps of ``optimizer`` on ``model`` differentially private; ``loader`` says what a batch is.
 
@@ -56,6 +60,12 @@ def make_private(
     noise of standard deviation ``unclipped_count_stddev`` (a twentieth of the batch size by default, at least twice the
     noise multiplier); ``noise_multiplier`` and ``epsilon`` are for both releases. The result's ``clip_norms`` are the
     norms so far.
+
+    With ``users``, the name of each record's user in the order of the data set, users are protected, with all of their
+    records. Steps then draw users instead of records: ``batch_size`` is the expected number of users in a batch, an
+    epoch draws each once in expectation, and ``delta`` and the report go by their number. Of each user that is drawn,
+    ``records_per_draw`` records are used, drawn afresh, and their mean gradient is clipped as one; of a user with
+    fewer, some more than once. ``unit`` is what reports call a user, such as the name of the field.
 
     Iterate over the result's ``loader``, whose batches are Poisson samples (their expected size is that of ``loader``,
     and an empty one is stepped for you). For each batch call ``backward`` with a function that returns the losses (n,)
@@ -71,7 +81,8 @@ def make_private(
         and torch.distributed.get_world_size() > 1
     ):
         raise CommandError("make_private serves one process; train with `privctl retrain dp-sgd` under torchrun")
-    examples, size = _sizes(loader)
+    each = users_of(users, _records(loader), unit, records_per_draw)
+    examples, size = each.count, _size(loader, each)
     most_steps: int | None = None
     rate = size / examples
     delta = default_delta(examples) if delta is None else delta
@@ -107,6 +118,7 @@ def make_private(
         optimizer=optimizer,
         dataset=loader.dataset,
         collate=loader.collate_fn or default_collate,
+        users=each,
         batches=PoissonBatches(examples, rate, NoiseSource()),
         batch_size=size,
         noise_multiplier=noise_multiplier,
@@ -118,27 +130,33 @@ def make_private(
     )
 
 
-def _sizes(loader: DataLoader[Any]) -> tuple[int, int]:
-    """The number of examples, and the size of a batch. Raises CommandError where the loader does not say."""
+def _records(loader: DataLoader[Any]) -> int:
+    """The number of records. Raises CommandError where the loader does not say."""
     dataset = loader.dataset
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise CommandError(
             "the loader's data set cannot be counted and read by position, as Poisson batches need; give one with "
             "__len__ and __getitem__"
         )
+    return len(dataset)
+
+
+def _size(loader: DataLoader[Any], users: Users) -> int:
+    """How many examples a batch is expected to have. Raises CommandError where the loader does not say, or samples."""
     if loader.batch_size is None:
         raise CommandError("the loader has no batch_size, which says how large a batch is expected to be; give one")
-    examples = len(dataset)
+    examples = users.count
     if not 1 <= loader.batch_size <= examples:
-        raise CommandError(f"batch_size is {loader.batch_size} and there are {examples} examples; give 1 to {examples}")
+        what = "examples" if users.unit is None else f"values of {users.unit!r}, which batches are drawn from"
+        raise CommandError(f"batch_size is {loader.batch_size} and there are {examples} {what}; give 1 to {examples}")
     sampler = loader.sampler
-    shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == examples
+    shuffled = isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == users.records
     if type(sampler) is not SequentialSampler and not shuffled:
         raise CommandError(
             f"the loader has a {type(sampler).__name__}, which Poisson batches cannot follow: they are drawn from the "
             "whole data set; give a loader of exactly the examples to train on, without a sampler"
         )
-    return examples, loader.batch_size
+    return loader.batch_size
 
 
 def _noise_for(
@@ -151,7 +169,7 @@ def _noise_for(
         raise CommandError("epsilon needs epochs, the passes over the data that it is for")
     positive("epochs", epochs)
     positive("epsilon", epsilon)
-    steps = max(1, math.ceil(round(epochs / rate, 6)))
+    steps = max(1, math.ceil(round(epochs * steps_a_pass(rate), 6)))
     left, at = exact_target(Released(coordinates=steps * trained), epsilon, delta)
     return noise_multiplier_for(left, at, partial(_ledger, rate=rate, steps=steps)), steps
 

@@ -26,6 +26,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.own_model import fixed_digests, note_training, require_fixed, require_saved, require_unstepped
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
+from privctl.integrations.users import Users, require_rows
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
 from privctl.train.network.tensors import require_finite
@@ -78,6 +79,7 @@ class PrivateTraining:
         optimizer: torch.optim.Optimizer,
         dataset: Any,
         collate: Callable[[list[Any]], Any],
+        users: Users,
         batches: PoissonBatches,
         batch_size: int,
         noise_multiplier: float,
@@ -92,6 +94,7 @@ class PrivateTraining:
         self.loader = PoissonLoader(self)
         self._model, self._optimizer = model, optimizer
         self._dataset, self._collate, self._batches, self._batch_size = dataset, collate, batches, batch_size
+        self._users = users
         self._most_steps = most_steps
         # What clipping leaves below the clip norm is for float rounding of a batch's sum.
         self._engine = PerExample(model, Clipping(norm=clip_norm * (1 - ROUNDING_MARGIN), style=clipping))
@@ -121,9 +124,10 @@ class PrivateTraining:
         """Clip the gradient of each row of the batch just drawn, and hold their sum for ``optimizer.step()``.
 
         ``losses_of`` runs the model on the batch and returns its losses (n,), that of row i from row i alone. The first
-        call compares the sum with autograd's, which costs one more backward pass.
+        call compares the sum with autograd's, which costs one more backward pass. With several records a user, the
+        rows of each are averaged and clipped together.
 
-        Returns losses and norms of the rows, which are private: no guarantee covers them.
+        Returns losses and norms of the rows, or of the users, which are private: no guarantee covers them.
 
         Raises CommandError for a call out of turn, or another number of losses than rows were drawn; InputError for
         losses or a model whose examples cannot be told apart. The step then counts as begun, and unless this is called
@@ -141,12 +145,11 @@ class PrivateTraining:
             raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
         self._require_no_gradients()
         try:
-            found = self._engine.accumulate(losses_of, weight=1 / self._batch_size)
-            if len(found.losses) != self._rows:
-                raise CommandError(
-                    f"{self._rows} rows were drawn and {len(found.losses)} losses came back; train on each batch as it "
-                    "is drawn, neither cut nor extended"
-                )
+            several = self._users.per_draw
+            found = self._engine.accumulate(
+                self._users.together(losses_of, self._rows), weight=1 / self._batch_size, run=several
+            )
+            require_rows(len(found.losses) * several, self._rows)
             self._sums = [self._taken(parameter) for parameter in self._parameters]
             if self._changing is not None:
                 self._count = self._changing.counted(found.norms)
@@ -173,7 +176,7 @@ class PrivateTraining:
             state=AssumptionState.ENFORCED if self._noise.cryptographic else ASSERTED,
         )
         counts = () if self._adaptive is None else (counted_gradients(ASSERTED),)
-        assumptions = [*premises(self._batches.size, _LOOP), *counts, noise, _ROUNDING]
+        assumptions = [*premises(self._batches.size, _LOOP, users=self._users), *counts, noise, _ROUNDING]
         released = Released(coordinates=self._released)
         return guarantee_for(self._ledger(), self.delta if delta is None else delta, _NAME, assumptions, NOTE, released)
 
@@ -200,6 +203,7 @@ class PrivateTraining:
         require_saved(self._model, self._engine.trainable, Path(model))
         parameters: dict[str, Any] = {
             "examples": self._batches.size,
+            **self._users.parameters(),
             "batch_size": float(self._batch_size),
             "sample_rate": self._batches.rate,
             "noise_multiplier": self.noise_multiplier,
@@ -220,7 +224,7 @@ class PrivateTraining:
             parameters=parameters,
             mechanism=self._ledger(),
             guarantees=(guarantee,),
-            warnings=(ONE_RUN, *delta_warnings(guarantee.delta, self._batches.size)),
+            warnings=(ONE_RUN, *delta_warnings(guarantee.delta, self._batches.size), *self._users.warnings()),
         )
 
     @property
@@ -258,9 +262,9 @@ class PrivateTraining:
                 "the batch drawn before was not stepped; call backward and optimizer.step() for every batch, as one "
                 "that is left out makes the batches no Poisson samples"
             )
-        if len(self._dataset) != self._batches.size:
+        if len(self._dataset) != self._users.records:
             raise CommandError(
-                f"the data set had {self._batches.size} examples and has {len(self._dataset)} now; train on one data "
+                f"the data set had {self._users.records} examples and has {len(self._dataset)} now; train on one data "
                 "set"
             )
         if self._most_steps is not None and self.steps_begun >= self._most_steps:
@@ -268,7 +272,8 @@ class PrivateTraining:
                 f"all {self._most_steps} steps that epsilon was for are spent; end the loop after so many epochs, or "
                 "begin anew with more epochs"
             )
-        rows: list[int] = self._batches.batch(self.steps_begun).tolist()
+        drawn = self._batches.batch(self.steps_begun).tolist()
+        rows = self._users.records_of(drawn, self.steps_begun)
         self.steps_begun += 1
         note_training(self._model)
         self._stage, self._rows = _Stage.DRAWN, len(rows)
@@ -348,8 +353,15 @@ class PrivateTraining:
         return gradient.contiguous()  # as noise is added to stretches of it
 
 
+def steps_a_pass(rate: float) -> int:
+    """Batches that a loader yields in one pass, empty ones counted, where each example is in one with ``rate``."""
+    return math.ceil(round(1 / rate, 6))
+
+
 class PoissonLoader:
     """Batches of one pass in expectation: each example is in each of them with the sampling rate, independently.
+
+    Where there are users they are drawn so, and a batch has the same number of records of each, one user's together.
 
     An empty batch is not yielded; its step, of noise alone, is made here.
     """
@@ -359,7 +371,7 @@ class PoissonLoader:
 
     def __len__(self) -> int:
         """Steps in one pass, empty ones counted."""
-        return math.ceil(round(1 / self._training._batches.rate, 6))
+        return steps_a_pass(self._training._batches.rate)
 
     def __iter__(self) -> Iterator[Any]:
         """Raises CommandError for a batch that was not stepped before the next."""

@@ -17,6 +17,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.integrations.users import Users
 from privctl.reports.files import REPORT_SUFFIX, file_artifact, now, relative, require_spare, versions, write_report
 from privctl.storage.atomic import require_absent
 from privctl.storage.digest import hash_tensors
@@ -33,15 +34,12 @@ _OWNER = "no guarantee covers this report itself: it holds the exact number of e
 _LIBRARIES = ("torch", "transformers", "opacus", "numpy", "scipy", "blake3")
 
 
-def premises(examples: int, *of_program: Assumption) -> Iterator[Assumption]:
+def premises(examples: int, *of_program: Assumption, users: Users) -> Iterator[Assumption]:
     """What a guarantee rests on beside its mechanism, all of it asserted; ``examples`` is their number."""
     yield from of_program
+    yield from users.premises()
     for name, statement in (
         ("starting weights", "the training began with weights that were made without these examples"),
-        (
-            "unit of privacy",
-            "each record is one example; who is in several records is protected in each, not in all together",
-        ),
         (
             "number of examples",
             f"that there are {examples} examples is public: neighbours are compared at the same sampling rate, number "

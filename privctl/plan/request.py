@@ -24,6 +24,8 @@ _WARNINGS = (
 _BEYOND_FLOATS = (
     "the mechanism's numbers are so small or so large that floats cannot hold what follows from them; give others"
 )
+#: How Python's own messages begin where a number left the floats' range on the way.
+_OF_FLOATS = ("math domain error", "cannot convert float")
 #: Option -> its flag, where that is not its name.
 _FLAGS = {"methods": "--method", "priors": "--prior", "records": "--record"}
 _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
@@ -60,10 +62,14 @@ def planner_of(options: Mapping[str, Any], given: Container[str], note: Notify) 
     names: Container[str] = () if options["ledger"] else options  # the numbers of a ledger are no options
 
     def compute(plan: _Planner) -> BudgetPlan:
+        import numpy as np
+
         try:
-            return plan()
+            with np.errstate(over="ignore", divide="ignore", invalid="raise"):  # inf is looked for, NaN is no answer
+                return plan()
         except ValueError as error:
-            raise CommandError(flagged(str(error), names)) from None
+            beyond = str(error).startswith(_OF_FLOATS)
+            raise CommandError(_BEYOND_FLOATS if beyond else flagged(str(error), names)) from None
         except ArithmeticError:
             raise CommandError(_BEYOND_FLOATS) from None
 

@@ -10,6 +10,10 @@ from typing import Any
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Assumption
 
+#: The assumption under which scores that privctl did not make say something of a model; a gate's policy accepts it by
+#: this name.
+SCORES_OF_MODEL = "scores of the model"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedAudit:
@@ -51,6 +55,7 @@ class AuditParameters:
     """Of ``privctl audit``, as far as other parts go by it: each attack adds entries of its own.
 
     ``asked`` is what it was asked; a report without it does not pass.
+    ``score_conditions`` is what an audit of scores that privctl did not make rests on, where it is tied to a model.
     ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
     """
 
@@ -69,6 +74,7 @@ class AuditParameters:
     group_by: str | None = None
     similar_names: int | None = None
     grouped_records: Mapping[str, int] | None = None
+    score_conditions: tuple[Assumption, ...] | None = None
     canary_groups: int | None = None
     canary_exact_groups: int | None = None
     canary_commitment: str | None = None

@@ -178,11 +178,16 @@ class ExternalTrainingParameters:
 
     ``batch_size`` is the expected one. ``steps_begun`` count as spent; ``updates`` were made.
     ``accountant_history`` is Opacus's: noise multiplier, sampling rate and steps of each entry. ``clip_norms`` is the
-    path of an adaptive clip norm.
+    path of an adaptive clip norm. ``unit`` is what was called a user where all ``records`` of one were an example;
+    ``similar_names`` and ``records_per_draw`` are as in ``TrainingParameters``.
     """
 
     program: str
     examples: int | None = None
+    unit: str | None = None
+    records: int | None = None
+    similar_names: int | None = None
+    records_per_draw: int | None = None
     batch_size: float | None = None
     sample_rate: float | None = None
     noise_multiplier: float | None = None

@@ -143,6 +143,7 @@ class ShadowFolder:
             describe,
             witness=witness_of(model, network),
             adapter=released_adapter(network, model, self._pool.request.training.model),
+            public=False,
             force=True,
             beside=other_files,
         )

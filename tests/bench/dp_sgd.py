@@ -2,7 +2,7 @@
 
 Each party has processes of its own, on one thread, forked from one that has loaded the libraries: one for its errors,
 one for its peak memory, one for its times. Those for times take turns, a step each a round: the non-private one with
-privctl's, and another with each peer, so that no more than three models are held at once. Ratios are between times of
+privctl's, and another with each peer, so that no more than four models are held at once. Ratios are between times of
 the same round. Correctness is the relative distance of the clipped sum, without noise, from that of gradients found
 one at a time.
 """
@@ -71,12 +71,19 @@ def main(options: argparse.Namespace) -> None:
     }
     published = "dp-sgd" if kind == "cpu" else "dp-sgd-cuda"
     for shape in chosen:
-        data["shapes"].append(_measured(shape, [n for n in names if n in (shape.parties or names)], kind, options))
+        data["shapes"].append(_measured(shape, _of_shape(shape, names), kind, options))
         save(published, data, options.output)  # what is known, should the next shape take too long
     headings = ["shape", "party", "ms", "/ base", "cpu / base", "examples/s", "tokens/s", "peak MiB", "/ base", "error"]
     publish(published, headings, _rows(data), data, options.output)
     if failed := [one["shape"] for one in data["shapes"] if "fails" in one["parties"][dp_sgd_parties.OURS]]:
         sys.exit(f"privctl made no step of {', '.join(failed)}")
+
+
+def _of_shape(shape: Shape, names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that fit, and that are not another party over again."""
+    from tests.bench.dp_sgd_parties import FUSED
+
+    return [n for n in names if n in (shape.parties or names) and (n != FUSED or shape.written_out)]
 
 
 def load_parties() -> None:
@@ -141,9 +148,9 @@ def _error(shape: Shape, name: str, kind: str) -> float | None:
     """How far the clipped sum is from that of gradients found one at a time; about half of them are clipped."""
     import torch
 
-    from tests.bench.dp_sgd_parties import BASE, PARTLY
+    from tests.bench.dp_sgd_parties import BASE, FUSED, PARTLY
 
-    if name in (BASE, PARTLY):
+    if name in (BASE, FUSED, PARTLY):
         return None
     expected, clip = _definition(work_of(shape, kind, shape.tiny, noise=0))
     work = work_of(shape, kind, shape.tiny, noise=0, clip=clip)
@@ -199,10 +206,10 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
 
 def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> dict[str, Result]:
     """Of each party what its steps took: privctl's beside the non-private one, and so each peer."""
-    from tests.bench.dp_sgd_parties import BASE, OURS, PARTLY
+    from tests.bench.dp_sgd_parties import BASE, FUSED, OURS, PARTLY
 
     factor = 1 if shape.fewer_rounds else 3
-    own = [name for name in names if name in (BASE, OURS, PARTLY)]
+    own = [name for name in names if name in (BASE, FUSED, OURS, PARTLY)]
     found = _times_of(shape, own, kind, factor * options.rounds)
     for name in names:
         if name not in own:

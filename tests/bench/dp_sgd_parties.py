@@ -17,6 +17,11 @@ import torch
 from torch import Tensor, nn
 
 OURS, BASE, PARTLY = "privctl", "non-private", "privctl, gradients only"
+#: For models whose activations are written out in Python: without privacy, by the kernels that privctl runs them by.
+FUSED = "non-private, fused activations"
+
+#: What holds to the end of a party's process.
+_of_this_process = contextlib.ExitStack()
 
 Step = Callable[[], None]
 
@@ -55,11 +60,18 @@ def non_private(work: Work) -> Step:
     return step
 
 
+def fused(work: Work) -> Step:
+    """Torch alone, with activations as privctl's training loop runs them."""
+    _fuse(work.model)
+    return non_private(work)
+
+
 def ours(work: Work, *, only_gradients: bool = False) -> Step:
     """What a step of privctl's training loop does."""
     from privctl.train.clipping import Clipping, PerExample
     from privctl.train.steps.gradient_noise import noise_for
 
+    _fuse(work.model)
     optimizer, noise = work.optimizer(), noise_for(work.device)
     engine = PerExample(work.model, Clipping(norm=work.clip))
     steps = iter(range(1 << 30))
@@ -74,6 +86,12 @@ def ours(work: Work, *, only_gradients: bool = False) -> Step:
             optimizer.step()
 
     return step
+
+
+def _fuse(model: nn.Module) -> None:
+    from privctl.models.activations import fused_activations
+
+    _of_this_process.enter_context(fused_activations(model))
 
 
 def opacus(work: Work, mode: str) -> Step:
@@ -140,6 +158,7 @@ def fastdp(work: Work, *, origin: bool) -> Step:
 
 PARTIES: dict[str, Callable[[Work], Step]] = {
     BASE: non_private,
+    FUSED: fused,
     OURS: ours,
     PARTLY: lambda work: ours(work, only_gradients=True),
     "opacus hooks": lambda work: opacus(work, "hooks"),

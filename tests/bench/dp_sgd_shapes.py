@@ -19,7 +19,7 @@ class Shape:
 
     Position ids are given for every example, because Opacus and FastDP need them so. ``origin`` names the parameters
     FastDP may differentiate in place of all. ``fewer_rounds``: a step of it takes seconds. ``parties`` are those that
-    fit on a card together, where not all do.
+    fit on a card together, where not all do. ``written_out``: it has activations that ``fused_activations`` replaces.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Shape:
     fewer_rounds: bool = False
     tokens: bool = True
     parties: tuple[str, ...] | None = None
+    written_out: bool = False
 
 
 def _gpt2(*, tied: bool) -> nn.Module:
@@ -138,7 +139,7 @@ def _imaged(model: Any, batch: dict[str, Tensor]) -> Tensor:
 
 _GPT2: dict[str, Any] = {
     "batch": _tokens, "losses": _causal, "examples": 16, "positions": 128, "tiny": (3, 16), "origin": ("wte", "wpe"),
-    "fewer_rounds": True,
+    "fewer_rounds": True, "written_out": True,
 }  # fmt: skip
 SHAPES = {
     shape.name: shape
@@ -155,7 +156,8 @@ LARGE = {
     for shape in (
         Shape(name="GPT-2 124M", make=_gpt2_small, **_GPT2 | {"examples": 8, "positions": 512}),
         Shape(
-            name="Llama 1B", make=_llama, **_GPT2 | {"examples": 4, "positions": 512, "origin": ("embed_tokens",)},
+            name="Llama 1B", make=_llama,
+            **_GPT2 | {"examples": 4, "positions": 512, "origin": ("embed_tokens",), "written_out": False},
             parties=("non-private", "privctl", "opacus ghost"),
         ),
     )

@@ -73,7 +73,12 @@ def test_a_run_is_verified_and_its_audit_refutes_nothing(
     assert f"; each canary {part}" in warning
     assert run(["verify", str(output), "-q"]) == 0
 
-    assert run(["audit", "canaries", str(output), "--canaries", str(evidence), "--device", "cpu", "-q"]) == 0
+    capsys.readouterr()
+    assert run(["audit", str(output), "--device", "cpu"]) == 2
+    use = f"judge it with privctl audit canaries {output} --canaries {evidence}"
+    assert use in capsys.readouterr().err
+    assert run(["audit", "canaries", str(output), "--canaries", str(evidence), "--device", "cpu"]) == 0
+    assert use not in capsys.readouterr().err
     audit = read_report(tmp_path / "out.audit.report.json")
     (verdict,) = [each for each in audit.verdicts if "the mechanism stated in" in each.subject]
     assert verdict.outcome is not Outcome.REFUTED
@@ -83,6 +88,14 @@ def test_a_run_is_verified_and_its_audit_refutes_nothing(
     )["mechanism"]["events"]  # fmt: skip
     assert any("not which records are kept" in line for line in audit.warnings) is (name == "cut")
     assert run(["verify", str(tmp_path / "out.audit.report.json"), "-q"]) == 0
+    sides = ["--members", str(start / "train.jsonl"), "--nonmembers", str(start / "nonmembers.jsonl")]
+    (start / "nonmembers.jsonl").write_text("".join(f'{{"text": "the mat {i}"}}\n' for i in range(5)))
+    capsys.readouterr()
+    assert run(["audit", str(output), *sides, "--attack", "loss", "--device", "cpu", "--force"]) == 0
+    assert use in capsys.readouterr().err
+    evidence.write_text(evidence.read_text() + " ")
+    assert run(["audit", str(output), "--device", "cpu", "--force"]) == 2
+    assert "there is nothing to audit" in capsys.readouterr().err, "another file is not this training's"
 
 
 @pytest.mark.slow

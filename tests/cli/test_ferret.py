@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.cli.short_runs import verified_after
 from tests.few import few
 from tests.models.tasks.small import same_records, words
 from tests.train.state.release_logs import begun as logged
+from verify.published_updates import check_updates
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 
@@ -106,6 +108,7 @@ def test_as_published_it_says_what_nats_are_and_are_not(
     assert not (tmp_path / "a.run").exists()
 
 
+@pytest.mark.forged("one report is a lie that only the stream contradicts")
 @pytest.mark.parametrize(
     ("more", "kind"),
     [
@@ -148,6 +151,22 @@ def test_sound_releases_meet_their_budget_and_replay(
     assert stream.recipe.epoch_rate == pytest.approx(25 / 60), "epochs are counted as asked for, and not by passes"
     assert stream.bits == ("value" not in more)
     assert stream_of(tmp_path / "a").stat().st_size < 2000
+    if "--directions" not in more:
+        return
+    # The same coins and the same cost, of three times as many groups: only the stream tells.
+    facts = json.loads((tmp_path / "a.report.json").read_text())["parameters"]
+    thrice = {key: [each for each in facts[key] for _ in range(3)] for key in ("fired_by_group", "group_sizes")}
+    thrice["fired_by_group"] = [each // 3 for each in thrice["fired_by_group"]]
+    lie = {**thrice, "directions": 1, "number_of_groups": 3 * facts["number_of_groups"]}
+    assert verified_after(tmp_path / "a.report.json", lambda report: report["parameters"].update(lie)) == 1
+    forged = read_report(tmp_path / "forged.report.json")
+    reasons = [v.reason for v in check_updates(tmp_path / "forged.report.json", forged, ())]
+    assert reasons == ["directions is 1, but the stream of updates has 3"]
+    assert not list(check_updates(tmp_path / "a.report.json", report, ()))
+    again = report_of(tmp_path / "b")
+    assert not list(check_updates(tmp_path / "b.report.json", again, ()))
+    less = replace(again, parameters={k: v for k, v in again.parameters.items() if k != "directions"})
+    assert [v.reason for v in check_updates(tmp_path / "b.report.json", less, ())] == reasons
 
 
 @pytest.mark.forged("each is a lie about how much was published")

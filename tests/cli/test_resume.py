@@ -6,6 +6,7 @@ import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -191,6 +192,33 @@ def test_a_finished_run_has_nothing_to_resume(interrupted: Path, capsys: pytest.
         said = capsys.readouterr().err
         assert f"{place / 'out'} is finished, and out.report.json is its report, so there is no run to resume" in said
         assert "give --force to train again" in said
+    assert (place / "out.report.json").read_bytes() == written
+    shutil.rmtree(place / "out")
+    (place / "out.report.json").unlink()
+    begin(place)
+
+
+def test_a_run_that_is_killed_once_its_model_is_in_place_is_finished(
+    interrupted: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state is not gone on with, which would release other weights; the next command removes it."""
+    place = interrupted
+    kept: list[str] = []
+
+    def killed(path: Path, **_: object) -> None:
+        kept.extend(sorted(each.name for each in path.iterdir()))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("privctl.train.preparation.places.shutil", SimpleNamespace(rmtree=killed))
+        assert resume(place) == 130
+    assert kept == ["released"], "what says that it is finished goes last"
+    written = (place / "out.report.json").read_bytes()
+    (place / "out.run/settings.json").write_text("{}")  # killed earlier, nothing else is gone yet
+    capsys.readouterr()
+    assert resume(place) == 2
+    assert f"{place / 'out'} is finished, and out.report.json is its report" in capsys.readouterr().err
+    assert not (place / "out.run").exists()
     assert (place / "out.report.json").read_bytes() == written
     shutil.rmtree(place / "out")
     (place / "out.report.json").unlink()

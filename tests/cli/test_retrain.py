@@ -130,9 +130,9 @@ def test_clipped_records_what_noise_needs(
 ) -> None:
     output = tmp_path / "clipped"
     assert retrain("clipped", start, data, output, "--optimizer", "sgd", "--learning-rate", "0.1", "--epochs", "2") == 0
-    mechanism = report_of(output).mechanism
-    assert isinstance(mechanism, ClippedTraining)
+    assert isinstance(mechanism := report_of(output).mechanism, ClippedTraining)
     assert (mechanism.epochs, mechanism.dataset_size, mechanism.batch_size, mechanism.total_steps) == (2, 60, 20, 6)
+    assert {each.stat().st_mode & 0o077 for each in (output, *output.iterdir())} == {0}, "without noise they may leak"
     capsys.readouterr()
     assert run(["noise", str(output), "--epsilon", "1", "-q"]) == 0
     shown = capsys.readouterr().out

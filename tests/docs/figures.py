@@ -108,20 +108,22 @@ def _number(value: float, digits: int = 3) -> str:
 
 def _dp_sgd() -> str:
     shapes = results("dp-sgd")["shapes"]
-    parties = [name for name in shapes[0]["parties"] if name not in ("non-private", "privctl, gradients only")]
+    parties = dict.fromkeys(
+        name for shape in shapes for name in shape["parties"] if name not in ("non-private", "privctl, gradients only")
+    )
     rows = []
     for name in parties:
-        row = [name]
-        for shape in shapes:
-            found = shape["parties"][name]
-            row.append(
-                _FAILS
-                if _FAILS in found
-                else f"{_number(found['to_non_private'])} / {_number(_memory(shape, found), 3)}"
-            )
-        rows.append(row)
+        rows.append([name, *(_time_and_memory(shape, shape["parties"].get(name)) for shape in shapes)])
     titles = [f"{shape['shape']}, batch {shape['examples']} x {shape['positions']}" for shape in shapes]
     return as_table(["time / memory, non-private = 1", *titles], rows)
+
+
+def _time_and_memory(shape: dict[str, Any], found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    if _FAILS in found:
+        return _FAILS
+    return f"{_number(found['to_non_private'])} / {_number(_memory(shape, found), 3)}"
 
 
 def _memory(shape: dict[str, Any], found: dict[str, Any]) -> float:

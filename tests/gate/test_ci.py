@@ -229,6 +229,21 @@ def test_what_is_pinned_is_enough_to_compute_guarantees_again(place: Path, root:
         assert found == code, said
 
 
+def test_what_is_missing_is_named_by_its_package_in_one_sentence(place: Path, root: Path) -> None:
+    """Wherever it is imported; the module of python-flint has another name, under which another package is found."""
+    call = ["verify", "release/model.report.json"]
+    done = subprocess.run(
+        [sys.executable, "-c", _BARE, "numpy scipy", json.dumps([call])],
+        cwd=place, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == [[4, ""]]
+    sentence = "the package python-flint is not installed; install privctl and its dependencies as the README says"
+    assert done.stderr == f"privctl: {sentence}\n"
+    gate = ["gate", "release/model.report.json", "--policy", "privctl-policy.toml"]
+    ((code, said),) = bare(place, root, "numpy scipy", gate)
+    assert (code in (1, 3), "python-flint is not installed" in " ".join(said.split())) == (True, True), said
+
+
 def pinned(text: str) -> dict[str, str]:
     return dict(re.findall(r"^([A-Za-z0-9_.-]+)==([\w.]+)", text.replace("_", "-"), re.MULTILINE))
 

@@ -140,3 +140,32 @@ def test_facts_that_do_not_fit_the_engine_are_refused(
 def test_a_delta_that_lets_records_out_whole_is_warned_of(weights: Path) -> None:
     report = privctl.from_opacus(engine([(1.0, 0.1, 10)]), weights, examples=60, delta=0.5)
     assert any("publishing each record" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(("history", "warned"), [([(0.01, 0.8, 10)], True), ([(0.8, 0.01, 10)], False)])
+def test_a_history_that_looks_swapped_is_warned_of(history: Any, warned: bool, weights: Path) -> None:
+    report = privctl.from_opacus(history, weights, examples=600)
+    assert any("see that the two were not swapped" in line for line in report.warnings) is warned
+
+
+def test_a_sampling_rate_above_one_is_refused_by_its_name(weights: Path) -> None:
+    with pytest.raises(InputError, match=r"a sampling rate is at most 1, and the second number is 1\.1"):
+        privctl.from_opacus([(0.01, 1.1, 1000)], weights, examples=600)
+
+
+def test_a_rate_that_draws_less_than_one_example_is_warned_of(weights: Path) -> None:
+    report = privctl.from_opacus([(1.0, 0.001, 10)], weights, examples=60)
+    assert any("draws 0.06 examples a step" in line for line in report.warnings)
+
+
+def test_the_optimizer_is_held_against_the_history(weights: Path) -> None:
+    made = SimpleNamespace(noise_multiplier=0.8, expected_batch_size=6, max_grad_norm=1.5)
+    report = privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=made)
+    assert report.parameters["clip_norm"] == 1.5
+    for history, says in (([(0.01, 0.8, 10)], "noise multiplier is 0.8, and"), ([(0.8, 0.1, 10)], "batches of 6, and")):
+        with pytest.raises(InputError, match=says):
+            privctl.from_opacus(history, weights, examples=600, optimizer=made, force=True)
+    with pytest.raises(InputError, match="does not say its noise_multiplier"):
+        privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=object(), force=True)
+    with pytest.raises(CommandError, match=r"clip_norm is 1, and the optimizer's max_grad_norm 1\.5"):
+        privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=made, clip_norm=1.0, force=True)

@@ -67,11 +67,53 @@ def _other_weights(report: Report) -> Report:
     return {**weights, "path": "clipped/model.safetensors"}
 
 
+def with_a_plan(report: Report) -> None:
+    """A plan of secrets that is not at hand, by which no record is drawn often: no bound on secrets, and less noise."""
+    plan = {"digest": "blake3:" + "0" * 64, "largest_probability": 0.001, "noise_multiplier": 0.1}
+    report["parameters"] |= {"plan": plan, "secrets": "plan.safetensors"}
+    read = {"role": "plan", "path": "plan.safetensors", "digest": plan["digest"], "bytes": 1, "tensors": []}
+    report["inputs"].append(read)
+    for event in report["mechanism"]["events"]:
+        event["sample_rate"] = 0.001
+    (guarantee,) = report["guarantees"]
+    statement = (
+        "the plan is public and the same with and without the record: neighbours are compared at the same "
+        "probabilities of the other records, number of steps and noise"
+    )
+    kept = [each for each in guarantee["assumptions"] if each["name"] != "number of examples"]
+    guarantee["assumptions"] = [*kept, {"name": "plan", "statement": statement, "state": "asserted"}]
+
+
+def with_secrets(report: Report) -> None:
+    report["parameters"]["secrets"] = "plan.safetensors"
+
+
+def with_a_file_of_canaries(report: Report) -> None:
+    report["parameters"]["gradient_canaries_file"] = "blake3:" + "0" * 64
+
+
+def with_a_base_in_few_bits(report: Report) -> None:
+    report["parameters"]["base_bits"] = 4
+
+
+def with_a_conversion(report: Report) -> None:
+    report["parameters"]["converted"] = "batch-norm"
+
+
 _FORGERIES: dict[str, tuple[str, Callable[[Report], None], str]] = {
     "fewer answers": ("ferret responses", fewer_answers, "by the coins of the public seed it is"),
     "other sizes": ("ferret responses", other_sizes, "how many groups the ledger has in a step"),
     "no seed": ("ferret responses", without_seed, "it states no public seed"),
     "no measurements": ("dpquant", without_measurements, "for which 2 measurements begin, and it states 0"),
+    "plan put away": ("dp-sgd", with_a_plan, "0.001, which is less than 0.2, the mean of its probabilities"),
+    "plan left out": ("dp-sgd", with_secrets, "of which no parameter says what it holds"),
+    "canaries left out": (
+        "dp-sgd",
+        with_a_file_of_canaries,
+        "gradient_canaries and gradient_canaries_file go together",
+    ),
+    "base in few bits": ("dp-sgd", with_a_base_in_few_bits, "only the base of an adapter is held in fewer bits"),
+    "nothing to convert": ("dp-sgd", with_a_conversion, "no tensor holds the statistics of batches"),
     "two models": ("dp-sgd", with_another_model, "2 files of weights, and a retrain step writes one"),
 }
 

@@ -22,7 +22,7 @@ from privctl.train.methods import method_named
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.prepare import prepare
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
-from privctl.train.steps.contribution import gradient_stages, run_contribution_test
+from privctl.train.steps.contribution import run_gradient_test
 from tests.zoo.outcome import remedies_in
 from tests.zoo.shrink import build, write_data
 
@@ -130,7 +130,7 @@ def _job(task: str, folder: Path, *, norm: str | None = None, max_length: int | 
 def _tested(job: TrainingJob) -> TrainingJob:
     network: nn.Module = job.model.network
     with quiet_transformers():
-        return run_contribution_test(job, network, CPU, gradient_stages(job, network, CPU), lambda _: None)
+        return run_gradient_test(job, network, CPU, lambda _: None)
 
 
 def _gradient(task: Task, network: nn.Module, row: int) -> Gradient:

@@ -116,8 +116,12 @@ def steps_disagree(
     """What differs between the events of the steps and the parameters."""
     total = sum(event.steps for event in events)
     yield from compare("number of steps in the ledger", total, parameters.steps_begun, "steps_begun says")
-    # Of a plan's records, the one drawn most often is accounted for.
-    rate = parameters.sample_rate if parameters.plan is None else parameters.plan.largest_probability
+    rate = parameters.sample_rate
+    if parameters.plan is not None:  # of its records, the one drawn most often is accounted for
+        rate = parameters.plan.largest_probability or 0.0
+        if rate < parameters.sample_rate * (1 - ROUNDING):
+            mean = f"{parameters.sample_rate:.6g}, the mean of its probabilities"
+            yield f"the plan is said to draw no record with more than {rate:.6g}, which is less than {mean}"
     for event in events:
         yield from compare("rate in the ledger", event.sample_rate, rate, "the parameters say")
         noise = parameters.noise_multiplier

@@ -15,7 +15,8 @@ from privctl.domain.guarantee import Arithmetic, Guarantee, RiskMeasure, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from verify import external_training
-from verify.stated import EXTERNAL, method_of, training_of
+from verify.method import EXTERNAL
+from verify.stated import method_of, training_of
 
 #: This program's noise: the largest distance of a deviate from a Gaussian's, and the most grid steps a deviation.
 _ACCURACY, _STEPS = 2.0**-48, 64.0

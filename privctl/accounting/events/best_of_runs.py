@@ -84,9 +84,8 @@ def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
         return run
     stop = -math.log(gamma_of(event.mean_runs, event.shape))
     if event.sample_rate == 1:
-        rho = event.run_steps / 2 / event.noise_multiplier / event.noise_multiplier
-        best = max(1.0, math.sqrt(stop / rho))
-        least = ((best - 1) * rho if best > 1 else 0.0) + stop / best
+        root = math.sqrt(event.run_steps / 2) / event.noise_multiplier  # of rho, which may be below all floats
+        least = 2 * math.sqrt(stop) * root - root * root if math.sqrt(stop) > root else stop
     else:
         least = float(np.min((1 - 1 / orders) * run + stop / orders))
     return np.asarray(run + math.log(event.mean_runs) / (orders - 1) + (1 + event.shape) * least)

@@ -115,10 +115,16 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
 @click.argument("file", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option(
     "--score-column", multiple=True, default=("score",), metavar="NAME",
-    help="Column of scores; repeatable, one attack each.  [default: score]",
+    help="Column of an attack; repeatable.  [default: score]",
 )  # fmt: skip
 @click.option("--member-column", default="member", metavar="NAME", show_default=True, help="Column of 1 and 0.")
 @click.option("--id-column", default="id", metavar="NAME", show_default=True, help="Column that names a record.")
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Checkpoint that the scores are of.",
+)
 @click.option("--models", is_flag=True, help="One score a model, not one a record.")
 @click.option("--threshold", type=float, metavar="T", help="With --models: a threshold chosen beforehand.")
 @click.option("--seed", type=SEED32, hidden=True)  # nothing is drawn any more; scripts may still give it
@@ -128,20 +134,20 @@ def scores(
 ) -> None:
     """Judge the scores that another attack tool gave to records.
 
-    FILE is one file of CSV, TSV or JSON lines, or any number of Parquet files or a pattern of them, with one row for
-    each record: its id, its score, and whether it is a member. A higher score means more likely a member. Of what
-    `privctl audit score-records` wrote, all scores are judged, unless --score-column names some. Scores of the
-    records of a --split, named members:17 after their lines, also bound epsilon and mu.
+    FILE is CSV, TSV or JSON lines, or any number of Parquet files or a pattern of them, with one row for each record:
+    its id, its score, higher for what is more likely a member, and whether it is one. Of what `privctl audit
+    score-records` wrote, all scores are judged, unless --score-column names some. Scores of the records of a --split,
+    named members:17 after their lines, also bound epsilon and mu. With --model the report is of that checkpoint, by
+    your word: a gate counts it where its policy accepts "scores of the model".
 
-    With --models the file holds one score for each of many models, trained with (member 1) or without one record, as
-    CSV, JSON {"with": [...], "without": [...]} or safetensors with these two tensors. They bound epsilon from below and
-    test a --claim.
+    With --models the file holds a score for each of many models, trained with (member 1) or without one record, as
+    CSV, JSON {"with": [...], "without": [...]} or safetensors of these two. They bound epsilon and test a --claim.
 
     \b
     Example:
-      privctl audit scores per-record.csv
       privctl audit scores per-record.csv --score-column loss --score-column rmia
       privctl audit scores 'scores-*.parquet' --split split/manifest.json
+      privctl audit scores per-record.csv --model own.safetensors
       privctl audit scores scores.csv --models --claim 1,1e-5
     """
     from privctl.api.scoring import report_on_scores

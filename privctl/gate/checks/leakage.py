@@ -15,12 +15,14 @@ from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import Artifact
 from privctl.domain.sample_size import in_words, times_for_bound
 from privctl.gate.checks.contradictions import why_impossible
+from privctl.gate.checks.outside_scores import FIX, why_unaccepted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from verify.canary_bounds import of_split
+from verify.drawn_split import drawn_from
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
 EXTRACTED, LOWER_BOUND = "max_extracted", "max_epsilon_lower_bound"
@@ -42,6 +44,8 @@ _TRAINED = {AUC: _MEMBERS, TPR: _MEMBERS, EXTRACTED: "train"}
 #: The same of what it compared these with, which no training may have read.
 _UNSEEN = {AUC: "nonmembers", TPR: "nonmembers", EXTRACTED: "heldout"}
 _PLANTED, _NUMBER = "trained on the planted data", "number included"
+
+_TRAININGS = ("retrain", "external-training")
 
 #: One measured thing: the report, its position there, itself.
 _EvidenceItem = tuple[LoadedReport, int, Evidence]
@@ -75,7 +79,7 @@ def lower_bounds(case: JudgedModel) -> list[_EvidenceItem]:
 
     Where all records with one value of a field were one example, coins of single records bound something else.
     """
-    units = {_unit_of(each) for each in case.history if each.report.step == "retrain"}
+    units = {_unit_of(each) for each in case.history if each.report.step in _TRAININGS}
     found = []
     for report, i, item in evidence_of(case, lambda each: is_lower_bound(each) or is_group_bound(each)):
         try:
@@ -173,6 +177,10 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 place=report.place("evidence", i, "lower"),
             )
         else:
+            unaccepted = why_unaccepted(report, policy)
+            if unaccepted:
+                yield _inconclusive(LOWER_BOUND, report, i, item, unaccepted, FIX)
+                continue
             passed.append((report, i, item))
     yield from _pass_finding(LOWER_BOUND, items, passed, lambda item: item.lower or 0.0, limit, "lower")
 
@@ -190,7 +198,7 @@ def _check_maximum(
         doubt = (
             doubt or (_why_confounded(report) if rule in (AUC, TPR) else "") or _why_other_records(case, report, rule)
         )
-        doubt = doubt or (why_not_planted(report) if rule == DISCLOSED else "")
+        doubt = doubt or (why_not_planted(report) if rule == DISCLOSED else "") or why_unaccepted(report, policy)
         if item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=rule,
@@ -201,7 +209,7 @@ def _check_maximum(
                 place=report.place("evidence", i, "lower"),
             )
         elif doubt:
-            yield _inconclusive(rule, report, i, item, doubt, _MEND)
+            yield _inconclusive(rule, report, i, item, doubt, FIX if why_unaccepted(report, policy) else _MEND)
         elif item.upper is not None and item.upper > limit:
             above = item.estimate is not None and item.estimate > limit
             fix = _NOT_BIGGER if above else _BIGGER.format(enough)
@@ -297,8 +305,6 @@ def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: Loade
     """
     if all(artifact.digest in trained for artifact in taken):
         return True
-    from verify.drawn_split import drawn_from  # needs numpy, without which a gate judges what else there is
-
     return all(each.role in _TRAINED.values() for each in taken) and drawn_from(report.path, report.report) in trained
 
 

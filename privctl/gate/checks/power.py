@@ -8,6 +8,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.sample_size import in_words, times_for_area, times_for_share
 from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound
+from privctl.gate.checks.outside_scores import FIX, why_unaccepted
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.gate.settings import POWERS
@@ -29,7 +30,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     """The smallest effect that one of this model's audits would have detected with power 0.8."""
     for name, required in policy.min_power.items():
         low, high = POWERS[name]
-        found = evidence_of(case, _CHOSEN[name])
+        everything = evidence_of(case, _CHOSEN[name])
+        found = [each for each in everything if not why_unaccepted(each[0], policy)]
         compared = {id(report) for report, _, item in found if item.quantity == _BEYOND and item.estimate is not None}
         sizes = [
             (size, report.place("evidence", i, *where), item)
@@ -42,6 +44,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             outcome, place = GateOutcome.INCONCLUSIVE, policy.places.get(RULE, case.anchor)
             fix = f"give the report of an audit that says what {what} it could have seen"
             message = f"no audit of this model given says what {what} it could have seen"
+            if len(found) < len(everything):
+                message, fix = f"{message}, but by scores whose origin the policy does not accept", FIX
         else:
             size, place, item = min(sizes, key=lambda each: each[0])
             fix = _enough(name, item, size, required)

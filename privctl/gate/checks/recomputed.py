@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from privctl.domain.errors import PrivctlError
+from privctl.domain.errors import PrivctlError, missing_package
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.files import LoadedReport
@@ -49,7 +49,7 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         if reports:
             yield _finding(
                 reports[0],
-                f"what is guaranteed cannot be computed again, for {missing.name} is not installed",
+                f"what is guaranteed cannot be computed again, for {missing_package(missing)} is not installed",
                 GateOutcome.INCONCLUSIVE,
                 "install privctl with everything it needs, or set recompute = false in the policy",
             )

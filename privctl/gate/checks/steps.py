@@ -13,6 +13,7 @@ from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.gate.checks.outside_scores import FIX, are_outside, why_unaccepted
 from privctl.gate.checks.permitted import why_permitted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
@@ -41,18 +42,19 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         done = [each for each in (*case.history, *case.looks) if each.report.step == step]
         if step == "verify":
             done = case.verifying(done)
-        completed = [each for each in done if not _why_empty(each.report, case)]
+        completed = [each for each in done if not (_why_empty(each.report, case) or why_unaccepted(each, policy))]
         if completed:
             yield Finding(
                 rule=STEPS,
                 outcome=GateOutcome.PASS,
                 subject=step,
-                message=f"{step}, at {completed[0].report.created}",
+                message=f"{step}, at {completed[0].report.created}{_on_whose_word(completed[0])}",
                 place=completed[0].place("step"),
             )
             continue
+        unaccepted = why_unaccepted(done[0], policy) if done else ""
         missing = (
-            f"its report {_why_empty(done[0].report, case)}"
+            f"its report {_why_empty(done[0].report, case) or unaccepted}"
             if done
             else "no report given of this model is of this step"
         )
@@ -61,10 +63,17 @@ def required(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             outcome=GateOutcome.INCONCLUSIVE,
             subject=step,
             message=missing,
-            fix=f"run {_COMMANDS.get(step, step)} on {_ON.get(step, 'this model')} and give "
+            fix=FIX
+            if unaccepted
+            else f"run {_COMMANDS.get(step, step)} on {_ON.get(step, 'this model')} and give "
             + _GIVE.get(step, "its report"),
             place=done[0].place("step") if done else policy.places.get(STEPS, case.anchor),
         )
+
+
+def _on_whose_word(report: LoadedReport) -> str:
+    """What the policy accepted for the step to count, in words."""
+    return "; that its scores are of this model is asserted, as the policy accepts" if are_outside(report) else ""
 
 
 def _why_empty(report: PrivacyReport, case: JudgedModel) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from privctl.domain.errors import CommandError
 from privctl.reports.files import REPORT_SUFFIX, require_replaceable
 from privctl.storage.atomic import require_absent
+from privctl.storage.journal import recover
 from privctl.train.settings.request import RetrainRequest
+
+#: In the folder of a run, there once its model and report have their names.
+RELEASED = "released"
 
 
 def report_path(output: Path) -> Path:
@@ -19,6 +25,23 @@ def report_path(output: Path) -> Path:
 def run_folder(output: Path) -> Path:
     """The folder with the state of an unfinished run for ``output``."""
     return output.with_name(output.name + ".run")
+
+
+def remove_finished(output: Path) -> None:
+    """Remove the state of a run for ``output`` that was killed after its model and report got their names."""
+    folder = run_folder(output)
+    recover(output.absolute().parent)
+    if (folder / RELEASED).is_file() and output.is_dir() and report_path(output).is_file():
+        remove_state(folder)
+
+
+def remove_state(folder: Path) -> None:
+    """Remove as much as can be of the run's ``folder``, and last what says that the run is finished."""
+    with suppress(OSError):
+        for each in folder.iterdir():
+            if each.name != RELEASED:
+                each.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def private_path(output: Path) -> Path:

@@ -44,7 +44,13 @@ from privctl.storage.reader import open_checkpoint
 from privctl.train.preparation.budget import mixing_of, recipe_for, require_budget
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.log_places import require_logs
-from privctl.train.preparation.places import nothing_to_resume, require_places, require_room, run_folder
+from privctl.train.preparation.places import (
+    nothing_to_resume,
+    remove_finished,
+    require_places,
+    require_room,
+    run_folder,
+)
 from privctl.train.preparation.reading import images_at, require_apart, sounds_at, texts_at
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
@@ -236,6 +242,7 @@ def _check_places(request: RetrainRequest) -> None:
     data = [request.data.train, request.data.held_out, None if request.public is None else request.public.data]
     inputs = [request.model.path, request.model.adapter, *(path for each in data if each for path in paths_of(each))]
     require_inputs(*data)
+    remove_finished(request.output)
     if request.resume and not run_folder(request.output).is_dir():
         raise nothing_to_resume(run_folder(request.output), request.output)
     require_places(

@@ -20,7 +20,7 @@ from privctl.storage.atomic import PendingFile, PendingFolder, write_bytes, writ
 from privctl.storage.digest import file_digest, hash_tensors
 from privctl.storage.reader import ADAPTER_NAME, SINGLE_NAME, SafetensorsFile
 from privctl.train.network.tensors import named_tensors, write_tensors
-from privctl.train.preparation.places import report_path, require_places
+from privctl.train.preparation.places import RELEASED, report_path, require_places, run_folder
 from privctl.train.release.adapter import ReleasedAdapter
 from privctl.train.release.reload_check import ReferenceAnswers
 from privctl.train.release.saved import saved_files
@@ -40,24 +40,28 @@ def save_network(
     *,
     witness: ReferenceAnswers,
     adapter: ReleasedAdapter | None = None,
+    public: bool,
     force: bool = False,
     beside: Sequence[PendingFile] = (),
 ) -> PrivacyReport:
     """Write the directory ``output`` and its report; returns the report.
 
     ``companion`` is a tokenizer or an image scaling, saved by its ``save_pretrained``. With an ``adapter`` its tensors
-    alone are written, as peft writes them. Directory, report and the files
-    ``beside`` them appear together; with ``force`` they replace those of an earlier run. Raises CommandError
-    where something is in the way, InputError for weights that are not finite or the format cannot hold, and where
-    transformers makes something else of the directory than the ``witness`` saw; FileSystemError where the system
-    refuses.
+    alone are written, as peft writes them. All but a ``public`` model is its owner's alone. Directory,
+    report and the files ``beside`` them appear together; with ``force`` they replace those of an earlier run. Raises
+    CommandError where something is in the way, InputError for weights that are not finite or the format cannot
+    hold, and where transformers makes something else of the directory than the ``witness`` saw; FileSystemError where
+    the system refuses.
     """
     place = report_path(output)
     require_places(output, force=force)
-    with _staged(network, companion, output, witness, adapter, replaces=force) as pending:
+    with (
+        _staged(network, companion, output, witness, adapter, public=public, replaces=force) as pending,
+        _marked(output) as mark,
+    ):
         report = describe(place, tuple(_outputs(pending.temporary, output.name)))
         require_places(output, force=force)  # again, as it took a while
-        commit_with_report([pending, *beside], place, report, replace=force)
+        commit_with_report([pending, *beside, *mark], place, report, replace=force)
     return report
 
 
@@ -81,21 +85,33 @@ def _staged(
     witness: ReferenceAnswers,
     adapter: ReleasedAdapter | None,
     *,
+    public: bool = False,
     replaces: bool = False,
 ) -> Iterator[PendingFolder]:
     """The directory under a temporary name, found to be what the ``witness`` saw; gone where it is not committed."""
-    with PendingFolder(output, public=True, replaces=replaces) as pending:
+    with PendingFolder(output, public=public, replaces=replaces) as pending:
         place = pending.temporary
         pointer = {"format": "pt", POINTER: f"../{report_path(output).name}"}
         for name, content in _companions(network, companion) if adapter is None else adapter.files(companion):
-            write_bytes(place / name, content, public=True)
+            write_bytes(place / name, content, public=public)
         if adapter is None:
-            write_tensors(place / SINGLE_NAME, named_tensors(network), pointer, public=True)
+            write_tensors(place / SINGLE_NAME, named_tensors(network), pointer, public=public)
             witness.require(place, network, output)
         else:
-            write_tensors(place / ADAPTER_NAME, state_of(network), pointer, public=True)
+            write_tensors(place / ADAPTER_NAME, state_of(network), pointer, public=public)
             adapter.require(place, witness, network, output)
         yield pending
+
+
+@contextmanager
+def _marked(output: Path) -> Iterator[list[PendingFile]]:
+    """What says in the state of a run, if one is kept, that its model is in place; else nothing."""
+    folder = run_folder(output)
+    if not folder.is_dir():
+        yield []
+        return
+    with PendingFile(folder / RELEASED) as mark:
+        yield [mark]
 
 
 def _companions(network: Any, companion: Any) -> Iterator[tuple[str, bytes]]:

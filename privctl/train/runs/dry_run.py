@@ -36,7 +36,7 @@ from privctl.train.release.names import voiding
 from privctl.train.release.users import unsure_names, what_is_sampled
 from privctl.train.runs.setup import prepared
 from privctl.train.settings.request import RetrainRequest
-from privctl.train.steps.contribution import clipping_of, gradient_stages, run_contribution_test
+from privctl.train.steps.contribution import clipping_of, run_gradient_test
 from privctl.train.steps.gradient_noise import noise_for
 from privctl.train.steps.loop import Trainer
 from privctl.train.steps.precision import FullPrecision, Precision
@@ -132,7 +132,7 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     network = prepared(network, job)
     said = [*told_of_bounds(request)]
     if request.method.clips:
-        job = run_contribution_test(job, network, device, gradient_stages(job, network, device), said.append)
+        job = run_gradient_test(job, network, device, said.append)
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     ratio = None
     if request.method.noised:

@@ -38,8 +38,7 @@ from privctl.train.state.resuming import mention_saved_state, open_folder
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.contribution import (
     clipping_of,
-    gradient_stages,
-    run_contribution_test,
+    run_gradient_test,
     run_quantized_test,
     too_rough,
 )
@@ -114,8 +113,7 @@ def train_by_gradients(job: TrainingJob, session: Session, hooks: MethodHooks = 
         session.notify(warning)
     # Before the folder is made, because these tests may refuse the run.
     if request.method.clips:
-        stages = gradient_stages(job, network, device)
-        job = run_contribution_test(job, network, device, stages, session.notify, workers)
+        job = run_gradient_test(job, network, device, session.notify, workers)
     precision = hooks.precision(job, network, device)
     job = run_quantized_test(job, network, device, precision, session.notify, workers)
     for warning in too_rough(job):
@@ -214,6 +212,7 @@ def save_trained(
             lambda place, outputs: hooks.amend(report_for(job, finished, noise, place, outputs, secrets), finished),
             witness=witness,
             adapter=released_adapter(network, job.model, job.request.model),
+            public=job.request.method.private,
             force=job.request.force,
             beside=[*private, *more],
         )

@@ -11,7 +11,6 @@ because it may have been released.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.storage.turns import Claim
 from privctl.train.network.tensors import mapped_tensors, write_tensors
+from privctl.train.preparation.places import RELEASED, remove_state
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
 from privctl.train.state.release_log import ReleaseLog
@@ -70,6 +70,7 @@ class RunFolder:
             raise CommandError(f"{path} does not exist, so there is no run to resume; remove --resume")
         kept = parse_json(read_text(path / _SETTINGS), str(path / _SETTINGS))
         cls(path, fingerprint)._compare(kept, own)
+        (path / RELEASED).unlink(missing_ok=True)  # what it released was removed since
         folder = cls(path, kept)  # as they were written: 2 and 2.0 are the same setting, and other bytes in a chain
         if not (path / _STATE).is_file():
             steps, side = folder._steps_begun.read(), folder._side_releases_begun.read()
@@ -161,7 +162,7 @@ class RunFolder:
 
     def remove(self) -> str | None:
         """Delete the folder: the run is finished and its result safe. Return a warning where some of it is left."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_state(self.path)
         self._close()
         if not self.path.exists():
             return None

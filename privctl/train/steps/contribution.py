@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from privctl.domain.errors import InputError
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
 from privctl.domain.progress import Notify
+from privctl.models.activations import fused_activations
 from privctl.models.choices import TaskName
 from privctl.models.encoding import TextOptions, length_limit
 from privctl.models.tasks.corpus import CorpusTask
@@ -70,6 +71,15 @@ def run_contribution_test(
         return _tested(smaller, network, device, stages, notify)
 
     return _within_memory(job, network, device, notify, test, workers)
+
+
+def run_gradient_test(
+    job: TrainingJob, network: nn.Module, device: torch.device, notify: Notify, workers: Workers = ALONE
+) -> TrainingJob:
+    """``run_contribution_test`` of clipped gradients, with activations as ``Trainer`` runs them."""
+    stages = gradient_stages(job, network, device)
+    with fused_activations(network):
+        return run_contribution_test(job, network, device, stages, notify, workers)
 
 
 def _within_memory(
@@ -178,7 +188,8 @@ def run_quantized_test(
     def test(smaller: TrainingJob) -> TrainingJob:
         return _tested_quantized(smaller, network, device, precision)
 
-    return _within_memory(job, network, device, notify, test, workers)
+    with fused_activations(network):
+        return _within_memory(job, network, device, notify, test, workers)
 
 
 def _tested_quantized(job: TrainingJob, network: nn.Module, device: torch.device, precision: Precision) -> TrainingJob:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance, Notify
+from privctl.models.activations import fused_activations
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
 from privctl.train.clipping.engine import PerExample
@@ -175,7 +176,12 @@ class Trainer:
                 self._held.restore(optimizer, start.tensors)
         tally = EpochStats.restored(start.tensors if start is not None and self.workers.is_main else {})
         last_save, jointly = self.clock(), self.workers.jointly
-        with full_precision(self.device), kept_memory(self.device), self._gradients() as engine:
+        with (
+            full_precision(self.device),
+            kept_memory(self.device),
+            fused_activations(self.network),
+            self._gradients() as engine,
+        ):
             while (position := self._position(updates, steps_begun)) < self.recipe.steps:
                 self.precision.begin(updates, position, lambda n: jointly(partial(self._mark, n, side=True)))
                 jointly(partial(self._mark, steps_begun + 1))

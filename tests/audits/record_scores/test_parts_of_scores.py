@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from audits.model_scorer import ModelScorer
 from audits.record_scores.audit import ScoreColumns, read_record_scores, run_record_scores
 from audits.record_scores.parts import ScoredWork, ScorePart, part_path, read_parts, whole_name, write_part
 from audits.record_scores.scoring import ScoringRequest, score_records
 from audits.scores.table import Skip
 from privctl.cli import run
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.progress import unseen
 from privctl.parallel import Workers
 from privctl.reports.files import read_report
@@ -218,6 +219,36 @@ def test_no_file_has_scores_of_tokens(scoring: Callable[..., ScoringRequest]) ->
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(CommandError, match="exists"):
         score_records(scoring(), unseen)
+
+
+@pytest.mark.parametrize("change", [True, False])
+def test_records_that_change_while_they_are_scored_are_not_reported(
+    scoring: Callable[..., ScoringRequest],
+    tmp_path: Path,
+    change: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    request, score = scoring(attacks=("loss",)), ModelScorer.score
+
+    def replaced(self: ModelScorer, *given: Any, **more: Any) -> Any:
+        if change:
+            request.members.write_bytes(request.members.read_bytes() + b"\n" + b'{"text": "w3 w4"}')
+        return score(self, *given, **more)
+
+    monkeypatch.setattr(ModelScorer, "score", replaced)
+    files = ["--members", str(request.members), "--nonmembers", str(request.nonmembers), "--attack", "loss"]
+    report = tmp_path / "a.report.json"
+    asked = ["audit", "membership", str(request.model), *files, "-o", str(report), "--device", "cpu", "-q"]
+    assert run(asked) == (ExitCode.BAD_INPUT if change else ExitCode.OK)
+    assert report.exists() is not change
+    assert ("members.jsonl was changed while it was read" in capfd.readouterr().err) is change
+    if change:
+        with pytest.raises(InputError, match="members.jsonl was changed while it was read"):
+            score_records(request, unseen)
+    else:
+        score_records(request, unseen)
+    assert request.output.exists() is not change
 
 
 def test_what_cannot_be_scored_apart_is_refused(scoring: Callable[..., ScoringRequest], tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def saved(model: TrainingModel, folder: Path) -> Path:
         folder,
         lambda _, outputs: PrivacyReport(step="retrain", created=now(), versions={}, outputs=outputs),
         witness=witness_of(model, model.network),
+        public=True,
     )
     return folder
 

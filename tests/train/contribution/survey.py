@@ -28,7 +28,7 @@ from privctl.train.methods import method_named
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.prepare import prepare
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
-from privctl.train.steps.contribution import gradient_stages, run_contribution_test
+from privctl.train.steps.contribution import run_gradient_test
 from tests.models.tasks.small import words
 from tests.train.contribution.architectures import Architecture
 
@@ -67,7 +67,7 @@ def survey(each: Architecture, folder: Path) -> Row:
     began = time.perf_counter()
     try:
         with quiet_transformers():
-            done = run_contribution_test(job, network, CPU, gradient_stages(job, network, CPU), lambda _: None)
+            done = run_gradient_test(job, network, CPU, lambda _: None)
     except DependentRecordsError as fault:
         moved = movements(job.task, network)
         reason = f"{fault.kind} ({fault.evidence})"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.activations import NewGELUActivation
 
 from privctl.domain.errors import InputError
 from privctl.domain.mechanism import Optimizer
@@ -118,6 +119,28 @@ def test_a_plain_step_does_not_clip() -> None:
     made = trainer(ROWS, recipe(method="plain", steps=1), Passes(4, 4, seed=0))
     made.run()
     assert torch.allclose(weight(made), -0.1 * ROWS.sum(0) / 5, rtol=1e-5)
+
+
+def test_activations_that_are_written_out_train_by_the_kernel_to_the_same_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def trained() -> tuple[list[bool], Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            network = nn.Sequential(nn.Linear(DIMENSION, 8), NewGELUActivation(), nn.Linear(8, 1))
+        plan = recipe(method="dp-sgd", steps=3, noise_multiplier=0.5)
+        made = trainer(ROWS, plan, Passes(4, 4, seed=0), network=network)
+        seen: list[bool] = []
+        made.advance = lambda _: seen.append("forward" in vars(network[1]))
+        made.run()
+        assert "forward" not in vars(network[1])
+        return seen, torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+    fused, found = trained()
+    monkeypatch.setattr("privctl.models.activations.KERNELS", {})
+    own, expected = trained()
+    assert (fused, own) == ([True] * 3, [False] * 3)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def noises(multiplier: float, steps: int = 400) -> Tensor:

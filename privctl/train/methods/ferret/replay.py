@@ -81,6 +81,7 @@ def replay(request: ReplayRequest, progress: Progress) -> PrivacyReport:
         describe,
         witness=witness,
         adapter=adapter,
+        public=True,
         force=request.force,
     )
 

@@ -210,6 +210,7 @@ def _save(job: TrainingJob, network: nn.Module, done: FerretRun, stream: Stream)
             describe,
             witness=witness,
             adapter=released_adapter(network, job.model, request.model),
+            public=request.method.private,
             force=request.force,
             beside=[updates, *private],
         )

@@ -1,0 +1,79 @@
+"""The model that scores are said to be of: its files by digest, and what its own report says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from audits.lineage import Lineage, lineage_of
+from audits.mechanism_curve import Profile
+from privctl.domain.errors import CommandError
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.domain.report import Artifact
+from privctl.reports.audit_parameters import SCORES_OF_MODEL
+from privctl.reports.files import file_artifact, relative
+from privctl.storage.digest import hash_tensors
+from privctl.storage.folder import companions_of
+from privctl.storage.reader import open_checkpoint
+
+_OF_FILE = (
+    "each score in the file is what this model gives to its record, by nothing but the two, and whether the model was "
+    "trained on the record is as the file says"
+)
+_OF_FUNCTION = (
+    "the caller's function scored each record by nothing but the record and the network that it was given, whose "
+    "weights were compared with the files of this model, and whether the model was trained on the record is as the "
+    "caller says"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOfScores:
+    """The files of a model as ``inputs`` of a report, its ``lineage``, and the ``condition`` its scores rest on.
+
+    ``profile`` gives points of the curve of a mechanism; without it none is tested.
+    """
+
+    inputs: tuple[Artifact, ...]
+    lineage: Lineage
+    condition: Assumption
+    profile: Profile | None = None
+
+
+def scored_model(
+    path: Path, report: Path, profile: Profile | None = None, *, by_function: bool = False
+) -> ModelOfScores:
+    """The model at ``path``, a safetensors file or folder, as the audit's report at ``report`` refers to it.
+
+    With ``by_function`` privctl called the caller's function on a network that it compared with these files; otherwise
+    the scores come from a file. Raises InputError for what is no model, CommandError for a report within its folder.
+    """
+    if path.is_dir() and report.resolve().parent == path.resolve():
+        raise CommandError(f"--output {report} lies in the folder of the model, which it would change; choose another")
+    inputs = tuple(_files(path, report))
+    return ModelOfScores(
+        inputs=inputs,
+        lineage=lineage_of(path, inputs, report),
+        condition=Assumption(
+            name=SCORES_OF_MODEL,
+            statement=_OF_FUNCTION if by_function else _OF_FILE,
+            state=AssumptionState.ASSERTED,
+        ),
+        profile=profile,
+    )
+
+
+def _files(path: Path, report: Path) -> Iterator[Artifact]:
+    with open_checkpoint(path) as checkpoint:
+        for file in checkpoint.files:
+            hashed = hash_tensors(file)
+            yield Artifact(
+                role="model",
+                path=relative(file.path, report),
+                digest=hashed.file_digest,
+                bytes=file.size,
+                tensors=hashed.tensors,
+            )
+        for companion in companions_of(checkpoint):
+            yield file_artifact("companion", companion, report)

@@ -1,0 +1,232 @@
+"""``privctl.audit_module``: an audit of a network of the user's own class, by a function of the user's own.
+
+privctl compares the network with the checkpoint, gives the function records in an order drawn for this, without saying
+which are members, and judges what it returns. What the function does is the user's word, as the report says.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from audits.places import output_paths
+from audits.record_scores.audit import ScoreColumns, run_record_scores
+from audits.record_scores.of_model import scored_model
+from audits.split.drawn import DrawnSplit, contents, read_split
+from audits.split.manifest import manifest_at
+from privctl.accounting.profile import profile
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.report import PrivacyReport
+from privctl.integrations.own_model import require_saved
+from privctl.reports.codec import encode
+from privctl.storage.atomic import require_absent, require_regular, write_bytes
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import missing_model, open_checkpoint
+
+#: A function of a network and of n records, which returns one score a record (n,), or several by name.
+Scores = Callable[[nn.Module, list[Any]], Any]
+_ONLY = "score"
+_RESERVED = frozenset({"id", "member"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Records:
+    """What is to be scored: whether each is a ``member`` [records], its name among ``ids``, and what ``reads`` it."""
+
+    ids: Sequence[str]
+    member: Sequence[bool]
+    reads: Callable[[int], Any]
+
+
+def audit_module(
+    module: nn.Module,
+    model: str | os.PathLike[str],
+    scores: Scores,
+    *,
+    members: Sequence[Any] | None = None,
+    nonmembers: Sequence[Any] | None = None,
+    split: str | os.PathLike[str] | None = None,
+    batch_size: int = 256,
+    least_auc: float = 0.55,
+    delta: float | None = None,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+) -> PrivacyReport:
+    """Audit ``module``, whose weights are saved at ``model``, by the ``scores`` that a function of yours gives records.
+
+    ``scores(module, records)`` takes the network, in evaluation mode, and a list of n records, and returns one number
+    for each, higher for what looks more like training data: a tensor (n,), or several by name, an attack each. Records
+    come in batches of ``batch_size`` in a random order, members among others. They are the items of ``members`` and
+    ``nonmembers``, which should be a random split of one source; or with ``split``, the folder or manifest of one that
+    ``privctl.audit_split`` drew, the JSON of its lines. Such scores also bound epsilon from below, at ``delta``, and
+    test the claims of the model's own report. ``least_auc`` is the AUC that must be detectable for silence to count.
+
+    Writes the scores and the report beside ``model``, or the report to ``output``; returns the report, which is not for
+    release. It rests on the assumption ``scores of the model``: that the function scored by nothing but the record and
+    the network. A gate counts the audit where its policy accepts that.
+
+    Raises InputError for a module that is not what is saved, or a function that does not run it or gives no finite
+    number for each record; CommandError for settings that do not go together and files in the way.
+    """
+    place, drawn = Path(model), None if split is None else read_split(manifest_at(Path(split)))
+    if not place.exists():
+        raise missing_model(place)
+    if type(batch_size) is not int or batch_size < 1:
+        raise CommandError(f"batch_size is {batch_size!r}; it must be a whole number, at least 1")
+    if not 0.5 < least_auc < 1:
+        raise CommandError(f"least_auc is {least_auc}; it must be above 0.5 and below 1")
+    if drawn is None and delta is not None:
+        raise CommandError("delta is that of bounds, which need a split that was drawn; give split too")
+    records = _records(members, nonmembers, drawn)
+    path, ranks = output_paths(place, None if output is None else Path(output))
+    table = ranks.with_suffix(".csv")
+    for each in (path, table):
+        require_regular(each)
+        require_absent(each, force)
+    require_saved(module, dict(module.named_parameters()), place)
+    _require_no_more(module, place)
+    named = _scored(module, scores, records, batch_size)
+    require_saved(module, dict(module.named_parameters()), place)
+    write_bytes(table, _table(records, named).encode(), replace=force)
+    report = run_record_scores(
+        [table],
+        path,
+        columns=ScoreColumns(scores=tuple(named)),
+        least_auc=least_auc,
+        split=drawn,
+        delta=delta,
+        model=scored_model(place, path, None if drawn is None else profile, by_function=True),
+    )
+    write_bytes(path, encode(report).encode(), replace=force)
+    return report
+
+
+def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, drawn: DrawnSplit | None) -> _Records:
+    if drawn is not None:
+        if members is not None or nonmembers is not None:
+            raise CommandError("a split names its own members and non-members; give either split, or the two of them")
+        return _of_split(drawn)
+    if members is None or nonmembers is None:
+        raise CommandError("an audit compares members and non-members; give both, or a split that was drawn")
+    sides = (("members", members), ("nonmembers", nonmembers))
+    for name, side in sides:
+        if not isinstance(side, Sized) or not hasattr(side, "__getitem__") or isinstance(side, str):
+            raise CommandError(f"{name} cannot be counted and read by position; give a list or a data set of records")
+    counts = [len(side) for _, side in sides]
+    return _Records(
+        ids=[f"{name}:{i + 1}" for (name, _), count in zip(sides, counts, strict=True) for i in range(count)],
+        member=[True] * counts[0] + [False] * counts[1],
+        reads=lambda i: members[i] if i < counts[0] else nonmembers[i - counts[0]],
+    )
+
+
+def _of_split(drawn: DrawnSplit) -> _Records:
+    if drawn.group_by is not None:
+        raise CommandError(
+            f"{drawn.path} threw a coin for each value of {drawn.group_by!r}, and a function scores records; draw a "
+            "split of records"
+        )
+    ids: list[str] = []
+    lines: list[tuple[bytes, str]] = []
+    for name, file in (("members", drawn.members), ("nonmembers", drawn.nonmembers)):
+        for number, content in contents(file):
+            ids.append(f"{name}:{number}")
+            lines.append((content, f"{file} line {number}"))
+    return _Records(
+        ids=ids,
+        member=[each.startswith("members") for each in ids],
+        reads=lambda i: parse_json(lines[i][0].decode(), lines[i][1]),
+    )
+
+
+def _scored(module: nn.Module, scores: Scores, records: _Records, batch_size: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The scores [records] by name, asked for in an order that says nothing of membership."""
+    count = len(records.ids)
+    order = np.random.default_rng(list(os.urandom(16))).permutation(count)
+    named: dict[str, np.ndarray[Any, Any]] = {}
+    with _evaluated(module) as runs:
+        for start in range(0, count, batch_size):
+            rows = order[start : start + batch_size]
+            before = len(runs)
+            given = scores(module, [records.reads(int(row)) for row in rows])
+            if len(runs) == before:
+                raise InputError(
+                    "the function of scores did not run the module that it was given, so its scores are not of it; "
+                    "compute them with its first argument"
+                )
+            found = given if isinstance(given, Mapping) else {_ONLY: given}
+            if start and found.keys() != named.keys():
+                raise InputError("the function of scores named other scores for one batch than for another; name all")
+            for name, values in found.items():
+                named.setdefault(_column(name), np.full(count, math.nan))[rows] = _numbers(values, len(rows), name)
+    if not named:
+        raise InputError("the function of scores returned none; return a tensor of one score a record")
+    return named
+
+
+@contextmanager
+def _evaluated(module: nn.Module) -> Iterator[list[None]]:
+    """Inside, ``module`` is in evaluation mode without gradients; the value grows with each run of one of its parts."""
+    runs: list[None] = []
+    modes = [(each, each.training) for each in module.modules()]
+    hooks = [each.register_forward_pre_hook(lambda *_: runs.append(None)) for each in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield runs
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for each, training in modes:
+            each.training = training
+
+
+def _column(name: Any) -> str:
+    if not isinstance(name, str) or not name.replace("-", "").replace("_", "").isalnum() or name in _RESERVED:
+        raise InputError(
+            f"the function of scores named one {name!r}; name scores by letters, digits, hyphens and underscores, and "
+            f"none {' or '.join(sorted(_RESERVED))}"
+        )
+    return name
+
+
+def _numbers(values: Any, count: int, name: str) -> np.ndarray[Any, Any]:
+    try:
+        found = values.detach().cpu().double().numpy() if isinstance(values, Tensor) else np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        found = np.empty(0)
+    if found.shape != (count,):
+        raise InputError(
+            f"the function of scores returned {name!r} of the shape {found.shape} for {count} records; return one "
+            "number for each"
+        )
+    if not np.isfinite(found).all():
+        raise InputError(f"the function of scores returned {name!r} that is not finite; every record needs a number")
+    return found
+
+
+def _require_no_more(module: nn.Module, place: Path) -> None:
+    """Raise InputError where the checkpoint holds tensors that ``module`` does not have."""
+    own = module.state_dict().keys()
+    with open_checkpoint(place) as checkpoint:
+        held = [tensor.name for file in checkpoint.files for tensor in file.tensors]
+    stranger = next((name for name in held if name not in own), None)
+    if stranger is not None:
+        raise InputError(
+            f"{place} holds {stranger!r}, which the module does not have; give the module that was saved there"
+        )
+
+
+def _table(records: _Records, named: Mapping[str, np.ndarray[Any, Any]]) -> str:
+    rows = zip(records.ids, records.member, zip(*(v.tolist() for v in named.values()), strict=True), strict=True)
+    lines = [",".join((each, str(int(member)), *map(repr, values))) for each, member, values in rows]
+    return "\n".join([",".join(("id", "member", *named)), *lines]) + "\n"

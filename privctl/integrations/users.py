@@ -1,0 +1,150 @@
+"""Users of a training in a loop of the user's own: steps draw users, and clip the records of each together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.data.names import alike, spelled_alike
+from privctl.domain.errors import CommandError, InputError
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.randomness import NoiseSource
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+_EACH = "each record is one example; who is in several records is protected in each, not in all together"
+#: The longest name of a unit, which stands in every statement about it.
+_LONGEST = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Users:
+    """The examples that steps draw: single records, or with a ``unit`` all records of a user.
+
+    ``rows`` [users] are the positions of each user's records; None where each of ``records`` is its own. A step uses
+    ``per_draw`` records of each user that it draws, by draws of ``source``. ``similar`` counts users whose names only
+    spelling tells apart.
+    """
+
+    records: int
+    unit: str | None = None
+    rows: tuple[NDArray[np.int64], ...] | None = None
+    per_draw: int = 1
+    similar: int = 0
+    source: NoiseSource | None = None
+
+    @property
+    def count(self) -> int:
+        """How many examples there are: records, or users."""
+        return self.records if self.rows is None else len(self.rows)
+
+    def records_of(self, drawn: Sequence[int], step: int) -> list[int]:
+        """The positions of the records to use of the examples ``drawn``, ``per_draw`` of each, one example's together.
+
+        Which of a user's are used is drawn afresh in each step, without looking at other users. All differ; of a user
+        with fewer each is used as often as any other, give or take once.
+        """
+        if self.rows is None:
+            return list(drawn)
+        assert self.source is not None
+        chosen: list[int] = []
+        for user in drawn:
+            own = self.rows[user]
+            # A place of the keystream for each user, so that what is drawn of one says nothing of another.
+            order = np.random.default_rng(self.source.words(step, user, 4)).permutation(own)
+            chosen += np.resize(order, self.per_draw).tolist()
+        return chosen
+
+    def together(self, losses_of: Callable[[], Tensor], rows: int) -> Callable[[], Tensor]:
+        """``losses_of`` of so many ``rows``, with one loss an example: the mean of its records'."""
+        if self.per_draw == 1:
+            return losses_of
+
+        def means() -> Tensor:
+            losses = losses_of()
+            require_rows(len(losses) if losses.ndim else 0, rows)
+            return losses.reshape(-1, self.per_draw).mean(dim=1)
+
+        return means
+
+    def premises(self) -> Iterator[Assumption]:
+        """What one example is, and that users whose names are spelled alike are different, all of it asserted."""
+        yield Assumption(name="unit of privacy", statement=self._statement(), state=AssumptionState.ASSERTED)
+        if self.similar:
+            yield Assumption(
+                name="names of users",
+                statement=f"{self.similar} names in {self.unit!r} that differ from another's only in case, spaces or "
+                "Unicode form are those of different users",
+                state=AssumptionState.ASSERTED,
+            )
+
+    def parameters(self) -> dict[str, Any]:
+        """What a report states of them."""
+        if self.unit is None:
+            return {}
+        several = {"records_per_draw": self.per_draw} if self.per_draw > 1 else {}
+        return {"unit": self.unit, "records": self.records, "similar_names": self.similar, **several}
+
+    def warnings(self) -> Iterator[str]:
+        """That names are spelled alike, where some are."""
+        if self.similar and self.unit is not None:
+            yield alike(self.similar, self.unit)
+
+    def _statement(self) -> str:
+        if self.unit is None:
+            return _EACH
+        mean = ""
+        if self.per_draw > 1:
+            mean = f", and of up to {self.per_draw} that a step draws the mean gradient is clipped"
+        return f"all records with one value of {self.unit!r} are one example{mean}"
+
+
+def require_rows(found: int, drawn: int) -> None:
+    """Raise CommandError where a loop returned losses of more or fewer rows than were drawn."""
+    if found != drawn:
+        raise CommandError(
+            f"{drawn} rows were drawn and {found} losses came back; train on each batch as it is drawn, neither cut "
+            "nor extended"
+        )
+
+
+def users_of(users: Sequence[Any] | None, records: int, unit: str, per_draw: int) -> Users:
+    """The examples of a data set of so many ``records``, of which record i is that of ``users[i]``, if they are given.
+
+    Raises CommandError for settings that do not fit, InputError for names that are none.
+    """
+    if type(per_draw) is not int or per_draw < 1:
+        raise CommandError(f"records_per_draw is {per_draw!r}; it must be a whole number, at least 1")
+    if users is None:
+        if per_draw > 1:
+            raise CommandError("records_per_draw is how many records of a user a step uses; give users too")
+        return Users(records=records)
+    if not isinstance(unit, str) or not 0 < len(unit) <= _LONGEST or not unit.isprintable():
+        raise CommandError(f"unit is {unit!r}; it must be a short name of what users are, such as 'patient'")
+    if isinstance(users, str) or len(users) != records:
+        given = "one string" if isinstance(users, str) else f"{len(users)} names"
+        raise CommandError(f"users is {given}, and there are {records} records; give the user of each record")
+    rows: dict[str, list[int]] = {}
+    for row, user in enumerate(users):
+        rows.setdefault(_name(user, row), []).append(row)
+    return Users(
+        records=records,
+        unit=unit,
+        rows=tuple(np.asarray(each, dtype=np.int64) for each in rows.values()),
+        per_draw=per_draw,
+        similar=spelled_alike(rows),
+        source=NoiseSource(),
+    )
+
+
+def _name(user: Any, row: int) -> str:
+    """A user's name, for which 7 and "7" are one, as in files of records."""
+    value = user.item() if hasattr(user, "item") and getattr(user, "ndim", 1) == 0 else user
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        raise InputError(f"users[{row}] is {user!r}; each record needs the name of one user, a text or a whole number")
+    return str(value).strip()

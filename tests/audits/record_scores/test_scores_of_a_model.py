@@ -1,0 +1,154 @@
+"""Scores that are said to be of a model: tied to its digest, told to be somebody's word, and gated as such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import privctl
+from privctl.cli import run
+from privctl.domain.errors import CommandError, ExitCode, InputError
+from privctl.domain.gate import GateOutcome
+from privctl.domain.guarantee import AssumptionState
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from privctl.reports.files import read_report, write_report
+from tests.audits.record_scores.test_audit_of_scores import drawn, table
+from verify.audit_consistency import faults
+
+WORD = "scores of the model"
+POLICY: dict[str, Any] = {"required_steps": ["audit"], "max_auc": 0.7, "min_power": {"auc": 0.6}}
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A model with the report of how it was made."""
+    place = tmp_path / "own.safetensors"
+    save_file({"weight": np.ones((3, 2), np.float32)}, place)
+    privctl.from_opacus([(1.0, 0.1, 10)], place, examples=600)
+    return place
+
+
+def audited(weights: Path, shift: float = 0.0) -> PrivacyReport:
+    scores = table(weights.with_name("s.csv"), *drawn(800, shift))
+    return privctl.audit_scores(scores, model=weights, force=True)
+
+
+def rules(judgement: Any, outcome: GateOutcome) -> dict[str, str]:
+    return {finding.rule: finding.message for finding in judgement.of(outcome)}
+
+
+def test_the_report_names_the_model_by_its_digest_and_is_found_beside_it(weights: Path) -> None:
+    report = audited(weights)
+    place = weights.with_name("own.audit.report.json")
+    assert read_report(place) == report
+    made = read_report(weights.with_name("own.report.json"))
+    assert [a.digest for a in report.inputs if a.role == "model"] == [a.digest for a in made.outputs]
+    assert [parent.path for parent in report.parents] == ["own.report.json"]
+    assert any(
+        "nothing but the caller's word ties the scores to the model (assumption 'scores of the model')" in line
+        for line in report.warnings
+    )
+    assert list(faults(report)) == []
+    found = privctl.verify(place)
+    assert found.exit_code is ExitCode.OK
+    assert "whether the scores are of this model" in [omission.what for omission in found.omissions]
+
+
+def test_the_page_of_the_model_has_it_and_whose_word_it_is(weights: Path) -> None:
+    audited(weights)
+    assert run(["inspect", str(weights), "-q"]) == 0
+    page = weights.with_name("page.html")
+    assert run(["report", str(weights), "-q", "-o", str(page)]) == 0
+    assert "ties the scores to the model (assumption" in page.read_text()
+
+
+def test_a_gate_counts_silence_only_where_its_policy_accepts_the_word(weights: Path) -> None:
+    audited(weights)
+    refused = privctl.gate(weights, **POLICY)
+    assert refused.outcome is GateOutcome.INCONCLUSIVE
+    said = rules(refused, GateOutcome.INCONCLUSIVE)
+    assert said.keys() == {"required_steps", "max_auc", "min_power"}
+    assert "rests on scores of the model, which the policy does not accept unchecked" in said["required_steps"]
+    assert {f.fix.rpartition(": ")[2] for f in refused.of(GateOutcome.INCONCLUSIVE)} == {WORD}
+    accepted = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
+    assert accepted.outcome is GateOutcome.PASS
+    assert "is asserted, as the policy accepts" in rules(accepted, GateOutcome.PASS)["required_steps"]
+
+
+def test_what_it_finds_counts_whoever_answers_for_it(weights: Path) -> None:
+    assert audited(weights, shift=2.0).verdicts[0].outcome is Outcome.REFUTED
+    found = rules(privctl.gate(weights, **POLICY), GateOutcome.FAIL)
+    assert found.keys() == {"max_auc", "forbid_outcomes"}
+
+
+def test_weights_that_changed_since_are_refused(weights: Path) -> None:
+    audited(weights)
+    save_file({"weight": np.full((3, 2), 2, np.float32)}, weights)
+    judged = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
+    assert judged.outcome is GateOutcome.FAIL
+    assert "no report says that it made these weights" in " ".join(f.message for f in judged.of(GateOutcome.FAIL))
+    assert "required_steps" in rules(judged, GateOutcome.INCONCLUSIVE)
+    assert privctl.verify(weights.with_name("own.audit.report.json")).exit_code is ExitCode.REFUTED
+
+
+def test_without_a_model_it_is_an_audit_of_none(weights: Path) -> None:
+    privctl.audit_scores(table(weights.with_name("s.csv"), *drawn(800, 0.0)))
+    judged = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
+    assert "required_steps" in rules(judged, GateOutcome.INCONCLUSIVE)
+
+
+def _stated(report: PrivacyReport, **changes: Any) -> PrivacyReport:
+    (condition,) = report.parameters["score_conditions"]
+    return replace(report, parameters={**report.parameters, "score_conditions": [{**condition, **changes}]})
+
+
+FORGED: dict[str, tuple[Callable[[PrivacyReport], PrivacyReport], str]] = {
+    "left out": (
+        lambda r: replace(r, parameters={k: v for k, v in r.parameters.items() if k != "score_conditions"}),
+        "does not state the assumption 'scores of the model'",
+    ),
+    "checked": (lambda r: _stated(r, state=AssumptionState.CHECKED.value), "only the caller knows"),
+    "other words": (lambda r: _stated(r, statement="privctl scored the records"), "which is not that assumption"),
+    "no model": (
+        lambda r: replace(r, inputs=tuple(a for a in r.inputs if a.role != "model")),
+        "names no model with such scores",
+    ),
+    "no scores": (
+        lambda r: replace(r, inputs=tuple(a for a in r.inputs if a.role != "scores")),
+        "names no model with such scores",
+    ),
+}
+
+
+@pytest.mark.forged("what an audit says of its scores is changed")
+@pytest.mark.parametrize("name", FORGED)
+def test_a_report_that_hides_whose_scores_they_are_does_not_pass(name: str, weights: Path) -> None:
+    forge, says = FORGED[name]
+    place = weights.with_name("own.audit.report.json")
+    forged = forge(audited(weights))
+    write_report(place, forged)
+    assert any(says in line for line in faults(forged)), list(faults(forged))
+    assert privctl.verify(place).exit_code is not ExitCode.OK
+    judged = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
+    assert judged.outcome is not GateOutcome.PASS
+
+
+def test_options_and_files_that_do_not_fit_are_refused(weights: Path) -> None:
+    scores = table(weights.with_name("s.csv"), *drawn(50, 0.0))
+    with pytest.raises(CommandError, match="--model is for scores of records"):
+        privctl.audit_scores(scores, models=True, model=weights)
+    with pytest.raises(InputError, match="absent"):
+        privctl.audit_scores(scores, model=weights.with_name("absent.safetensors"))
+    with pytest.raises(InputError, match="s.csv"):
+        privctl.audit_scores(scores, model=scores)
+    before = sorted(path.name for path in weights.parent.iterdir())
+    assert before == ["own.report.json", "own.safetensors", "s.csv"]
+    assert run(["audit", "scores", str(scores), "--model", str(weights), "-q"]) == 0
+    assert run(["audit", "scores", str(scores), "--model", str(weights), "-q"]) == 2

@@ -1,0 +1,198 @@
+"""Audits of a network of one's own class, from coins to the gate, by a function that privctl calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import privctl
+from privctl.domain.errors import CommandError, ExitCode, InputError
+from privctl.domain.gate import GateOutcome
+from privctl.domain.verdict import Outcome
+
+RECORDS = 120
+
+
+class Own(nn.Module):
+    """A class that no library knows, with a part that behaves otherwise in training."""
+
+    def __init__(self, width: int = 96) -> None:
+        super().__init__()
+        self.inner, self.drop, self.outer = nn.Linear(6, width), nn.Dropout(0.5), nn.Linear(width, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outcome: Tensor = self.outer(self.drop(self.inner(inputs).relu()))
+        return outcome
+
+
+def tensors(records: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
+    return torch.tensor([each["inputs"] for each in records]), torch.tensor([each["label"] for each in records])
+
+
+def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor:
+    inputs, labels = tensors(records)
+    return -F.cross_entropy(network(inputs), labels, reduction="none")
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    lines = [
+        json.dumps({"inputs": torch.randn(6).tolist(), "label": int(torch.randint(0, 2, ()))}) for _ in range(RECORDS)
+    ]
+    (tmp_path / "records.jsonl").write_text("\n".join(lines) + "\n")
+    privctl.audit_split(tmp_path / "records.jsonl", output=tmp_path / "split")
+    return tmp_path / "split"
+
+
+def members(split: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (split / "members.jsonl").read_text().splitlines()]
+
+
+def private(split: Path, noise_multiplier: float = 1.0, *, epochs: int = 2, rate: float = 0.1) -> tuple[Own, Path]:
+    """A network that was trained privately on the members, and where it was saved with its report."""
+    data = TensorDataset(*tensors(members(split)))
+    model = Own()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    training = privctl.make_private(
+        model, optimizer, DataLoader(data, batch_size=15), noise_multiplier=noise_multiplier, clip_norm=5.0
+    )
+    for _ in range(epochs):
+        for inputs, labels in training.loader:
+            training.backward(
+                lambda inputs=inputs, labels=labels: F.cross_entropy(model(inputs), labels, reduction="none")  # type: ignore[misc]
+            )
+            optimizer.step()
+    place = split.parent / "own.safetensors"
+    save_file(model.state_dict(), place)
+    training.report(place)
+    return model, place
+
+
+def test_the_whole_loop_ends_at_a_gate_that_passes(split: Path) -> None:
+    model, place = private(split)
+    model.train()
+    report = privctl.audit_module(model, place, negative_losses, split=split, least_auc=0.8)
+    assert model.training
+    assert model.drop.training
+    beside = place.with_name("own.audit.report.json")
+    for name in (place, beside):
+        assert privctl.verify(name).exit_code is ExitCode.OK
+    assert [each.subject.partition(")-DP")[1] for each in report.verdicts][1:2] == [")-DP"]
+    assert Outcome.REFUTED not in [each.outcome for each in report.verdicts]
+    trained = privctl.verify(place).report
+    asserted = [each.name for each in trained.guarantees[0].assumptions if each.state == "asserted"]
+    policy: dict[str, Any] = {"max_epsilon": 100, "required_steps": ["audit"], "max_auc": 0.9}
+    assert privctl.gate(place, **policy, accepted_assumptions=asserted).outcome is GateOutcome.INCONCLUSIVE
+    whole = privctl.gate(place, **policy, accepted_assumptions=[*asserted, "scores of the model"])
+    assert whole.outcome is GateOutcome.PASS, [f.message for f in whole.findings]
+    changed = {name: tensor + 1 for name, tensor in model.state_dict().items()}
+    save_file(changed, place)
+    assert (
+        privctl.gate(place, **policy, accepted_assumptions=[*asserted, "scores of the model"]).outcome
+        is GateOutcome.FAIL
+    )
+
+
+def test_a_network_that_learned_its_members_is_caught_and_its_claim_refuted(split: Path) -> None:
+    """Planted: a network that was fitted to the members lies under the report of one that says it was private."""
+    model, place = private(split, noise_multiplier=20.0, epochs=1)
+    inputs, labels = tensors(members(split))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(120):
+        optimizer.zero_grad()
+        F.cross_entropy(model.outer(model.inner(inputs).relu()), labels).backward()
+        optimizer.step()
+    save_file(model.state_dict(), place)
+    privctl.from_opacus([(20.0, 0.25, 4)], place, examples=len(labels), force=True)
+    report = privctl.audit_module(model, place, negative_losses, split=split)
+    outcomes = {each.subject.partition(",")[0]: each.outcome for each in report.verdicts}
+    assert outcomes["members cannot be told from non-members"] is Outcome.REFUTED
+    assert any(each.outcome is Outcome.REFUTED and ")-DP" in each.subject for each in report.verdicts)
+
+
+def test_records_come_in_an_order_that_tells_nothing_and_several_scores_are_judged(split: Path) -> None:
+    model, place = private(split)
+    seen: list[list[bool]] = []
+
+    def scores(network: nn.Module, records: list[tuple[bool, Tensor]]) -> dict[str, Tensor]:
+        seen.append([member for member, _ in records])
+        output = network(torch.stack([inputs for _, inputs in records]))
+        return {"first": output[:, 0], "gap": output[:, 0] - output[:, 1]}
+
+    sides = {name: [(name == "members", torch.randn(6)) for _ in range(60)] for name in ("members", "nonmembers")}
+    report = privctl.audit_module(model, place, scores, **sides, batch_size=30)
+    assert report.parameters["attack"] == ["column first", "column gap"]
+    assert [len(batch) for batch in seen] == [30, 30, 30, 30]
+    # Batches of one side alone would tell it: of 30 in an order at random, 15 are members, give or take 2.4.
+    assert all(3 < sum(batch) < 27 for batch in seen)
+    table = place.with_name("own.audit.scores.csv")
+    assert table.stat().st_mode & 0o777 == 0o600
+    assert sum(line.startswith("members:") for line in table.read_text().splitlines()) == 60
+
+
+def _not_of_it(network: nn.Module, records: list[Any]) -> Tensor:
+    return torch.randn(len(records))
+
+
+BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str]] = {
+    "another": (_not_of_it, {}, InputError, "did not run the module that it was given"),
+    "one number": (lambda n, r: negative_losses(n, r).mean(), {}, InputError, r"of the shape \(\) for"),
+    "not finite": (lambda n, r: negative_losses(n, r) / 0, {}, InputError, "not finite"),
+    "text": (lambda n, r: (negative_losses(n, r), ["x"] * len(r))[1], {}, InputError, "one number for each"),
+    "name": (lambda n, r: {"member": negative_losses(n, r)}, {}, InputError, "named one 'member'"),
+    "batch": (negative_losses, {"batch_size": 0}, CommandError, "batch_size is 0"),
+    "both": (negative_losses, {"members": [1]}, CommandError, "either split, or the two"),
+    "auc": (negative_losses, {"least_auc": 1.5}, CommandError, "least_auc is 1.5"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_function_that_scores_something_else_leaves_no_files(name: str, split: Path) -> None:
+    model, place = private(split, epochs=1)
+    before = sorted(path.name for path in split.parent.iterdir())
+    scores, more, error, says = BAD[name]
+    with pytest.raises(error, match=says):
+        privctl.audit_module(model, place, scores, split=split, **more)
+    assert sorted(path.name for path in split.parent.iterdir()) == before
+
+
+def test_a_module_that_is_not_what_was_saved_is_refused(split: Path) -> None:
+    model, place = private(split, epochs=1)
+    with pytest.raises(InputError, match="holds another 'inner.weight' than the model"):
+        privctl.audit_module(Own(), place, negative_losses, split=split)
+    with pytest.raises(InputError, match=r"holds 'inner\.bias', which the module does not have"):
+        privctl.audit_module(_weights_alone(model), place, negative_losses, split=split)
+
+    def learns(network: nn.Module, records: list[dict[str, Any]]) -> Tensor:
+        network.outer.bias.add_(1)  # type: ignore[union-attr,operator]
+        return negative_losses(network, records)
+
+    with pytest.raises(InputError, match="holds another 'outer.bias' than the model"):
+        privctl.audit_module(model, place, learns, split=split)
+
+
+def _weights_alone(model: Own) -> nn.Module:
+    smaller = Own()
+    smaller.load_state_dict(model.state_dict())
+    smaller.inner.bias = None  # type: ignore[assignment]
+    return smaller
+
+
+def test_coins_of_groups_are_refused(split: Path) -> None:
+    model, place = private(split, epochs=1)
+    data = split.parent / "grouped.jsonl"
+    lines = [json.dumps({"inputs": [0.5] * 6, "label": 0, "who": row // 2, "n": row}) for row in range(40)]
+    data.write_text("\n".join(lines) + "\n")
+    privctl.audit_split(data, output=split.parent / "groups", group_by="who")
+    with pytest.raises(CommandError, match="a function scores records"):
+        privctl.audit_module(model, place, negative_losses, split=split.parent / "groups")

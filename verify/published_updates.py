@@ -1,0 +1,81 @@
+"""The stream of updates beside a training by published numbers: what its header says against what the report says.
+
+The header decides what the stream replays to: the public seed, the groups, and how many directions each has. The
+report's figures of what was published follow from the same settings, so both must state them alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputError
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import parameters_as
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile
+from verify.compare import compare
+
+_ROLE, _KEY = "updates", "privctl.updates"
+#: What is compared, where the report states it -> its name in the header, and in the rule of the updates there.
+_HEADER = {"public_seed": "seed", "groups": "groups", "fire_probability": "fire_probability", "lost_steps": "lost"}
+_RULE = ("directions", "steps", "learning_rate", "silent", "update_scale")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedUpdates:
+    """What a training by published numbers, or a replay of one, says of its updates."""
+
+    fired: int
+    public_seed: str
+    directions: int = 1
+    groups: str | None = None
+    fire_probability: float | None = None
+    lost_steps: tuple[tuple[int, ...], ...] | None = None
+    steps: int | None = None
+    learning_rate: float | None = None
+    silent: str | None = None
+    update_scale: str | None = None
+
+
+def check_updates(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refute each figure of the report at ``path`` that the stream which it names states otherwise, where it is there.
+
+    A stream that cannot be read is refuted as well. Whether it is the one recorded is the chain's business.
+    """
+    if report.step not in ("retrain", "replay"):
+        return
+    for artifact in (*report.outputs, *report.inputs):
+        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        if artifact.role != _ROLE or not os.path.isfile(place):
+            continue
+        try:
+            with SafetensorsFile(place) as file:
+                text = file.metadata.get(_KEY)
+            header = None if text is None else parse_json(text, str(place))
+        except InputError as fault:
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=str(fault))
+            continue
+        rule = header.get("rule") if isinstance(header, dict) else None
+        if not isinstance(header, dict) or not isinstance(rule, dict):
+            reason = "it holds no updates that are read here, so what was published is not known"
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
+            continue
+        for sentence in _differences(parameters_as(StatedUpdates, report), header, rule):
+            yield Verdict(subject="parameters", outcome=Outcome.REFUTED, reason=sentence)
+
+
+def _differences(stated: StatedUpdates, header: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
+    source = "the stream of updates has"
+    said = {name: header[key] for name, key in _HEADER.items() if key in header}
+    said |= {"directions": 1} | {name: rule[name] for name in _RULE if name in rule}  # older streams have one direction
+    for field, there in said.items():
+        here = getattr(stated, field)
+        if here is not None:
+            yield from compare(field, list(map(list, here)) if field == "lost_steps" else here, there, source)
+    if not header.get("lost"):  # of a step that was begun and never made, nothing is in the stream
+        yield from compare("fired", stated.fired, header.get("published"), source)
