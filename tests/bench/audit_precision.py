@@ -1,10 +1,8 @@
-"""Audits in bfloat16 beside float32: how long scores take, what attacks lose, and whether rounding knows members.
+"""Audits in bfloat16 beside float32: how long scores take, and what attacks lose.
 
 Targets are those of ``audit-peers`` in ``--folder``, and one of greater width that is trained here. On each, bare
 passes in float32 and privctl's scores in both formats take turns; attacks that score a record by itself are compared
-on the same records. ``networks`` have random weights: of these the passes alone are timed. ``rounding`` asks
-whether what a record's batch changes of its score in bfloat16 tells members from others where there are none, in the
-order in which privctl runs them and, for comparison, one half after the other.
+on the same records. ``networks`` have random weights: of these the passes alone are timed.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _WIDE_SHAPE = {
 }  # fmt: skip
 _WIDE_TRAINING = {"epochs": 4, "learning_rate": 0.001, "batch_size": 32, "from_scratch": True}
 _VOCABULARY = 2048
-_PARTS = ["targets", "wide", "networks", "rounding"]
+_PARTS = ["targets", "wide", "networks"]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=_DATA, help="folder of the shared data")
     parser.add_argument("--folder", type=Path, required=True, help="where audit-peers keeps its targets")
     parser.add_argument("--rounds", type=int, default=5, help="in which everything takes turns")
-    parser.add_argument("--sets", type=int, default=200, help="data sets for the rounding")
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=_PARTS, help="others keep their result")
 
 
@@ -58,8 +55,6 @@ def main(options: argparse.Namespace) -> None:
         _keep(options, "targets", {WIDE: measured(source, _wide(source, options), options)})
     if "networks" in options.parts:
         _keep(options, "networks", {name: timed(make, options.rounds) for name, make in _networks().items()})
-    if "rounding" in options.parts:
-        _keep(options, "rounding", rounding(options.sets))
     data = _known(options)
     targets, networks = data.get("targets", {}), data.get("networks", {})
     rows = [
@@ -75,7 +70,7 @@ def _known(options: argparse.Namespace) -> dict[str, Any]:
     """What is stored."""
     path = Path(options.output) if options.output else RESULTS / "audit-precision.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    return {name: each for name, each in found.items() if name in ("instructions", "targets", "networks", "rounding")}
+    return {name: each for name, each in found.items() if name in ("instructions", "targets", "networks")}
 
 
 def _keep(options: argparse.Namespace, part: str, found: Mapping[str, Any]) -> None:
@@ -239,53 +234,6 @@ def timed(make: Callable[[], tuple[Any, dict[str, Any]]], rounds: int) -> dict[s
     with torch.inference_mode():
         ways = {"bare": lambda: network(**given), "bfloat16": lambda: rounded(**halved)}
         return {"float32": 1.0, **in_turns(ways, 2 * rounds)}
-
-
-def rounding(sets: int) -> dict[str, Any]:
-    """How often what a record's batch changes of its score in bfloat16 tells the halves of a set, at 5 %, by the order.
-
-    ``sets`` are of random rows, and no model was trained on any; each is compared with its score when run alone.
-    """
-    import tempfile
-
-    import numpy as np
-
-    from audits.scores.causal import CausalScorer
-    from audits.scores.forward import Batching, score_rows
-    from audits.scores.scorer import compute_scores, plan_scoring
-    from audits.scores.table import FIELDS
-    from audits.statistics.metrics import auc
-    from privctl.models.choices import FloatFormat
-    from privctl.models.language import load_model
-    from tests.audits.tiny import SIZE, save_model
-
-    side, lp = 100, FIELDS.index("lp")
-    orders = {"privctl's": 0, "one half after the other": 0}
-    most, changed = 0.0, []
-    with tempfile.TemporaryDirectory() as folder:
-        place = save_model(Path(folder) / "model", bos=True)
-        model = load_model(place, device="cpu", precision=FloatFormat.BFLOAT16)
-    scorer = CausalScorer(model)
-    for seed in range(sets):
-        random = np.random.default_rng(seed)
-        rows = [random.integers(3, SIZE, length) for length in random.integers(8, 25, 2 * side)]
-        counts = scorer.counts(rows)
-        alone, _ = score_rows(model, rows, batching=Batching(tokens=1))
-        found = {
-            "privctl's": compute_scores(plan_scoring(scorer, rows, coarse=True)).take(rows, counts),
-            "one half after the other": scorer.score(rows),
-        }
-        for name, values in found.items():
-            apart = (values[lp].astype(np.float64) - alone[lp]).cumsum()[np.cumsum(counts) - 1]
-            apart = np.diff(apart, prepend=0.0) / counts
-            area = auc(apart[:side], apart[side:])
-            orders[name] += not area.lower <= 0.5 <= area.upper
-            most = max(most, float(np.abs(apart).max()))
-        changed.append(float((np.abs(apart) > 1e-6).mean()))
-    return {
-        "sets": sets, "records": 2 * side, "told_apart": orders, "most_apart_nats": most,
-        "share_changed": float(np.mean(changed)),
-    }  # fmt: skip
 
 
 def _instructions() -> list[str]:
