@@ -17,11 +17,16 @@ from privctl.data.recorded import recorded_files
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
+from privctl.models.choices import FloatFormat
 from privctl.parallel import Workers
 
 _OTHER_BITS = (
     "the training held the adapter's base in as many bits as its report's base_bits says, and this audit did not: what "
     "is audited answers differently from what was trained; give --base-bits 4 if, and only if, the report has it"
+)
+_ROUNDED = (
+    "all models were run in bfloat16, their weights rounded to it: scores of members and of others are rounded alike, "
+    "and an attack may find less than in float32"
 )
 
 
@@ -50,9 +55,11 @@ class AuditModels:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why what is audited may not be what was trained."""
-        same = self.audited.subject.model.base_bits == self.lineage.base_bits
-        return self.lineage.doubts if same else (*self.lineage.doubts, _OTHER_BITS)
+        """Why what is audited may not be what was trained, or answers otherwise."""
+        model = self.audited.subject.model
+        other_bits = () if model.base_bits == self.lineage.base_bits else (_OTHER_BITS,)
+        rounded = (_ROUNDED,) if model.precision is FloatFormat.BFLOAT16 else ()
+        return (*self.lineage.doubts, *other_bits, *rounded)
 
     @property
     def reference_means(self) -> Reference | None:
@@ -85,7 +92,13 @@ def open_models(request: AuditRequest, progress: Progress, workers: Workers) -> 
     Raises InputError for a model that cannot be scored; CommandError for non-members that it was trained on, for a
     model that is compared with itself, and for a reference that learned what it is to be compared on.
     """
-    scorer = ModelScorer(cache=request.cache, device=request.device, workers=workers, progress=progress)
+    scorer = ModelScorer(
+        cache=request.cache,
+        device=request.device,
+        workers=workers,
+        progress=progress,
+        precision=request.precision,
+    )
     audited = scorer.open(
         request.model,
         request.report,
@@ -105,7 +118,9 @@ def open_models(request: AuditRequest, progress: Progress, workers: Workers) -> 
         if path is None:
             return None
         bits = request.base_bits if path == request.base else None
-        opened = scorer.open(path, request.report, task=audited.subject.task, resize=request.resize, base_bits=bits)
+        opened = scorer.open(
+            path, request.report, task=audited.subject.task, resize=request.resize, base_bits=bits, beside=audited
+        )
         if _tensors(opened) == _tensors(audited):
             raise CommandError(f"{flag} {path} is the audited model itself; give {hint}")
         return opened

@@ -39,6 +39,7 @@ def asked_of(
         reference=request.reference is not None and extraction is not None and extraction.heldout is not None,
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
+        precision=request.precision,
         logged=request.log is not None,
     )
 
