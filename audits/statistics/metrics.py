@@ -214,7 +214,7 @@ def _nearly_all_tied(members: NDArray[Any], nonmembers: NDArray[Any]) -> bool:
     usual = np.partition(pooled, len(pooled) // 2)[len(pooled) // 2]  # what half of all are, the median is
     if 2 * np.count_nonzero(pooled == usual) < len(pooled):
         return False
-    return min(np.count_nonzero(side != usual) for side in (members, nonmembers)) < _DIFFERENT
+    return min(int(np.count_nonzero(side != usual)) for side in (members, nonmembers)) < _DIFFERENT
 
 
 def _tied_interval(members: NDArray[Any], nonmembers: NDArray[Any], value: float, alpha: float) -> tuple[float, float]:
