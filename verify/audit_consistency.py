@@ -36,6 +36,8 @@ from verify.reach import at_most, wrong_reach
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
 #: With Student's quantile, for few records against many.
 _DELONG_T = "DeLong, logit scale, t"
+#: Where there is no variance, or hardly any; older audits have pairs in their place.
+_CHERNOFF = ("Chernoff over all pairs", "Chernoff over all pairs, won and lost")
 _BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
 _BASELINES = (_BLIND, _LENGTH, _CONTROL)
 #: The interval of a score that was fitted to the records it judges, and of a difference from one.
@@ -57,7 +59,7 @@ _TRACE, _TOLD = "secret trace", "training made no secret easier to tell"
 _MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
 _ROUNDING, _TAIL = 1e-6, 1e-4
 #: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
-_FEW, _LOPSIDED = 12, 4
+_FEW, _LOPSIDED = 12, 2
 _POWER = 0.8
 _FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
 #: Larger counts are not supported; the work here grows with the square root.
@@ -117,7 +119,7 @@ def _interval(item: Evidence) -> str:
     low, value, high = (float(each) for each in limits if each is not None)
     if item.interval == _RELABELLED:
         return _relabelled(item, low, value, high)
-    if _is_auc(item) and item.interval not in (_DELONG, _DELONG_T, _PAIRS):
+    if _is_auc(item) and item.interval not in (_DELONG, _DELONG_T, _PAIRS, *_CHERNOFF):
         return f"the interval {item.interval!r} is not one that privctl computes"
     if item.interval in (_DELONG, _DELONG_T):
         if not 0 < low < value < high < 1:

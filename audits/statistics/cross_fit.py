@@ -38,7 +38,7 @@ def cross_fitted(
     learned from.
     """
     narrow = _narrowed(features, len(fold))
-    gram = None if narrow is not None else np.asarray((features @ features.T).toarray(), dtype=np.float64)
+    gram = _dense(features @ features.T) if narrow is None else None
     scores = np.zeros(labels.shape)
     for number in range(int(fold.max()) + 1):
         judged, learned = fold == number, fold != number
@@ -65,4 +65,8 @@ def _narrowed(features: Any, records: int) -> NDArray[np.float64] | None:
         signs, place = random.choice([-1.0, 1.0], columns), random.integers(DIRECTIONS, size=columns)
         sketch = sparse.csr_array((signs, (np.arange(columns), place)), shape=(columns, DIRECTIONS))
         features = sparse.csr_array(features) @ sketch
-    return np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
+    return _dense(features)
+
+
+def _dense(values: Any) -> NDArray[np.float64]:
+    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)

@@ -17,7 +17,7 @@ from scipy.special import bdtrc, betaincinv, expit, ndtr, ndtri
 
 from audits.statistics import two_arm
 from audits.statistics.f_dp import Curve, epsilon_of_mu, rejects
-from audits.statistics.metrics import are_lopsided, clopper_pearson
+from audits.statistics.metrics import are_lopsided, chernoff
 from audits.statistics.search import largest, smallest
 from audits.statistics.several_guesses import GuessCount, rejects_claim
 
@@ -139,9 +139,9 @@ def detectable_auc(members: int, nonmembers: int, alpha: float = 0.05) -> float:
     """
     if are_lopsided(
         members, nonmembers
-    ):  # the interval is over disjoint pairs, each an independent coin if there are no ties
+    ):  # all pairs vary less than as many independent coins as the smaller side has records
         pairs = min(members, nonmembers)
-        fewest_wins = next((k for k in range(pairs + 1) if clopper_pearson(k, pairs, alpha)[0] > 0.5), None)
+        fewest_wins = next((k for k in range(pairs + 1) if chernoff(k / pairs, pairs, alpha)[0] > 0.5), None)
         return math.nan if fewest_wins is None else float(betaincinv(fewest_wins, pairs - fewest_wins + 1, POWER))
     return detectable_area_beyond(-float(ndtri(alpha / 2)), members, nonmembers)
 

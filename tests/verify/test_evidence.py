@@ -51,6 +51,8 @@ def audited(folder: Path, kind: str) -> Path:
     scores = random.standard_normal(members + nonmembers) + 0.4 * table.member
     if kind == "ties":
         scores = np.round(scores, 1)
+    if kind == "nearly all equal":
+        scores = np.where(scores > 2.8, scores, 0.0)
     if kind == _SEPARATE:
         scores[table.member] += 20
     judged = np.arange(len(scores)) % 2 == 0
@@ -94,7 +96,7 @@ def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> list[Verdi
     return judged(verify(place, read(place)))[0]
 
 
-@pytest.mark.parametrize("kind", ["usual", "ties", _SEPARATE, "lopsided"])
+@pytest.mark.parametrize("kind", ["usual", "ties", "nearly all equal", _SEPARATE, "lopsided"])
 def test_an_audits_own_figures_follow_from_its_ranks(tmp_path: Path, kind: str) -> None:
     path = audited(tmp_path, kind)
     (verdict,), (omitted,) = judged(verify(path, read(path)))
@@ -115,6 +117,15 @@ def test_an_edited_figure_is_refuted(tmp_path: Path, entry: int, key: str) -> No
         report["evidence"][entry][key] *= 0.999
 
     verdicts = forged(audited(tmp_path, "usual"), change)
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.REFUTED}
+
+
+@pytest.mark.parametrize("kind", ["nearly all equal", _SEPARATE, "lopsided"])
+@pytest.mark.parametrize("key", ["lower", "upper"])
+def test_an_edited_limit_without_a_variance_is_refuted(tmp_path: Path, kind: str, key: str) -> None:
+    path = audited(tmp_path, kind)
+    assert read(path).evidence[0].interval.startswith("Chernoff")
+    verdicts = forged(path, lambda report: report["evidence"][0].update({key: report["evidence"][0][key] * 0.999}))
     assert {verdict.outcome for verdict in verdicts} == {Outcome.REFUTED}
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 
 from audits.membership.attack import RATES
-from audits.statistics.fused import FusedScore
+from audits.statistics.fused import RIDGE, FusedScore
 from audits.statistics.max_t import RELABELLINGS, MaxT, _relabellings, max_t, rank_statistics
 
 Scores = Mapping[str, np.ndarray]
@@ -42,6 +42,21 @@ def test_a_leak_that_no_score_shows_alone_is_found() -> None:
     assert with_fused.p_values["fused"] <= 0.01
     assert min(without.p_values.values()) > 0.05
     assert min(p for name, p in with_fused.p_values.items() if name != "fused") > 0.05
+
+
+def test_more_scores_than_records() -> None:
+    """As of 20 groups a side, of which each attack gives two scores."""
+    random, member = np.random.default_rng(6), np.arange(40) % 2 == 0
+    common = random.normal(size=40)
+    scores = {f"s{i}": common + 0.3 * random.normal(size=40) + 2 * member for i in range(40)}
+    wide = FusedScore(scores=scores, digests=[bytes([i]) for i in range(40)], members=20, rates=RATES, seed=3)
+    features, fold = wide._features, wide.fold
+    assert features.shape == (40, 41)
+    judged, learned = fold == 0, fold != 0
+    ridge = Ridge(alpha=RIDGE * learned.sum(), fit_intercept=False)
+    ridge.fit(features[learned], member[learned] - member[learned].mean())
+    assert wide.fitted(member[None])[0][judged] == pytest.approx(ridge.predict(features[judged]), abs=1e-8)
+    assert max_t({"fused": wide.statistics}, member, 3, 0.05, 199).p_values["fused"] <= 0.05
 
 
 def test_no_record_judges_itself() -> None:

@@ -4,9 +4,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import binom, t
 
-from audits.statistics.metrics import DELONG, DELONG_T, PAIRS, auc, clopper_pearson, roc, tpr_at_fpr
+from audits.statistics.metrics import (
+    DELONG,
+    DELONG_T,
+    PAIRS,
+    PAIRS_TIED,
+    auc,
+    chernoff,
+    clopper_pearson,
+    roc,
+    tpr_at_fpr,
+)
 from tests.few import few
 from tests.work import calls, memory
 
@@ -150,6 +160,47 @@ def test_few_records_against_many(members: int, interval: str) -> None:
     assert {each.interval for each in found} == {interval}
     missed = sum(not each.lower <= 0.5 <= each.upper for each in found)
     assert missed <= 17, "0.1 % of binomials with 1 % are more"
+
+
+@pytest.mark.parametrize("members", [10, 25, 118])
+def test_the_order_of_the_records_says_nothing(members: int) -> None:
+    """Files come sorted by their scores: pairs of the first ones would then all be won, or all lost."""
+    source = np.random.default_rng(members)
+    pos, neg = source.normal(size=members), source.normal(size=200)
+    found = [auc(a, b, 0.01) for a, b in ((pos, neg), (np.sort(pos), -np.sort(-neg)), (-np.sort(-pos), np.sort(neg)))]
+    assert all(each.lower <= 0.5 <= each.upper for each in found)
+    for each in found:
+        assert (each.lower, each.upper) == pytest.approx((found[0].lower, found[0].upper), abs=1e-9)
+    first_pairs = int((-np.sort(-pos) > np.sort(neg)[:members]).sum())
+    assert clopper_pearson(first_pairs, members, 0.01)[0] > 0.5
+
+
+def test_chernoff() -> None:
+    assert chernoff(1.0, 10, 0.05) == (pytest.approx(0.025**0.1), 1.0)
+    assert chernoff(0.0, 10, 0.05) == (0.0, pytest.approx(1 - 0.025**0.1))
+    lower, upper = chernoff(0.3, 50, 0.01)
+    for limit in (lower, upper):
+        divergence = 0.3 * np.log(0.3 / limit) + 0.7 * np.log(0.7 / (1 - limit))
+        assert np.exp(-50 * divergence) == pytest.approx(0.005)
+    exact = clopper_pearson(15, 50, 0.01)
+    assert lower < exact[0] < exact[1] < upper
+
+
+@pytest.mark.parametrize(("side", "rates"), [(118, (0.01, 0.03)), (30, (0.1, 0.3))])
+def test_scores_that_are_nearly_all_equal(side: int, rates: tuple[float, float]) -> None:
+    """The chance of missing the true AUC, summed over all counts of records that differ from the others."""
+    truth, missed, by_variance = 0.5 + (rates[1] - rates[0]) / 2, 0.0, 0.0
+    laws = [binom.pmf(np.arange(side + 1), side, rate) for rate in rates]
+    for k, j in np.argwhere(np.outer(*laws) > 1e-7).tolist():
+        found = auc(np.arange(side) < j, np.arange(side) < k, 0.002)
+        missed += (not found.lower <= truth <= found.upper) * laws[0][k] * laws[1][j]
+        half = 3.0902 * found.stderr / (found.value * (1 - found.value))
+        logit = np.log(found.value / (1 - found.value))
+        by_variance += (found.stderr > 0 and abs(logit - np.log(truth / (1 - truth))) > half) * laws[0][k] * laws[1][j]
+    assert missed <= 0.002
+    assert by_variance > 0.0025
+    assert auc(np.arange(side) < 4, np.arange(side) < 2).interval == PAIRS_TIED
+    assert auc(np.arange(side) < 14, np.arange(side) < 12).interval == DELONG
 
 
 def test_student_s_quantile_is_the_wider_one() -> None:
