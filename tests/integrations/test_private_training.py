@@ -116,7 +116,7 @@ def test_a_gate_counts_it_only_where_the_policy_accepts_the_loop(tmp_path: Path)
     assert refused.outcome is GateOutcome.FAIL
     (finding,) = refused.of(GateOutcome.FAIL)
     assert "rests on own loop" in finding.message
-    assert finding.fix.endswith(", ".join(names))
+    assert finding.fix.endswith(", ".join(f'"{name}"' for name in names))
     assert privctl.gate(place, max_epsilon=1000, accepted_assumptions=names).outcome is GateOutcome.PASS
     assert (
         privctl.gate(place, max_epsilon=1000, require="proved", accepted_assumptions=names).outcome is GateOutcome.FAIL
@@ -333,12 +333,37 @@ def make(model: nn.Module | None = None, size: int = 6, **options: object) -> Pr
         ({"noise_multiplier": 1.0, "delta": 2.0}, "delta is 2"),
         ({"noise_multiplier": 1.0, "clipping": "loose"}, "loose"),
         ({"noise_multiplier": 1.0, "size": 61}, "there are 60 examples"),
+        ({"epsilon": "8", "epochs": 1}, "epsilon is '8'; it must be a number"),
+        ({"noise_multiplier": True}, "noise_multiplier is True; it must be a number"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(options: dict[str, object], says: str) -> None:
     with pytest.raises(CommandError) as caught:
         make(**options)  # type: ignore[arg-type]
     assert says in str(caught.value)
+
+
+def test_arguments_in_each_others_place_are_named(loop: Loop) -> None:
+    loader = DataLoader(loop.data, batch_size=6)
+    for given, says in (
+        ((loop.optimizer, loop.model, loader), "model is of type SGD"),
+        ((loop.model, loader, loop.optimizer), "optimizer is of type DataLoader"),
+        ((loop.model, loop.optimizer, loop.data), "loader is of type TensorDataset"),
+    ):
+        with pytest.raises(CommandError, match=f"{says}; make_private takes a model, its optimizer and a DataLoader"):
+            privctl.make_private(*given, noise_multiplier=1.0)  # type: ignore[arg-type]
+
+
+def test_what_accelerate_prepared_is_refused() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model, data = nn.Linear(5, 3), TensorDataset(torch.randn(12, 5))
+    optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=3)
+    _, prepared, sharded = accelerate.Accelerator(cpu=True).prepare(model, optimizer, loader)
+    with pytest.raises(CommandError, match="accelerate prepared the optimizer"):
+        privctl.make_private(model, prepared, loader, noise_multiplier=1.0)
+    if sharded.batch_size is None:
+        with pytest.raises(CommandError, match="not one that accelerate or a Trainer prepared"):
+            privctl.make_private(model, optimizer, sharded, noise_multiplier=1.0)
 
 
 def test_models_that_mix_examples_are_refused() -> None:
