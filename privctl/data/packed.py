@@ -69,7 +69,7 @@ def suffix_of(path: Path) -> str:
 
 
 def not_text(content: bytes, where: str) -> str:
-    """The error for ``content`` that is no UTF-8, a line or block of a file: it may be compressed under another name."""
+    """The error for a line or block of a file that is no UTF-8: the file may be compressed, without its suffix."""
     for suffix, begins in _BEGINNINGS.items():
         if content.startswith(begins):
             return f"{where} is not text but {PACKED[suffix]}; give the file a name that ends in {suffix}"
