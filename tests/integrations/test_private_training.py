@@ -343,29 +343,6 @@ def test_settings_that_do_not_fit_are_refused(options: dict[str, object], says: 
     assert says in str(caught.value)
 
 
-def test_arguments_in_each_others_place_are_named(loop: Loop) -> None:
-    loader = DataLoader(loop.data, batch_size=6)
-    for given, says in (
-        ((loop.optimizer, loop.model, loader), "model is of type SGD"),
-        ((loop.model, loader, loop.optimizer), "optimizer is of type DataLoader"),
-        ((loop.model, loop.optimizer, loop.data), "loader is of type TensorDataset"),
-    ):
-        with pytest.raises(CommandError, match=f"{says}; make_private takes a model, its optimizer and a DataLoader"):
-            privctl.make_private(*given, noise_multiplier=1.0)  # type: ignore[arg-type]
-
-
-def test_what_accelerate_prepared_is_refused() -> None:
-    accelerate = pytest.importorskip("accelerate")
-    model, data = nn.Linear(5, 3), TensorDataset(torch.randn(12, 5))
-    optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=3)
-    _, prepared, sharded = accelerate.Accelerator(cpu=True).prepare(model, optimizer, loader)
-    with pytest.raises(CommandError, match="accelerate prepared the optimizer"):
-        privctl.make_private(model, prepared, loader, noise_multiplier=1.0)
-    if sharded.batch_size is None:
-        with pytest.raises(CommandError, match="not one that accelerate or a Trainer prepared"):
-            privctl.make_private(model, optimizer, sharded, noise_multiplier=1.0)
-
-
 def test_models_that_mix_examples_are_refused() -> None:
     with pytest.raises(InputError, match="normalizes each example by the others"):
         make(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), noise_multiplier=1.0)
