@@ -160,7 +160,8 @@ def test_the_step_of_an_empty_batch_is_taken_with_the_noise_of_any_other() -> No
     assert min(spreads) > 0.5 * 0.1 * 1e-3
 
 
-def test_arguments_in_each_others_place_are_named(loop: Loop) -> None:
+def test_arguments_in_each_others_place_are_named() -> None:
+    loop = Loop()
     loader = DataLoader(loop.data, batch_size=6)
     for given, says in (
         ((loop.optimizer, loop.model, loader), "model is of type SGD"),
