@@ -123,9 +123,16 @@ def _require(within: Range, flag: str, value: Any) -> None:
         raise CommandError(str(error)) from None
 
 
-def path_or_none(given: FilePath | None) -> Path | None:
-    """The path, if any was given."""
-    return None if given is None else Path(given)
+def path_at(given: FilePath, name: str) -> Path:
+    """The path of the argument ``name``; raises CommandError for any other value, such as a model in memory."""
+    if not isinstance(given, str | os.PathLike):
+        raise CommandError(f"{name} is a value of type {type(given).__name__}; give a path")
+    return Path(given)
+
+
+def path_or_none(given: FilePath | None, name: str = "a file") -> Path | None:
+    """The path of the argument ``name``, if any was given; raises as ``path_at``."""
+    return None if given is None else path_at(given, name)
 
 
 def data_or_none(given: DataPaths | SeveralPaths | None) -> DataPath | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_or_none, several
+from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none, several
 from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Notify, Progress, unseen
@@ -196,7 +196,7 @@ def audit(
     for name in ("progress", "notify", "on_records", "output"):
         del options[name]
     check("audit", options)
-    options |= {name: path_or_none(options[name]) for name in _FILES}
+    options |= {name: path_or_none(options[name], name) for name in _FILES}
     options |= {name: data_or_none(options[name]) for name in _DATA}
     options["attacks"] = several(attacks)
     options["claim"] = f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim
@@ -206,7 +206,7 @@ def audit(
         raise CommandError("there is nothing to audit; give a model, or from_scores")
     from audits.whole.from_options import request_of
 
-    request = request_of(Path(model), path_or_none(output), options)
+    request = request_of(path_at(model, "model"), path_or_none(output, "output"), options)
     report = audit_model(request, progress=progress, notify=notify, on_records=on_records)
     if report is None:
         raise CommandError("only the main process of torchrun has a report; call this in one process")

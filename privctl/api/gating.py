@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import FilePath, path_or_none
+from privctl.api.arguments import FilePath, path_at, path_or_none
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.gate import GateJudgement
 from privctl.domain.progress import Notify, Progress, unseen
@@ -87,7 +87,7 @@ def gate(
     for name in settings:
         if name not in KEYS:
             raise CommandError(f"a policy has no key {name!r}; {suggestion(name, KEYS)}")
-    paths = [Path(each) for each in reports]
+    paths = [path_at(each, "report") for each in reports]
     if not paths:
         raise CommandError("there are no reports to judge; give those of the model, such as model.report.json")
     found, held = judged_files(paths, path_or_none(model), progress, notify)

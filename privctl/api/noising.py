@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_or_none, several
+from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none, several
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Reports
@@ -241,7 +241,7 @@ def noise(
     options |= {name: several(options[name]) for name in ("epsilon", "noise_stddev", "include", "exclude")}
     options |= {"facts": None if facts is None else str(facts), "evaluate": data_or_none(evaluate)}
     check("noise", options)
-    with planned(Path(model), options, notify) as (release, candidates):
+    with planned(path_at(model, "model"), options, notify) as (release, candidates):
         if dry_run:
             for sentence in filter(None, checked_plan(release, candidates, options)):
                 notify(sentence)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none
+from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at
 from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
@@ -38,5 +37,12 @@ def audit_split(
         raise CommandError("there is nothing to split; give data")
     columns = Columns(text=text_column)
     return draw_split(
-        SplitRequest(data=given, folder=Path(output), records=records, group_by=group_by, columns=columns, force=force)
+        SplitRequest(
+            data=given,
+            folder=path_at(output, "output"),
+            records=records,
+            group_by=group_by,
+            columns=columns,
+            force=force,
+        )
     )

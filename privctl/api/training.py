@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, several
+from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, several
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import DetailedProgress, Notify, Progress, unseen
 from privctl.domain.report import PrivacyReport
@@ -172,7 +172,7 @@ def retrain(
             of_method[name] = value
     chosen, own = _of_method(method, of_method)
     options |= own
-    options |= {name: str(options[name]) for name in _FILES if options.get(name) is not None}
+    options |= {name: str(path_at(options[name], name)) for name in _FILES if options.get(name) is not None}
     options |= {
         "data": data_or_none(data),
         "held_out": data_or_none(held_out),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_or_none
+from privctl.api.arguments import DataPaths, FilePath, check, data_or_none, path_at, path_or_none
 from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.progress import Notify, Progress, unseen
 from privctl.domain.report import Omission, PrivacyReport
@@ -182,7 +182,7 @@ def verify(
     from verify.as_report import as_report
 
     check("verify", {"seed": seed, "seconds": seconds})
-    place = report_of(Path(report), progress)
+    place = report_of(path_at(report, "report"), progress)
     require_inputs(place, data_or_none(data), data_or_none(public))
     if (written := path_or_none(output)) is not None:
         if written.resolve() == place.resolve():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from privctl.data.columns import kind_of
-from privctl.data.packed import LONGEST_LINE, byte_blocks, byte_lines
+from privctl.data.packed import LONGEST_LINE, byte_blocks, byte_lines, not_text
 from privctl.domain.errors import InputError
 
 #: What may come after each mark of a JSON array of objects.
@@ -81,9 +81,11 @@ def _object(line: bytes, where: str, expected: str) -> dict[str, Any]:
     try:
         data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise InputError(f"{where} is not UTF-8 text; save the file as UTF-8") from None
+        raise InputError(not_text(line, where)) from None
     except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not valid JSON ({error.msg} at column {error.colno}); {expected}") from None
+        raise InputError(
+            f"{where} is not valid JSON ({error.msg.removesuffix(' at')} at column {error.colno}); {expected}"
+        ) from None
     except (ValueError, RecursionError):
         raise InputError(f"{where} holds a number or a nesting too large to read; {expected}") from None
     if not isinstance(data, dict):
@@ -100,8 +102,9 @@ def _check_order(last: str, head: str, where: str, expected: str) -> None:
 def _text_blocks(file: Path, place: str) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     try:
+        block = b""
         for block in byte_blocks(file):
             yield decoder.decode(block)
         yield decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        raise InputError(f"{place} is not UTF-8 text; save the file as UTF-8") from None
+        raise InputError(not_text(block, place)) from None

@@ -22,6 +22,8 @@ LONGEST_LINE = 64 << 20
 MOST_UNPACKED, MOST_RATIO = 1 << 30, 100
 #: Suffix -> what the format is called.
 PACKED = {".gz": "gzip", ".zst": "Zstandard"}
+#: What files of these formats begin with.
+_BEGINNINGS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
 #: Memory that unpacking a Zstandard file may ask for.
 _WINDOW = 128 << 20
 _BLOCK = 1 << 16
@@ -64,6 +66,14 @@ def suffix_of(path: Path) -> str:
     for packed in PACKED:
         name = name.removesuffix(packed)
     return Path(name).suffix.lower()
+
+
+def not_text(content: bytes, where: str) -> str:
+    """The error for a line or block of a file that is no UTF-8: the file may be compressed, without its suffix."""
+    for suffix, begins in _BEGINNINGS.items():
+        if content.startswith(begins):
+            return f"{where} is not text but {PACKED[suffix]}; give the file a name that ends in {suffix}"
+    return f"{where} is not UTF-8 text; save the file as UTF-8"
 
 
 def opens_array(path: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from privctl.data.annotated import require_named
 from privctl.data.columns import Columns
-from privctl.data.packed import LONGEST_LINE, byte_lines
+from privctl.data.packed import LONGEST_LINE, byte_lines, not_text
 from privctl.domain.errors import InputError
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -92,4 +92,4 @@ def _decoded(file: Path, place: str, within: tuple[int, int] | None = None) -> I
         try:
             yield line.decode("utf-8-sig" if begins and number == 1 else "utf-8")
         except UnicodeDecodeError:
-            raise InputError(f"{place} line {number} is not UTF-8 text; save the file as UTF-8") from None
+            raise InputError(not_text(line, f"{place} line {number}")) from None

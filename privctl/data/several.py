@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import CommandError
+
+_DUE = "write records to a file, such as one of JSON lines, and give its path"
+#: Characters of the longest path that Linux opens.
+_LONGEST = 4095
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,10 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
     if isinstance(given, SeveralPaths):
         return given
     if isinstance(given, str | os.PathLike):
-        return Path(given)
-    paths = tuple(Path(each) for each in given)
+        return _path(given)
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise CommandError(f"{_kind(given)} stands where data is due; {_DUE}")
+    paths = tuple(_path(each) for each in given)
     if not paths:
         raise CommandError("no path of data is given; give one")
     seen: set[Path] = set()
@@ -66,6 +72,20 @@ def data_at(given: str | os.PathLike[str] | SeveralPaths | Sequence[str | os.Pat
 def paths_of(data: DataPath) -> tuple[Path, ...]:
     """Each path of ``data``."""
     return data.paths if isinstance(data, SeveralPaths) else (data,)
+
+
+def _path(given: object) -> Path:
+    """Raises CommandError for what is no path, and without quoting it for a text that cannot be one."""
+    if not isinstance(given, str | os.PathLike):
+        raise CommandError(f"{_kind(given)} stands where data is due; {_DUE}")
+    place = os.fspath(given)
+    if not isinstance(place, str) or "\n" in place or len(place) > _LONGEST:
+        raise CommandError(f"a text that is no path stands where data is due; {_DUE}")
+    return Path(place)
+
+
+def _kind(given: object) -> str:
+    return f"a value of type {type(given).__name__}"
 
 
 def _listed(names: Sequence[str]) -> str:

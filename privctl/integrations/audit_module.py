@@ -77,6 +77,10 @@ def audit_module(
     Raises InputError for a module that is not what is saved, or a function that does not run it or gives no finite
     number for each record; CommandError for settings that do not go together and files in the way.
     """
+    if not isinstance(module, nn.Module) or not isinstance(model, str | os.PathLike) or not callable(scores):
+        raise CommandError(
+            "audit_module takes the network, the path of its saved weights and a function of scores, in this order"
+        )
     place, drawn = Path(model), None if split is None else read_split(manifest_at(Path(split)))
     if not place.exists():
         raise missing_model(place)
@@ -119,7 +123,9 @@ def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, dr
         raise CommandError("an audit compares members and non-members; give both, or a split that was drawn")
     sides = (("members", members), ("nonmembers", nonmembers))
     for name, side in sides:
-        if not isinstance(side, Sized) or not hasattr(side, "__getitem__") or isinstance(side, str):
+        if isinstance(side, str | os.PathLike):
+            raise CommandError(f"{name} is a path; read its records, and give a list or a data set of them")
+        if not isinstance(side, Sized) or not hasattr(side, "__getitem__"):
             raise CommandError(f"{name} cannot be counted and read by position; give a list or a data set of records")
     counts = [len(side) for _, side in sides]
     return _Records(

@@ -81,10 +81,14 @@ def make_private(
         and torch.distributed.get_world_size() > 1
     ):
         raise CommandError("make_private serves one process; train with `privctl retrain dp-sgd` under torchrun")
+    _require_kinds(model, optimizer, loader)
     each = users_of(users, _records(loader), unit, records_per_draw)
     examples, size = each.count, _size(loader, each)
     most_steps: int | None = None
     rate = size / examples
+    _require_numbers(
+        noise_multiplier=noise_multiplier, clip_norm=clip_norm, epsilon=epsilon, delta=delta, epochs=epochs
+    )
     delta = default_delta(examples) if delta is None else delta
     try:
         positive("clip_norm", clip_norm)
@@ -130,6 +134,28 @@ def make_private(
     )
 
 
+def _require_kinds(model: object, optimizer: object, loader: object) -> None:
+    """Raise CommandError where an argument is of another kind, such as one that took another's place."""
+    what = "make_private takes a model, its optimizer and a DataLoader, in this order"
+    kinds = (
+        ("model", model, nn.Module),
+        ("optimizer", optimizer, torch.optim.Optimizer),
+        ("loader", loader, DataLoader),
+    )
+    for name, given, kind in kinds:
+        if not isinstance(given, kind):
+            raise CommandError(f"{name} is of type {type(given).__name__}; {what}")
+    if hasattr(optimizer, "accelerator_state"):
+        raise CommandError("accelerate prepared the optimizer; give model, optimizer and loader as they were before")
+
+
+def _require_numbers(**given: object) -> None:
+    """Raise CommandError for what is given where a number is due."""
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise CommandError(f"{name} is {value!r}; it must be a number")
+
+
 def _records(loader: DataLoader[Any]) -> int:
     """The number of records. Raises CommandError where the loader does not say."""
     dataset = loader.dataset
@@ -144,7 +170,10 @@ def _records(loader: DataLoader[Any]) -> int:
 def _size(loader: DataLoader[Any], users: Users) -> int:
     """How many examples a batch is expected to have. Raises CommandError where the loader does not say, or samples."""
     if loader.batch_size is None:
-        raise CommandError("the loader has no batch_size, which says how large a batch is expected to be; give one")
+        raise CommandError(
+            "the loader has no batch_size, which says how large a batch is expected to be; give a DataLoader that has "
+            "one, not one that accelerate or a Trainer prepared"
+        )
     examples = users.count
     if not 1 <= loader.batch_size <= examples:
         what = "examples" if users.unit is None else f"values of {users.unit!r}, which batches are drawn from"

@@ -57,14 +57,19 @@ def require_fixed(model: nn.Module, trained: Sequence[nn.Parameter], digests: Ma
 
 
 def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: Path) -> None:
-    """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or holds other values than now."""
+    """Raise InputError where the checkpoint at ``place`` lacks a trained parameter, or holds other values than now.
+
+    An adapter's folder is compared under the names that peft gives the tensors of ``model`` there.
+    """
     with open_checkpoint(place) as checkpoint:
         files = [file.path for file in checkpoint.files]
     held = {name: tensor for file in files for name, tensor in read_tensors(file).items()}
-    missing = next((name for name in trained if name not in held), None)
-    if missing is not None:
-        raise InputError(f"{place} has no tensor {missing!r}, which was trained; save the model there first")
-    for name, tensor in _saved(model).items():
+    saved = _adapter(model) if checkpoint.is_adapter and hasattr(model, "peft_config") else _saved(model)
+    names = {(tensor.data_ptr(), tensor.shape): name for name, tensor in saved.items()}
+    for name, parameter in trained.items():
+        if names.get((parameter.data_ptr(), parameter.shape), name) not in held:
+            raise InputError(f"{place} has no tensor {name!r}, which was trained; save the model there first")
+    for name, tensor in saved.items():
         now = tensor.detach().cpu()
         if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
             raise InputError(f"{place} holds another {name!r} than the model; save the model there again")
@@ -79,6 +84,15 @@ def _stepped(state: Mapping[str, object]) -> bool:
 
 def _saved(model: nn.Module) -> dict[str, Tensor]:
     return {name: each for name, each in model.state_dict(keep_vars=True).items() if isinstance(each, Tensor)}
+
+
+def _adapter(model: nn.Module) -> dict[str, Tensor]:
+    """What peft's ``save_pretrained`` writes of the adapter that is active."""
+    from peft import get_peft_model_state_dict
+
+    active = getattr(model, "active_adapter", "default")
+    found: dict[str, Tensor] = get_peft_model_state_dict(model, adapter_name=active, save_embedding_layers=False)
+    return found
 
 
 def _among(tensor: Tensor, trained: Sequence[nn.Parameter]) -> bool:

@@ -39,7 +39,9 @@ def parse_json(text: str, source: str) -> Any:
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except json.JSONDecodeError as error:
-        raise InputError(f"{source} is not valid JSON: {error.msg} at line {error.lineno}") from None
+        raise InputError(
+            f"{source} is not valid JSON: {error.msg.removesuffix(' at')} at line {error.lineno}"
+        ) from None
     except UnicodeEncodeError:
         raise InputError(f"{source} holds an unpaired surrogate, which is not a character") from None
     except ValueError:

@@ -68,6 +68,21 @@ def test_bad_lines_are_named(tmp_path: Path, line: bytes, fault: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("name", "packed"), [("a.jsonl", ".gz"), ("a.json", ".gz"), ("a.csv", ".gz")])
+def test_a_compressed_file_without_its_suffix_is_named(tmp_path: Path, name: str, packed: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b'{"text": "fine"}\n'))
+    with pytest.raises(InputError, match=f"is not text but gzip; give the file a name that ends in {packed}"):
+        list(read_records(path))
+
+
+def test_a_line_that_is_cut_off_is_named_in_plain_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "fi')
+    with pytest.raises(InputError, match=r"line 1 is not valid JSON \(Unterminated string starting at column 10\)"):
+        list(read_records(path))
+
+
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
 def test_an_empty_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jsonl"

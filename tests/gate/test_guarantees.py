@@ -98,9 +98,13 @@ def test_no_assumption_about_the_loss_counts_unless_the_policy_names_it(tmp_path
 @pytest.mark.parametrize(
     ("guarantee", "accepted", "fix"),
     [
-        (CONDITIONAL, "convex-loss", "if somebody answers for what is not checked, add to accepted_assumptions: vocab"),
+        (
+            CONDITIONAL,
+            "convex-loss",
+            'if somebody answers for what is not checked, add to accepted_assumptions: "vocab',
+        ),
         (OF_CONVEX, "vocabulary", "if it holds of this model's loss, which of a neural network's it does not, add to"),
-        (OF_CONVEX, None, "list in accepted_assumptions: convex-loss"),
+        (OF_CONVEX, None, 'list in accepted_assumptions: "convex-loss"'),
         (replace(CONDITIONAL, epsilon=2.1), "convex-loss", "train with a smaller budget"),
         (replace(CONDITIONAL, delta=0.1), "convex-loss", "train with a smaller budget"),
     ],

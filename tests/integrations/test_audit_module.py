@@ -188,6 +188,19 @@ def _weights_alone(model: Own) -> nn.Module:
     return smaller
 
 
+def test_paths_and_arguments_in_each_others_place_are_named(split: Path) -> None:
+    model, members = Own(), split / "members.jsonl"
+    for call, says in (
+        (lambda: privctl.audit_module("own.safetensors", model, negative_losses, split=split), "in this order"),  # type: ignore[arg-type]
+        (lambda: privctl.audit_module(model, "own.safetensors", None, split=split), "in this order"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(CommandError, match=says):
+            call()
+    model, place = private(split, epochs=1)
+    with pytest.raises(CommandError, match="members is a path; read its records"):
+        privctl.audit_module(model, place, negative_losses, members=str(members), nonmembers=[])
+
+
 def test_coins_of_groups_are_refused(split: Path) -> None:
     model, place = private(split, epochs=1)
     data = split.parent / "grouped.jsonl"

@@ -116,7 +116,7 @@ def test_a_gate_counts_it_only_where_the_policy_accepts_the_loop(tmp_path: Path)
     assert refused.outcome is GateOutcome.FAIL
     (finding,) = refused.of(GateOutcome.FAIL)
     assert "rests on own loop" in finding.message
-    assert finding.fix.endswith(", ".join(names))
+    assert finding.fix.endswith(", ".join(f'"{name}"' for name in names))
     assert privctl.gate(place, max_epsilon=1000, accepted_assumptions=names).outcome is GateOutcome.PASS
     assert (
         privctl.gate(place, max_epsilon=1000, require="proved", accepted_assumptions=names).outcome is GateOutcome.FAIL
@@ -333,6 +333,8 @@ def make(model: nn.Module | None = None, size: int = 6, **options: object) -> Pr
         ({"noise_multiplier": 1.0, "delta": 2.0}, "delta is 2"),
         ({"noise_multiplier": 1.0, "clipping": "loose"}, "loose"),
         ({"noise_multiplier": 1.0, "size": 61}, "there are 60 examples"),
+        ({"epsilon": "8", "epochs": 1}, "epsilon is '8'; it must be a number"),
+        ({"noise_multiplier": True}, "noise_multiplier is True; it must be a number"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(options: dict[str, object], says: str) -> None:

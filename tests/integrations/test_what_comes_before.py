@@ -158,3 +158,27 @@ def test_the_step_of_an_empty_batch_is_taken_with_the_noise_of_any_other() -> No
     assert len(moved) == loop.private.steps_begun == 180
     spreads = [float(each.std()) for each in moved]
     assert min(spreads) > 0.5 * 0.1 * 1e-3
+
+
+def test_arguments_in_each_others_place_are_named() -> None:
+    loop = Loop()
+    loader = DataLoader(loop.data, batch_size=6)
+    for given, says in (
+        ((loop.optimizer, loop.model, loader), "model is of type SGD"),
+        ((loop.model, loader, loop.optimizer), "optimizer is of type DataLoader"),
+        ((loop.model, loop.optimizer, loop.data), "loader is of type TensorDataset"),
+    ):
+        with pytest.raises(CommandError, match=f"{says}; make_private takes a model, its optimizer and a DataLoader"):
+            privctl.make_private(*given, noise_multiplier=1.0)  # type: ignore[arg-type]
+
+
+def test_what_accelerate_prepared_is_refused() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    model, data = nn.Linear(5, 3), TensorDataset(torch.randn(12, 5))
+    optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=3)
+    _, prepared = accelerate.Accelerator(cpu=True).prepare(model, optimizer)
+    with pytest.raises(CommandError, match="accelerate prepared the optimizer"):
+        privctl.make_private(model, prepared, loader, noise_multiplier=1.0)
+    whole = DataLoader(data, batch_sampler=loader.batch_sampler)
+    with pytest.raises(CommandError, match="not one that accelerate or a Trainer prepared"):
+        privctl.make_private(model, optimizer, whole, noise_multiplier=1.0)

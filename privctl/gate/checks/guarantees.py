@@ -6,7 +6,7 @@ Every guarantee is a bound by itself, so one that counts and is small enough suf
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -213,15 +213,19 @@ def _fix_of_what_is_unchecked(
         if isinstance(size, str) or _why_not_counted(report, guarantee, accepting):
             continue
         if OF_OTHER_LOOPS & set(names):
-            listed = ", ".join(names)
-            return f"if somebody answers for the loop that trained it, list in accepted_assumptions: {listed}"
+            return f"if somebody answers for the loop that trained it, list in accepted_assumptions: {_quoted(names)}"
         if size <= limit:
             accepted = policy.accepted_assumptions
             verb, missing = ("list in", names) if accepted is None else ("add to", _without(names, accepted))
             holds = "it holds of this model's loss, which of a neural network's it does not"
             question = holds if OF_THE_LOSS & set(missing) else "somebody answers for what is not checked"
-            return f"if {question}, {verb} accepted_assumptions: {', '.join(missing)}"
+            return f"if {question}, {verb} accepted_assumptions: {_quoted(missing)}"
     return ""
+
+
+def _quoted(names: Sequence[str]) -> str:
+    """The names as a list of a policy has them."""
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def _without(names: list[str], accepted: tuple[str, ...]) -> list[str]:

@@ -12,7 +12,9 @@ from privctl.reports.audit_parameters import SCORES_OF_MODEL, AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
 
 #: What lets such an audit count.
-FIX = f"audit with privctl audit; or if somebody answers for the scores, add to accepted_assumptions: {SCORES_OF_MODEL}"
+FIX = (
+    f'audit with privctl audit; or if somebody answers for the scores, add to accepted_assumptions: "{SCORES_OF_MODEL}"'
+)
 
 
 def are_outside(report: LoadedReport) -> bool:
