@@ -138,11 +138,10 @@ def scores(
 ) -> None:
     """Judge the scores that another attack tool gave to records.
 
-    FILE is CSV, TSV or JSON lines, or any number of Parquet files or a pattern of them, with one row for each record:
-    its id, its score, higher for what is more likely a member, and whether it is one. Of what `privctl audit
-    score-records` wrote, all scores are judged, unless --score-column names some. Scores of the records of a --split,
-    named members:17 after their lines, also bound epsilon and mu, of groups where those have the coins. With --model
-    the report is of that checkpoint, by your word: a gate counts it where its policy accepts "scores of the model".
+    FILE is CSV, TSV or JSON lines, or Parquet files or a pattern of them, with a row for each record: its id, its
+    score, higher for what is more likely a member, and whether it is one. Of `privctl audit score-records` all scores
+    are judged. Those of a --split, whose ids are members:17 and so on after the lines, also bound epsilon and mu. With
+    --model the report is of that checkpoint by your word, which a gate's policy must accept ("scores of the model").
 
     With --models the file holds a score for each of many models, trained with (member 1) or without one record, as
     CSV, JSON {"with": [...], "without": [...]} or safetensors of these two. They bound epsilon and test a --claim.
