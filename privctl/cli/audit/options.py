@@ -230,10 +230,10 @@ ALL: tuple[Decorator, ...] = (
 )
 #: Subcommand -> its options that only ``--help-all`` shows, as ``--help`` is a screen.
 RARE: dict[str, frozenset[str]] = {
-    "membership": frozenset({"base", "base_bits", "resize"}),
+    "membership": frozenset({"base", "base_bits", "resize", "seed"}),
     "extraction": frozenset({
         *("least_prefix", "adversarial_budget", "adversarial_tokens", "continuation_tokens", "sampling_seed"),
-        *("base", "base_bits", "label_column", "cache", "query_probability"),
+        *("base", "base_bits", "label_column", "cache", "query_probability", "seed"),
     }),
 }  # fmt: skip
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.
