@@ -141,7 +141,7 @@ def scores(
     FILE is CSV, TSV or JSON lines, or Parquet files or a pattern of them, with a row for each record: its id, its
     score, higher for what is more likely a member, and whether it is one. Of `privctl audit score-records` all scores
     are judged. Those of a --split, whose ids are members:17 and so on after the lines, also bound epsilon and mu. With
-    --model the report is of that checkpoint by your word, which a gate's policy must accept ("scores of the model").
+    --model the report is of that checkpoint by your word (docs/audits.md).
 
     With --models the file holds a score for each of many models, trained with (member 1) or without one record, as
     CSV, JSON {"with": [...], "without": [...]} or safetensors of these two. They bound epsilon and test a --claim.
