@@ -87,7 +87,7 @@ class RightGuesses:
         return np.array([place in single for place in rows], np.bool_)
 
 
-def _wrong(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool) -> str:
+def _wrong(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool = False) -> str:
     for number, (coins, guesses, right) in enumerate(counts_of(item), start=1):
         if len(ranks) > coins:
             return f"it is of {coins} coins, and {len(ranks)} scores are kept"
