@@ -3,6 +3,7 @@
 Each set of guesses takes the highest scores as included and the lowest as left out, as many as the number of coins
 says; a score that equals one beyond the cut is no guess. Ranks tell all of that but for the last set, of all coins:
 its two parts meet at the widest gap between scores near the middle, of which ranks only tell the possible places.
+Scores themselves tell that too.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRanks:
-    """The ranks [rows] of the ``scores`` by attack and of those ``tested``, and the side and line of each row."""
+    """The ranks [rows] of the ``scores`` by attack and of those ``tested``, and the side and line of each row.
+
+    ``whole`` says that they are the scores themselves, which tell how far they lie apart.
+    """
 
     scores: Mapping[str, NDArray[np.float64]]
     tested: Mapping[str, NDArray[np.float64]]
     member: NDArray[np.bool_]
     line: NDArray[np.int64] | None
+    whole: bool = False
 
 
 class RightGuesses:
@@ -61,7 +66,7 @@ class RightGuesses:
         rows = np.ones(len(self._kept.member), np.bool_) if grouped else self._rows
         if ranks is None or rows is None or np.isnan(ranks[rows]).any():
             return None
-        return _wrong(item, ranks[rows], self._kept.member[rows])
+        return _wrong(item, ranks[rows], self._kept.member[rows], whole=self._kept.whole)
 
     @cached_property
     def _rows(self) -> NDArray[np.bool_] | None:
@@ -82,16 +87,18 @@ class RightGuesses:
         return np.array([place in single for place in rows], np.bool_)
 
 
-def _wrong(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_]) -> str:
+def _wrong(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool = False) -> str:
     for number, (coins, guesses, right) in enumerate(counts_of(item), start=1):
         if len(ranks) > coins:
             return f"it is of {coins} coins, and {len(ranks)} scores are kept"
         made = int(item.details.get(f"made {number}", guesses))
-        possible = _divided(ranks, member) if guesses == coins else {_cut(ranks, member, guesses // 2, coins)}
+        all_coins = _divided(ranks, member, whole=whole) if guesses == coins else None
+        possible = all_coins or {_cut(ranks, member, guesses // 2, coins)}
         if (made, right) not in possible:
             most = max(count for _, count in possible)
             found = f"{most} at most" if len(possible) > 1 else f"{most} of {next(iter(possible))[0]}"
-            return f"{right} of {made} guesses made are said to be right, and the ranks kept give {found}"
+            kept = "scores" if whole else "ranks kept"
+            return f"{right} of {made} guesses made are said to be right, and the {kept} give {found}"
     return ""
 
 
@@ -105,8 +112,11 @@ def _cut(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) 
     return int(above.sum() + below.sum()), int((above & member).sum() + (below & ~member).sum())
 
 
-def _divided(ranks: NDArray[Any], member: NDArray[np.bool_]) -> set[tuple[int, int]]:
-    """Guesses made and right for every place of the cut that may be; equal scores are not cut but where all are."""
+def _divided(ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool) -> set[tuple[int, int]]:
+    """Guesses made and right for every place of the cut that may be; equal scores are not cut but where all are.
+
+    Of ``whole`` scores it is the first of the widest gaps.
+    """
     count = len(ranks)
     order = np.argsort(ranks, kind="stable")
     ordered, inside = ranks[order], member[order]
@@ -120,5 +130,7 @@ def _divided(ranks: NDArray[Any], member: NDArray[np.bool_]) -> set[tuple[int, i
         value = ordered[low]
         above, below = ordered > value, ordered < value
         return {(int(above.sum() + below.sum()), int((above & inside).sum() + (below & ~inside).sum()))}
+    if whole:
+        places = [max(places, key=lambda at: ordered[at + 1] - ordered[at])]
     # Below the cut lie at + 1 scores, whose non-members are right; above it the members are.
     return {(count, int(at + 1 - within[at + 1] + within[-1] - within[at + 1])) for at in places}

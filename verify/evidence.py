@@ -1,4 +1,7 @@
-"""The empirical figures of an audit, computed again from the ranks that it kept; what is not says so."""
+"""The empirical figures of an audit, computed again from the ranks that it kept, or the scores that it was given.
+
+What is not computed again says so.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.asked import not_as_kept
 from verify.counted_again import KeptRanks, RightGuesses
+from verify.given_scores import MisreadError, given_scores, is_of_scores
 from verify.laws import normal_quantile
 from verify.rank_figures import ROUNDING, Figures, area, largest_statistic, rate_beyond, won
 from verify.relabelled import FUSED, Relabelled, test_faults
@@ -39,6 +43,8 @@ _RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
 _BEYOND = "AUC over the blind baseline's"
 _TOLD_APART = "members cannot be told from non-members"
 _RELABELLED = "normal, standard deviation over relabellings"
+#: What figures are computed again from.
+_KEPT, _SCORES = "ranks kept", "scores in the file"
 _SHOWN = 3
 #: The joint test looks at the AUC and at these false positive rates.
 _NEAR, _NEAR_FUSED = 1e-6, 1e-5
@@ -59,12 +65,13 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
 
     Areas under ROC curves, true positive rates and their intervals are computed again; the fused score is learned
     again, and the joint test repeated. Every other figure, and all of them without the ranks, are named in an omission.
+    An audit of scores of records is held against the file of scores in the same way.
     """
     found = Recomputed()
     if not report.evidence:
         return found
-    ranks, why = _ranks(path, report, files)
-    again, wrong, left = 0, list(not_as_kept(path, report, files)), []
+    ranks, why, misread = _readable_ranks(path, report, files)
+    again, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
     for item in report.evidence:
         faults = None if ranks is None else ranks.faults(item)
         if faults is None:
@@ -81,10 +88,11 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     for text in wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
     if again and not wrong:
-        reason = f"{counted(again, 'figure is', 'figures are')} what the ranks kept give"
+        source = _KEPT if ranks is None else ranks.source
+        reason = f"{counted(again, 'figure is', 'figures are')} what the {source} give"
         if ranks is not None and ranks.again is not None:
             reason += ", and no p-value of the joint test is smaller than relabelling them gives"
-        reason += "; whether the model gives those ranks was not looked at"
+        reason += f"; whether the model gives those {source.partition(' ')[0]} was not looked at"
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
     if left:
         more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
@@ -95,8 +103,18 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     return found
 
 
+def _readable_ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str, list[str]]:
+    """As ``_ranks``; last, how the scores at hand are not what the report says of them."""
+    try:
+        return *_ranks(path, report, files), []
+    except MisreadError as fault:
+        return None, str(fault), [str(fault)]
+
+
 def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str]:
     """The ranks of the report's records; or None, and why."""
+    if is_of_scores(report):
+        return _given(path, report)
     named = [a for a in report.outputs if a.role == "scores"]
     if report.step != "audit" or not named:
         return None, "the report names no ranks from which they could be computed"
@@ -135,6 +153,28 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
     return ranks, "no ranks are kept that give them"
 
 
+def _given(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]:
+    """The scores that the audit was given, in the place of ranks; or None, and why."""
+    given, why = given_scores(path, report)
+    if given is None:
+        return None, why
+    ranks = KeptRanks(scores=given.scores, tested={}, member=given.member, line=given.line, whole=True)
+    return _Ranks(
+        member=given.member,
+        scores=given.scores,
+        again=Relabelled(
+            scores=given.scores,
+            member=given.member,
+            fold=np.zeros(len(given.member), np.uint8),  # no score was learned
+            seed=given.seed,
+            fused=None,
+        ),
+        same=report.versions.get("numpy") == np.__version__,
+        guesses=RightGuesses(path, report, ranks, ()),
+        source=_SCORES,
+    ), "the scores do not give them"
+
+
 def _again(
     member: NDArray[np.bool_],
     scores: Mapping[str, NDArray[np.float64]],
@@ -167,6 +207,7 @@ class _Ranks:
     guesses: RightGuesses
     again: Relabelled | None = None
     same: bool = False
+    source: str = _KEPT
 
     def of(self, item: Evidence) -> Figures | None:
         """What ``item`` should say; None where these ranks do not tell."""
@@ -198,7 +239,7 @@ class _Ranks:
         if (figures := self.of(item)) is None:
             guessed = self.guesses.fault(item)
             return None if guessed is None else [f"{item.method}: {item.quantity}: {guessed}"] if guessed else []
-        wrong = [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures)]
+        wrong = [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures, self.source)]
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
     def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
@@ -244,7 +285,7 @@ class _Ranks:
         return Figures(estimate=difference, samples=(int(inside.sum()), int(outside.sum())))
 
 
-def _differences(item: Evidence, figures: Figures) -> Iterator[str]:
+def _differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
     """Where an entry says other than it should."""
     near = figures.near
     pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
@@ -259,7 +300,7 @@ def _differences(item: Evidence, figures: Figures) -> Iterator[str]:
     ]
     for name, stated, found in pairs:
         if not _alike(stated, found, near):
-            yield f"its {name} is {_number(stated)}, but the ranks kept give {_number(found)}"
+            yield f"its {name} is {_number(stated)}, but the {source} give {_number(found)}"
     if figures.interval is not None and item.interval != figures.interval:
         yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
-from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from verify import extraction_tests, threshold_bound, two_rates
 from verify.rank_bound import METHOD as RANK
 from verify.reach import at_most
@@ -285,13 +285,23 @@ def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     yield from _of_scores(report, parameters)
 
 
+def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """What an audit of scores judges: its columns, and the highest of each where a group has several records."""
+    counted = next((sum(item.samples.values()) for item in report.evidence if item.quantity == "AUC"), 0)
+    several = sum((parameters.grouped_records or {}).values()) > counted
+    for name in asked.columns:
+        yield f"column {name}"
+        if several:
+            yield f"column {name}-top"
+
+
 def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Audits of scores of many models state both bounds, and what was asked of them."""
     asked = parameters.asked
     if asked is None:
         return  # another check says so
     methods = {item.method for item in report.evidence} & {RANK, threshold_bound.METHOD}
-    if asked.columns and sorted(f"column {name}" for name in asked.columns) != sorted(parameters.attack):
+    if asked.columns and sorted(_judged_columns(report, parameters, asked)) != sorted(parameters.attack):
         yield "it was asked about other columns of scores than its parameters name"
     if asked.files.keys() == {"scores"} and not asked.columns and not methods:
         yield "it judges scores of models, and states no bound"

@@ -17,7 +17,7 @@ from audits.canaries.manifest import VERSION, Coins, DataFile, Manifest, commitm
 from privctl.data.columns import Columns, text_of
 from privctl.data.packed import byte_lines
 from privctl.data.places import data_files, require_inputs
-from privctl.data.recorded import data_digest
+from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.rows import is_json_lines, rows_of
 from privctl.data.several import DataPath, SeveralPaths, paths_of
 from privctl.domain.errors import CommandError
@@ -35,9 +35,10 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
 
     Each canary is included, with all its copies, by a fair coin of its own. Every copy goes before a line chosen
     uniformly and independently; the lines themselves are copied byte for byte. Raises CommandError for settings that
-    cannot be met and for files that exist, InputError for data that are no records.
+    cannot be met and for files that exist, InputError for data that are no records or change meanwhile.
     """
     _check_paths(request, force)
+    before = recorded_files(request.data)
     shape = shape_of(request.data)
     source = randomness(request)
     formats = formats_of(request)
@@ -50,7 +51,7 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
         delta=request.delta,
         guesses=register([canary.copies for canary in canaries]),
         formats=formats,
-        source=_source_file(request.data),
+        source=_source_file(request.data, digest_of(before)),
         planted=_UNFILLED,
         salt=secrets.token_hex(32) if request.seed is None else source.randbytes(32).hex(),
         commitment="",
@@ -62,6 +63,7 @@ def plant(request: PlantRequest, *, force: bool = False) -> Manifest:
         manifest = replace(manifest, planted=planted)
         manifest = replace(manifest, commitment=commitment_of(manifest))
         coins.write_at(0, encode_manifest(manifest))
+        require_same(request.data, before)
         commit_together([data, coins], replace=force)  # planted data is useless without its coins
     return manifest
 
@@ -103,12 +105,12 @@ def _check_paths(request: PlantRequest, force: bool) -> None:
         require_absent(path, force, option=option)
 
 
-def _source_file(path: DataPath) -> DataFile:
+def _source_file(path: DataPath, whole: str) -> DataFile:
     digest, records = blake3(), 0
     for line, is_record in record_lines(path):
         digest.update(line)
         records += is_record
-    return DataFile(name=path.name, digest=data_digest(path), content=tag(digest), records=records)
+    return DataFile(name=path.name, digest=whole, content=tag(digest), records=records)
 
 
 def _write(

@@ -60,11 +60,10 @@ class Grouping:
         """What an audit of groups of so many ``records`` states in its parameters."""
         return {"group_by": self.field, "similar_names": self.similar, "grouped_records": records}
 
-    def index(self, candidates: Candidates) -> NDArray[np.int64]:
-        """The number of each record's group, counted in the order of their first records, [records]."""
-        table = candidates.table
+    def numbers(self, member: NDArray[np.bool_], line: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The number of the group of each record by its side and line, in the order of first records, [records]."""
         numbers: dict[tuple[bool, str], int] = {}
-        places = zip(table.member.tolist(), table.line.tolist(), strict=True)
+        places = zip(member.tolist(), line.tolist(), strict=True)
         keys = ((member, self.names[member, line]) for member, line in places)
         return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -131,7 +130,7 @@ def grouped(
     Of each attack's scores one attack takes all (``weighed``), another the highest (``highest``). None of their scores
     depends on the labels. ``attacks`` are none of ``NOT_OF_GROUPS``.
     """
-    index = grouping.index(candidates)
+    index = grouping.numbers(candidates.table.member, candidates.table.line)
     scored: list[Attack] = []
     for attack in attacks:
         if isinstance(attack, ScoreAttack):

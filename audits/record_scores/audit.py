@@ -6,10 +6,8 @@ can be run, and the report says so.
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +22,11 @@ from audits.mechanism_curve import curve_of
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.baseline import Baseline
 from audits.membership.joint_test import with_joint_test
-from audits.membership.remarks import LOSSES, backwards_warnings
+from audits.membership.remarks import LOSSES, backwards_warnings, of_groups
 from audits.membership.verdict import LEAST_AUC, verdict
+from audits.record_scores.of_groups import ScoredGroups, in_groups
 from audits.record_scores.of_model import ModelOfScores
-from audits.record_scores.parts import attacks_in, read_parts
-from audits.scores.table import Skip
+from audits.record_scores.table import ScoreColumns, ScoredRecords, read_record_scores
 from audits.split.bounds import DrawnScores
 from audits.split.drawn import DrawnSplit
 from audits.split.findings import guesses_not_made, split_findings
@@ -37,23 +35,19 @@ from audits.split.premises import of_training, premises, split_parameters
 from audits.statistics.max_t import rank_statistics
 from audits.statistics.relabel import data_seed
 from privctl.data.names import spelled_alike
-from privctl.domain.errors import CommandError, InputError
-from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.data.recorded import digested, require_unchanged
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import LogPosition, Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.codec import encode_value
-from privctl.reports.files import file_artifact, now, versions
-from privctl.storage.json_text import parse_json, shown
-from privctl.storage.reader import read_text
+from privctl.reports.files import digested_artifact, now, versions
+from privctl.storage.json_text import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
-_LINES = (".jsonl", ".ndjson")
-_PARQUET = ".parquet"
-_EXPECTED = "a CSV or TSV file whose first line names its columns, JSON lines, or Parquet"
 _ASSERTED = (
     "membership and scores are what the caller asserts: nothing shows that they are of one model, or that its members "
     "and non-members are a random split of one source, without which they may differ by themselves"
@@ -67,42 +61,36 @@ _NOT_FITTED = (
     "that the scores are of one model, and that nothing but the model and the records themselves decided them, is what "
     f"the caller asserts: {_FITTED}"
 )
-_MEMBER = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreColumns:
-    """The names of the columns: what identifies a ``record``, ``member``, and one of ``scores`` for each attack."""
+class _Judged:
+    """What was read, and what of it is judged: records, or the ``groups`` that they make."""
 
-    record: str = "id"
-    member: str = "member"
-    scores: tuple[str, ...] = ("score",)
-
-    def __post_init__(self) -> None:
-        names = (self.record, self.member, *self.scores)
-        if len(set(names)) != len(names):
-            raise CommandError(f"the columns {', '.join(names)} are not all different; name one column for each use")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredRecords:
-    """``member`` [records], the ``scores`` [records] of each attack by its column, and the records' ``ids``.
-
-    ``skipped`` counts the records that privctl left out of its own file of scores, by (member, reason).
-    """
-
-    member: NDArray[np.bool_]
-    scores: Mapping[str, NDArray[np.float64]]
-    ids: Sequence[str] = ()
-    skipped: Mapping[tuple[bool, Skip], int] = field(default_factory=dict)
+    read: ScoredRecords
+    groups: ScoredGroups | None = None
 
     @property
-    def left_out(self) -> tuple[Omission, ...]:
-        """What was left out, for the report."""
-        return tuple(
-            Omission(what=counted(count, "member" if member else "nonmember"), reason=skip.reason)
-            for (member, skip), count in self.skipped.items()
-        )
+    def scored(self) -> ScoredRecords:
+        """What is counted."""
+        return self.read if self.groups is None else self.groups.scored
+
+    @property
+    def named(self) -> dict[str, NDArray[np.float64]]:
+        """The scores by attack."""
+        return {_method(name): scores for name, scores in self.scored.scores.items()}
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the report states of groups."""
+        return {} if self.groups is None else self.groups.grouping.parameters(self.groups.records)
+
+    def told(self) -> Iterator[str]:
+        """What is counted, where it is not records."""
+        if self.groups is not None:
+            sides = self.scored.member
+            counts = {"members": int(sides.sum()), "nonmembers": int((~sides).sum())}
+            yield from of_groups(self.groups.grouping, self.groups.records, counts)
 
 
 def run_record_scores(
@@ -114,6 +102,7 @@ def run_record_scores(
     split: DrawnSplit | None = None,
     delta: float | None = None,
     model: ModelOfScores | None = None,
+    enter: Callable[[], LogPosition | None] = lambda: None,
 ) -> PrivacyReport:
     """The report, to be written to ``report``, on the scores in ``paths``, of which several must be Parquet.
 
@@ -121,57 +110,51 @@ def run_record_scores(
 
     All intervals together are wrong with probability at most ``ALPHA``. Of a ``split`` that privctl drew, half of that
     is for lower bounds on epsilon, at ``delta`` (1e-5 by default), and mu; where the scores are said to be of a
-    ``model``, the claims of its report are held against them. Raises InputError for a file that does not
-    hold a finite score for each record, and records of both sides, and for records that are not of the split.
+    ``model``, the claims of its report are held against them. Where groups have the coins, groups are judged by the
+    scores of their records. ``enter`` is called once the files are read: it enters the audit into a log.
+
+    Raises InputError for a file that does not hold a finite score for each record, and records of both sides, for
+    records that are not of the split, and for a file that changes meanwhile.
     """
-    if split is not None and split.group_by is not None:
-        raise CommandError(
-            f"{split.path} threw a coin for each value of {split.group_by!r}, and these scores are of records; judge "
-            "such a split with privctl audit membership --split"
-        )
+    files = tuple((role, digested(path)) for role, path in (*(("scores", path) for path in paths), *_files_of(split)))
     read = read_record_scores(paths, columns)
+    judged = _Judged(read=read, groups=None if split is None or split.group_by is None else in_groups(read, split))
+    log = enter()
     alpha = ALPHA if split is None else (1 - BOUNDS_SHARE) * ALPHA
-    bounds = Findings() if split is None else _of_split(read, split, delta, model)
-    intervals = len(read.scores) * (1 + len(RATES))
-    settings = Settings(confidence=1 - alpha / intervals)
-    evidence = with_joint_test(
-        {
-            _method(name): curve_evidence(_method(name), scores, read.member, settings)
-            for name, scores in read.scores.items()
-        },
-        {_method(name): rank_statistics(scores, RATES) for name, scores in read.scores.items()},
-        read.member,
-        data_seed(row.tobytes() for row in np.stack(list(read.scores.values()), axis=1)),
-        alpha,
-    )
-    data = (*(file_artifact("scores", path, report) for path in paths), *_files_of(split, report))
+    bounds = Findings() if split is None else _of_split(judged, split, delta, model)
+    evidence = _evidence(judged, alpha)
+    require_unchanged(file for _, file in files)
+    data = tuple(digested_artifact(role, file, report) for role, file in files)
     lineage = Lineage() if model is None else model.lineage
     asked = AskedAudit(
         files=files_of(data),
         columns=tuple(read.scores),
+        record_column=None if columns.record == ScoreColumns().record else columns.record,
+        member_column=None if columns.member == ScoreColumns().member else columns.member,
         least_auc=least_auc,
+        group_by=None if split is None else split.group_by,
         delta=None if split is None else delta,
         claims=pairs_of(lineage.claims) if split is not None else (),
         curve="canary_curve" in bounds.parameters,
+        logged=log is not None,
     )
-    blind = Baseline(evidence=(), scores=np.full(len(read.member), np.nan))
+    blind = Baseline(evidence=(), scores=np.full(len(judged.scored.member), np.nan))
+    found = verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES)
     return PrivacyReport(
         step="audit",
         created=now(),
         versions=versions(("numpy", "scipy")),
         inputs=(*(() if model is None else model.inputs), *data),
         parameters={
-            "attack": [_method(name) for name in read.scores], "least_auc": least_auc, "confidence": 1 - ALPHA,
+            "attack": list(judged.named), "least_auc": least_auc, "confidence": 1 - ALPHA,
             "asked": stated(asked),
+            **judged.parameters,
             **({} if split is None else split_parameters(split)),
             **({} if model is None else {"score_conditions": [encode_value(model.condition)]}),
             **bounds.parameters,
         },
         evidence=(*evidence, *bounds.evidence),
-        verdicts=(
-            _of_training(verdict(evidence, blind, least_auc, drawn=split is not None, check=LOSSES), split, lineage),
-            *bounds.verdicts,
-        ),
+        verdicts=(_of_training(found, split, lineage), *bounds.verdicts),
         omissions=(
             Omission(
                 what="baselines without the model",
@@ -182,35 +165,69 @@ def run_record_scores(
         ),
         warnings=(
             *_told(split, model),
+            *judged.told(),
             *bounds.warnings,
-            f"whether {counted(len(read.scores), 'column')} of scores does better than chance is decided by one "
-            f"permutation test, which errs at most {100 * alpha:.3g} times in 100 if both sides were drawn alike and "
-            "no score was fitted to the labels",
-            f"{counted(intervals, 'interval')} only say how large the differences are; each holds at "
-            f"{100 * settings.confidence:.4g} %, so that all hold together at the audit's confidence",
-            "a stronger attack may find what these scores did not",
+            *_how_to_read(judged, evidence, alpha),
             *_similar(read.ids, columns.record),
             *backwards_warnings(evidence, LOSSES),
             *lineage.doubts,
             PRIVATE,
         ),
         parents=lineage.parents,
+        log=log,
     )  # fmt: skip
 
 
-def _of_split(read: ScoredRecords, split: DrawnSplit, delta: float | None, model: ModelOfScores | None) -> Findings:
+def _evidence(judged: _Judged, alpha: float) -> tuple[Evidence, ...]:
+    """The curves of all scores with their joint test, together wrong with ``alpha``."""
+    scored, named = judged.scored, judged.named
+    settings = Settings(confidence=1 - alpha / (len(named) * (1 + len(RATES))))
+    return with_joint_test(
+        {name: curve_evidence(name, scores, scored.member, settings) for name, scores in named.items()},
+        {name: rank_statistics(scores, RATES) for name, scores in named.items()},
+        scored.member,
+        # Of the scores as the file holds them, so that rounding in those of groups does not decide it.
+        data_seed(row.tobytes() for row in np.stack(list(judged.read.scores.values()), axis=1)),
+        alpha,
+    )
+
+
+def _how_to_read(judged: _Judged, evidence: Sequence[Evidence], alpha: float) -> Iterator[str]:
+    if judged.groups is None:
+        what = f"{counted(len(judged.named), 'column')} of scores does"
+    else:
+        what = f"{counted(len(judged.named), 'kind')} of scores of groups does"
+    yield (
+        f"whether {what} better than chance is decided by one permutation test, which errs at most {100 * alpha:.3g} "
+        "times in 100 if both sides were drawn alike and no score was fitted to the labels"
+    )
+    yield (
+        f"{counted(len(evidence), 'interval')} only say how large the differences are; each holds at "
+        f"{100 * evidence[0].confidence:.4g} %, so that all hold together at the audit's confidence"
+    )
+    yield "a stronger attack may find what these scores did not"
+
+
+def _of_split(judged: _Judged, split: DrawnSplit, delta: float | None, model: ModelOfScores | None) -> Findings:
     """What the scores of a drawn ``split`` bound, and what that says of the claims of the ``model``'s own report."""
-    named = {_method(name): scores for name, scores in read.scores.items()}
-    drawn = DrawnScores(split=split, ids=read.ids, member=read.member, skipped=read.skipped)
+    scored, groups = judged.scored, judged.groups
+    drawn = DrawnScores(
+        split=split,
+        ids=scored.ids,
+        member=scored.member,
+        skipped=scored.skipped,
+        incomplete="" if groups is None else groups.incomplete,
+    )
     if model is None:
-        bounds = drawn.bounds(named, DEFAULT_DELTA if delta is None else delta, BOUNDS_SHARE * ALPHA)
+        bounds = drawn.bounds(judged.named, DEFAULT_DELTA if delta is None else delta, BOUNDS_SHARE * ALPHA)
         return Findings(evidence=bounds, warnings=tuple(guesses_not_made(bounds)))
     lineage = model.lineage
     # A record more or less of an example that has others replaces it, which is no curve of two examples.
-    examples = None if lineage.unit is not None else examples_of_a_coin(split, None)
+    by_record = split.group_by is None and lineage.unit is not None
+    examples = None if by_record else examples_of_a_coin(split, lineage.unit)
     return split_findings(
         drawn,
-        named,
+        judged.named,
         trained_on=lineage.trained_on,
         claimed=lineage.claims,
         curve=None if examples is None else curve_of(lineage, model.profile, examples),
@@ -239,11 +256,9 @@ def _told(split: DrawnSplit | None, model: ModelOfScores | None) -> Iterator[str
         yield _ASSERTED if model is None else _SPLIT
 
 
-def _files_of(split: DrawnSplit | None, report: Path) -> Iterator[Artifact]:
+def _files_of(split: DrawnSplit | None) -> Iterator[tuple[str, Path]]:
     if split is not None:
-        yield file_artifact("members", split.members, report)
-        yield file_artifact("nonmembers", split.nonmembers, report)
-        yield file_artifact("split", split.path, report)
+        yield from (("members", split.members), ("nonmembers", split.nonmembers), ("split", split.path))
 
 
 def _similar(ids: Sequence[str], column: str) -> Iterator[str]:
@@ -255,120 +270,6 @@ def _similar(ids: Sequence[str], column: str) -> Iterator[str]:
         )
 
 
-def read_record_scores(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:
-    """The scores of each record in ``paths``. Raises InputError where they do not hold them.
-
-    Of Parquet files that ``privctl audit score-records`` wrote, all scores are read unless ``columns`` names some.
-    """
-    path = paths[0]
-    others = [each for each in paths if each.suffix.lower() != _PARQUET]
-    if others and len(paths) > 1:
-        raise InputError(f"{others[0]} is one of several files and no Parquet; give one file, or Parquet alone")
-    read = _rows(path, columns) if others else _parquet(paths, columns)
-    for side, name in ((True, "members"), (False, "non-members")):
-        count = int((read.member == side).sum())
-        if count < 2:
-            raise InputError(f"{path} has {count} {name}; at least 2 of each side are needed")
-    return read
-
-
-def _parquet(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:
-    chosen = columns.scores
-    if chosen == ScoreColumns().scores:
-        chosen = attacks_in(paths) or chosen
-    read = read_parts(paths, columns.record, columns.member, chosen)
-    return ScoredRecords(member=read.member, scores=read.scores, ids=read.ids, skipped=read.left_out)
-
-
-def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:
-    suffix = path.suffix.lower()
-    if suffix not in (*_SEPARATORS, *_LINES):
-        raise InputError(f"{path} is not a kind of file that scores of records are read from; give {_EXPECTED}")
-    rows = _lines(path) if suffix in _LINES else _table(path, _SEPARATORS[suffix], columns)
-    member: list[bool] = []
-    scores: dict[str, list[float]] = {name: [] for name in columns.scores}
-    places: dict[str, int] = {}
-    for number, row in rows:
-        where = f"{path} line {number}"
-        for name in (columns.record, columns.member, *columns.scores):
-            if row.get(name) in (None, ""):
-                raise InputError(f"{where} has no {shown(name)}; each line needs {_wanted(columns)}")
-        record = str(row[columns.record])
-        if record in places:
-            raise InputError(
-                f"{where} scores the record {shown(record)} again, after line {places[record]}; give one line for each "
-                "record"
-            )
-        places[record] = number
-        member.append(_member(row[columns.member], where))
-        for name in columns.scores:
-            scores[name].append(_score(row[name], name, where))
-    return ScoredRecords(
-        member=np.asarray(member, dtype=np.bool_),
-        scores={name: np.asarray(values, np.float64) for name, values in scores.items()},
-        ids=tuple(places),
-    )
-
-
 def _method(column: str) -> str:
     """An attack's name in the report, which no method of privctl's own has."""
     return f"column {column}"
-
-
-def _wanted(columns: ScoreColumns) -> str:
-    return ", ".join((columns.record, *columns.scores, columns.member))
-
-
-def _table(path: Path, separator: str, columns: ScoreColumns) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    lines = csv.reader(read_text(path).removeprefix("\ufeff").splitlines(), delimiter=separator, strict=True)
-    try:
-        header = [cell.strip() for cell in next(lines, [])]
-        for name, flag in _flags(columns):
-            if header.count(name) != 1:
-                named = ", ".join(map(shown, header)) or "none"
-                raise InputError(
-                    f"{path} has {header.count(name) or 'no'} column {shown(name)} in its first line, which names "
-                    f"{named}; name the column with {flag}, or give --models for scores of models trained with or "
-                    "without one record"
-                )
-        for row in lines:
-            if row:
-                yield lines.line_num, dict(zip(header, (cell.strip() for cell in row), strict=False))
-    except csv.Error as error:
-        raise InputError(f"{path} is not {_EXPECTED}: {error} at line {lines.line_num}") from None
-
-
-def _flags(columns: ScoreColumns) -> Sequence[tuple[str, str]]:
-    return (
-        (columns.record, "--id-column"),
-        (columns.member, "--member-column"),
-        *((name, "--score-column") for name in columns.scores),
-    )
-
-
-def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(read_text(path).splitlines(), start=1):
-        if line.strip():
-            row = parse_json(line, f"{path} line {number}")
-            if not isinstance(row, dict):
-                raise InputError(f"{path} line {number} is not a JSON object; give one for each record")
-            yield number, row
-
-
-def _member(value: Any, where: str) -> bool:
-    text = str(value).lower()
-    if not isinstance(value, bool | int | str) or text not in _MEMBER:
-        raise InputError(f"{where} has {shown(value)} as member; expected 1 or 0, true or false")
-    return _MEMBER[text]
-
-
-def _score(value: Any, name: str, where: str) -> float:
-    # Python alone reads 1_0 as 10, and digits of other scripts.
-    odd = isinstance(value, bool) or (isinstance(value, str) and ("_" in value or not value.isascii()))
-    try:
-        score = math.nan if odd else float(value)
-    except (TypeError, ValueError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score):
-        raise InputError(f"{where} has {shown(value)} as {name}; expected a finite number")
-    return score

@@ -16,7 +16,7 @@ import numpy as np
 from audits.canaries.bounds import bounds_of
 from audits.canaries.design import register
 from audits.scores.table import Skip
-from audits.split.drawn import DrawnSplit
+from audits.split.drawn import DrawnSplit, Place
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.shown import counted
@@ -41,6 +41,8 @@ class DrawnScores:
     ids: Sequence[str]
     member: NDArray[np.bool_]
     skipped: Mapping[tuple[bool, Skip], int]
+    #: Why scores may depend on the coins; empty where what is missing tells.
+    incomplete: str = ""
 
     def bounds(
         self, scores: Mapping[str, NDArray[np.float64]], delta: float, alpha: float, *, reason: str = ""
@@ -81,24 +83,15 @@ class DrawnScores:
     def _places(self, count: int) -> NDArray[np.int64]:
         """Where the score of what has each of ``count`` coins is; -1 for none."""
         places = np.full(count, -1)
-        last = {"members": self.split.manifest.members.records, "nonmembers": self.split.manifest.nonmembers.records}
         for row, (name, member) in enumerate(zip(self.ids, self.member.tolist(), strict=True)):
-            side, _, line = name.partition(":")
-            if side not in last or not _is_count(line) or not 1 <= int(line) <= last[side]:
-                raise InputError(
-                    f"the record {shown(name)} is none of {self.split.path}; name records members:LINE and "
-                    "nonmembers:LINE, after the files of the split"
-                )
-            if member is not (side == "members"):
-                raise InputError(
-                    f"the record {shown(name)} is on the other side of {self.split.path}; correct the file"
-                )
-            if (coin := self.split.coins.get((member, int(line)))) is not None:
+            if (coin := self.split.coins.get(place_of(name, member, self.split))) is not None:
                 places[coin] = row
         return places
 
     def _why_none(self, missing: int) -> str:
         """Why no bound follows; empty where one does."""
+        if self.incomplete:
+            return self.incomplete
         if missing > sum(self.skipped.values()):
             word = self.split.coin_word
             return f"{counted(missing, word)} of the split have no score, and which ones may depend on the coins"
@@ -109,6 +102,20 @@ class DrawnScores:
         if self.split.group_by is not None:  # a text of several groups was left out; repetitions are of one group
             alike, repeated = sum(n for (_, skip), n in self.skipped.items() if skip is Skip.IN_BOTH), 0
         return "" if alike <= repeated else "different records of the split have the same text, so coins are shared"
+
+
+def place_of(name: str, member: bool, split: DrawnSplit) -> Place:
+    """The place in ``split`` of a record by its ``name``, such as ``members:17``; raises InputError for no such one."""
+    side, _, line = name.partition(":")
+    last = {"members": split.manifest.members.records, "nonmembers": split.manifest.nonmembers.records}
+    if side not in last or not _is_count(line) or not 1 <= int(line) <= last[side]:
+        raise InputError(
+            f"the record {shown(name)} is none of {split.path}; name records members:LINE and nonmembers:LINE, after "
+            "the files of the split"
+        )
+    if member is not (side == "members"):
+        raise InputError(f"the record {shown(name)} is on the other side of {split.path}; correct the file")
+    return member, int(line)
 
 
 def _is_count(text: str) -> bool:

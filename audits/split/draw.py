@@ -37,7 +37,7 @@ from audits.split.manifest import (
 from privctl.data.columns import USUAL, Columns
 from privctl.data.names import spelled_alike
 from privctl.data.places import holds_classes, require_inputs
-from privctl.data.recorded import data_digest
+from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.rows import is_json_lines, rows_of
 from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError, InputError
@@ -75,9 +75,10 @@ def draw_split(request: SplitRequest) -> SplitManifest:
 
     With ``records``, so many different lines or groups are chosen at random and drawn; all others are trained on.
     Raises CommandError for files in the way and for too many ``records``, InputError for data that are no records, or
-    that lack the field of their groups.
+    that lack the field of their groups, or that change meanwhile.
     """
     _check_paths(request)
+    before = recorded_files(request.data)
     key = os.urandom(KEY_BYTES)
     coins = _Coins(key=key, of_groups=request.group_by is not None)
     chosen, units, included_units = _chosen(request, coins)
@@ -99,7 +100,7 @@ def draw_split(request: SplitRequest) -> SplitManifest:
             if TRAIN in outputs and (member or not drawn):
                 outputs[TRAIN].add(content)
         written = {name: output.finish(name) for name, output in outputs.items()}
-        source = data_digest(request.data)
+        source = digest_of(before)
         grouped = request.group_by is not None
         manifest = SplitManifest(
             version=VERSION,
@@ -119,6 +120,7 @@ def draw_split(request: SplitRequest) -> SplitManifest:
         )
         manifest = replace(manifest, commitment=commitment_of(manifest))
         files[NAME].write_at(0, encode_manifest(manifest))
+        require_same(request.data, before)
         commit_together(list(files.values()), replace=request.force)
     return manifest
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from audits.membership.baseline import BLIND, CONTROL, LENGTH
+from audits.places import output_paths
 from privctl.domain.errors import CommandError, PrivctlError
+from privctl.domain.progress import Notify
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_log import LOG_SUFFIX, Entry, abandon, begin, finish, read_log
@@ -62,15 +64,40 @@ def is_logged(log: Path, report: Path) -> bool:
     return report.is_file() and file_digest(report) in logged
 
 
+def logged_beside(model: Path, report: Path, log: Path | None, notify: Notify) -> Path:
+    """The log of audits of ``model``: ``log`` if given, else beside it; ``notify`` hears of a logged report replaced.
+
+    Raises as ``is_logged``, and CommandError where the report is to take the log's place.
+    """
+    place = log_path(output_paths(model, None)[0], log)
+    if place.resolve() == report.resolve():
+        raise CommandError(f"{place} is named as the log and as an output; choose another --log")
+    if is_logged(place, report):
+        notify(f"{report} is in {place}, and is replaced: a gate that asks for every audit will miss it")
+    return place
+
+
 @contextmanager
 def logged_audit(request: AuditRequest, inputs: Sequence[Artifact]) -> Iterator[LogPosition | None]:
-    """Log that the audit begins and, if the block fails, why. Yields the position, or None without a log."""
-    if request.log is None:
+    """As ``logged``, with what ``request`` asks."""
+    with logged(request.log, request.report, inputs, _settings_of(request)) as position:
+        yield position
+
+
+@contextmanager
+def logged(
+    log: Path | None, report: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]
+) -> Iterator[LogPosition | None]:
+    """Log that an audit of the model ``inputs`` begins and, if the block fails, why.
+
+    Yields the position as the report at ``report`` names it, or None without a log.
+    """
+    if log is None:
         yield None
         return
-    begun = begin(request.log, inputs, _settings_of(request))
-    position = LogPosition(path=relative(request.log, request.report), entry=begun.number, digest=begun.digest)
-    with _abandon_on_error(request.log, position):
+    begun = begin(log, inputs, _plain(settings))
+    position = LogPosition(path=relative(log, report), entry=begun.number, digest=begun.digest)
+    with _abandon_on_error(log, position):
         yield position
 
 
@@ -110,7 +137,7 @@ def _worst(report: PrivacyReport) -> dict[str, float]:
 def _settings_of(request: AuditRequest) -> dict[str, Any]:
     """The settings of an audit: files by their digests, models by their names."""
     settings = {field.name: getattr(request, field.name) for field in fields(request)}
-    return {name: _plain(value) for name, value in settings.items() if name not in _PLACES and value is not None}
+    return {name: value for name, value in settings.items() if name not in _PLACES and value is not None}
 
 
 def _plain(value: Any) -> Any:

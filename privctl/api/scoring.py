@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privctl.api.arguments import FilePath, check, path_or_none, several
 from privctl.domain.errors import CommandError
-from privctl.domain.report import PrivacyReport
+from privctl.domain.progress import Notify
+from privctl.domain.report import LogPosition, PrivacyReport
 
 if TYPE_CHECKING:
     from audits.mechanism_curve import Profile
+    from privctl.reports.audit_log import Entry
 
 #: The columns of a file of scores, by default.
 _COLUMNS = {"score_column": ("score",), "member_column": "member", "id_column": "id"}
 #: Files that scores of records may be tied to.
-_TIED = ("split", "model")
+_TIED = ("split", "model", "log")
 #: The options for scores of many models, which need no others.
-MANY_MODELS = {**_COLUMNS, "models": True, "split": None, "model": None, "threshold": None}
+MANY_MODELS = {**_COLUMNS, "models": True, "split": None, "model": None, "log": None, "threshold": None}
 #: What scores of one model's records are for, instead of the option.
 _INSTEAD = {
     "claim": "of one model, a claim is tested by privctl audit membership --split, on records whose members were drawn",
@@ -28,13 +31,18 @@ _INSTEAD = {
 
 
 def report_on_scores(
-    given: Sequence[Path], output: Path | None, options: Mapping[str, Any], *, by_function: bool = False
+    given: Sequence[Path],
+    output: Path | None,
+    options: Mapping[str, Any],
+    *,
+    notify: Notify = lambda _: None,
+    on_entry: Callable[[Entry], None] | None = None,
 ) -> tuple[PrivacyReport, Path]:
     """The report on the scores in the ``given`` files that the options ask for.
 
     It goes to ``output``, or beside the model that they are said to be of, or beside the scores. A pattern such as
-    ``scores-*.parquet`` means what it matches. ``by_function``: as ``audits.record_scores.of_model`` has it. Raises as
-    ``audit_scores``.
+    ``scores-*.parquet`` means what it matches. Of a model the audit is entered into its log; ``on_entry`` is given the
+    line that this ends with, and ``notify`` told of a report in the log that is replaced. Raises as ``audit_scores``.
     """
     from audits.claims import claim_of
     from audits.places import output_paths
@@ -64,29 +72,59 @@ def report_on_scores(
         if len(files) > 1:
             raise CommandError(f"--models takes the scores of all models from one file, and {len(files)} are given")
         report = run_scores(files[0], path, claim=claim, delta=options["delta"], threshold=options["threshold"])
-    else:
-        from audits.record_scores.audit import ScoreColumns, run_record_scores
-        from audits.record_scores.of_model import scored_model
-        from audits.split.drawn import read_split
-        from audits.split.manifest import manifest_at
+        write_bytes(path, encode(report).encode(), replace=options["force"])
+        return report, path
+    return _of_records(files, path, options, notify, on_entry), path
 
-        columns = ScoreColumns(
-            record=options["id_column"],
-            member=options["member_column"],
-            scores=tuple(dict.fromkeys(options["score_column"])),
-        )
-        split = options["split"]
+
+def _of_records(
+    files: Sequence[Path],
+    path: Path,
+    options: Mapping[str, Any],
+    notify: Notify,
+    on_entry: Callable[[Entry], None] | None,
+) -> PrivacyReport:
+    """The report on the scores of records in ``files``, written to ``path``."""
+    from audits.record_scores.audit import run_record_scores
+    from audits.record_scores.of_model import scored_model
+    from audits.record_scores.table import ScoreColumns
+    from audits.split.drawn import read_split
+    from audits.split.manifest import manifest_at
+    from audits.whole.log_entry import log_result, logged, logged_beside
+    from privctl.reports.codec import encode
+    from privctl.storage.atomic import write_bytes
+
+    columns = ScoreColumns(
+        record=options["id_column"],
+        member=options["member_column"],
+        scores=tuple(dict.fromkeys(options["score_column"])),
+    )
+    split, place = options["split"], options["model"]
+    log = None if place is None else logged_beside(place, path, options["log"], notify)
+    drawn = None if split is None else read_split(manifest_at(split))
+    model = None if place is None else scored_model(place, path, _profile(split))
+    with ExitStack() as stack:
+
+        def enter() -> LogPosition | None:
+            asked = {name: options[name] for name in ("split", "least_auc", "delta") if options[name] is not None}
+            settings = {"scores": list(files), "columns": columns, **asked}
+            return stack.enter_context(logged(log, path, () if model is None else model.inputs, settings))
+
         report = run_record_scores(
             files,
             path,
             columns=columns,
             least_auc=options["least_auc"],
-            split=None if split is None else read_split(manifest_at(split)),
+            split=drawn,
             delta=options["delta"],
-            model=None if model is None else scored_model(model, path, _profile(split), by_function=by_function),
+            model=model,
+            enter=enter,
         )
-    write_bytes(path, encode(report).encode(), replace=options["force"])
-    return report, path
+        write_bytes(path, encode(report).encode(), replace=options["force"])
+    entry = log_result(report, log)
+    if on_entry is not None and entry is not None:
+        on_entry(entry)
+    return report
 
 
 def _profile(split: Path | None) -> Profile | None:
@@ -109,6 +147,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
             if options[name] is not None:
                 raise CommandError(f"{flag_of(name)} is for scores of records; remove it, or --models")
         return
+    if options["log"] is not None and options["model"] is None:
+        raise CommandError("--log enters audits of a model, and these scores are tied to none; give --model too")
     if options["delta"] is not None and options["split"] is None:
         raise CommandError("--delta needs scores of many models or of a split; give --models or --split too")
     for name in ("claim", "threshold"):
@@ -128,6 +168,7 @@ def audit_scores(
     models: bool = False,
     split: FilePath | None = None,
     model: FilePath | None = None,
+    log: FilePath | None = None,
     least_auc: float = 0.55,
     claim: str | tuple[float, float] | None = None,
     delta: float | None = None,
@@ -143,12 +184,13 @@ def audit_scores(
     count. With ``models`` the file holds a score for each of many models instead, trained with (1) or without one
     record; they bound epsilon from below at ``delta`` and test ``claim``, a pair (epsilon, delta), or bound epsilon by
     one ``threshold`` that was chosen beforehand. With ``split``, the
-    manifest of one that ``privctl audit split`` drew, the scores of its records bound epsilon and mu from below.
+    manifest of one that ``privctl audit split`` drew, the scores of its records bound epsilon and mu from below; where
+    users or other groups have its coins, every record of them needs a score, and groups are judged by those.
 
     ``model`` is the checkpoint that the scores are of, a safetensors file or a folder. Its digest ties the report to
     it, so that a gate, ``verify`` and ``inspect`` find it, and claims of its own report are held against the bounds of
     a split. That the scores are of this model is your word: a gate counts the audit only where its policy accepts the
-    assumption ``scores of the model``.
+    assumption ``scores of the model``. The audit is entered into a log beside the model (``log``).
 
     Returns the report, which is written beside the model or the scores, or to ``output``, and is not for release. A
     claim that is refuted is a verdict of it, not an error.
@@ -160,7 +202,7 @@ def audit_scores(
         "score_column": several(score_column), "member_column": member_column, "id_column": id_column,
         "models": models, "least_auc": least_auc, "delta": delta, "force": force,
         "threshold": threshold,
-        "split": path_or_none(split), "model": path_or_none(model),
+        "split": path_or_none(split), "model": path_or_none(model), "log": path_or_none(log),
         "claim": f"{claim[0]!r},{claim[1]!r}" if isinstance(claim, tuple) else claim,
     }  # fmt: skip
     check("audit_scores", options)

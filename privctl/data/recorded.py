@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from privctl.data.places import STDIN, data_files, holds_classes
@@ -37,12 +37,20 @@ def recorded_files(path: DataPath) -> tuple[DigestedFile, ...]:
 
 def require_same(path: DataPath, before: Iterable[DigestedFile]) -> None:
     """Raise InputError where ``recorded_files`` gives other files or digests than ``before`` the data was read."""
-    known = tuple(before)
-    if recorded_files(path) != known:
-        raise InputError(
-            f"{path} was changed while it was read, so its digest would not be that of the records that were read; "
-            "let nothing write to it, and run the command again"
-        )
+    if recorded_files(path) != tuple(before):
+        raise changed(path)
+
+
+def digested(path: Path) -> DigestedFile:
+    """The one file at ``path`` as it is, whatever it holds. Raises as ``file_digest`` does."""
+    return DigestedFile(path=path, digest=file_digest(path), bytes=path.stat().st_size)
+
+
+def require_unchanged(before: Iterable[DigestedFile]) -> None:
+    """Raise InputError for the first of the files that is not any more what it was ``before`` it was read."""
+    for file in before:
+        if digested(file.path) != file:
+            raise changed(file.path)
 
 
 def data_digest(path: DataPath) -> str:
@@ -51,8 +59,20 @@ def data_digest(path: DataPath) -> str:
     Of several, and of a folder of class folders, the BLAKE3 of one line for each in the order of reading: the name
     (with the class before a slash), a NUL, the file's own digest and a line end. Raises as ``recorded_files`` does.
     """
-    files = recorded_files(path)
+    return digest_of(recorded_files(path))
+
+
+def digest_of(files: Sequence[DigestedFile]) -> str:
+    """``data_digest`` of data whose ``recorded_files`` are these."""
     return files[0].digest if len(files) == 1 else _together((file.path.name, file.digest) for file in files)
+
+
+def changed(path: DataPath) -> InputError:
+    """What to raise for data that was changed while it was read."""
+    return InputError(
+        f"{path} was changed while it was read, so its digest would not be that of the records that were read; let "
+        "nothing write to it, and run the command again"
+    )
 
 
 def _of_classes(path: Path) -> DigestedFile:

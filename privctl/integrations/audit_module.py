@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from audits.places import output_paths
-from audits.record_scores.audit import ScoreColumns, run_record_scores
+from audits.record_scores.audit import run_record_scores
 from audits.record_scores.of_model import scored_model
+from audits.record_scores.table import ScoreColumns
 from audits.split.drawn import DrawnSplit, contents, read_split
 from audits.split.manifest import manifest_at
+from audits.whole.log_entry import log_result, logged, logged_beside
 from privctl.accounting.profile import profile
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
@@ -58,6 +61,7 @@ def audit_module(
     batch_size: int = 256,
     least_auc: float = 0.55,
     delta: float | None = None,
+    log: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     force: bool = False,
 ) -> PrivacyReport:
@@ -68,11 +72,13 @@ def audit_module(
     come in batches of ``batch_size`` in a random order, members among others. They are the items of ``members`` and
     ``nonmembers``, which should be a random split of one source; or with ``split``, the folder or manifest of one that
     ``privctl.audit_split`` drew, the JSON of its lines. Such scores also bound epsilon from below, at ``delta``, and
-    test the claims of the model's own report. ``least_auc`` is the AUC that must be detectable for silence to count.
+    test the claims of the model's own report; where users or other groups have the coins, groups are judged by the
+    scores of their records. ``least_auc`` is the AUC that must be detectable for silence to count.
 
     Writes the scores and the report beside ``model``, or the report to ``output``; returns the report, which is not for
-    release. It rests on the assumption ``scores of the model``: that the function scored by nothing but the record and
-    the network. A gate counts the audit where its policy accepts that.
+    release. The audit is entered into a log beside the model (``log``), before the function is called. It rests on the
+    assumption ``scores of the model``: that the function scored by nothing but the record and the network. A gate
+    counts the audit where its policy accepts that.
 
     Raises InputError for a module that is not what is saved, or a function that does not run it or gives no finite
     number for each record; CommandError for settings that do not go together and files in the way.
@@ -96,21 +102,29 @@ def audit_module(
     for each in (path, table):
         require_regular(each)
         require_absent(each, force)
+    entered = logged_beside(place, path, None if log is None else Path(log), warnings.warn)
     require_saved(module, dict(module.named_parameters()), place)
     _require_no_more(module, place)
-    named = _scored(module, scores, records, batch_size)
-    require_saved(module, dict(module.named_parameters()), place)
-    write_bytes(table, _table(records, named).encode(), replace=force)
-    report = run_record_scores(
-        [table],
-        path,
-        columns=ScoreColumns(scores=tuple(named)),
-        least_auc=least_auc,
-        split=drawn,
-        delta=delta,
-        model=scored_model(place, path, None if drawn is None else profile, by_function=True),
-    )
-    write_bytes(path, encode(report).encode(), replace=force)
+    audited = scored_model(place, path, None if drawn is None else profile, by_function=True)
+    settings = {"function": getattr(scores, "__qualname__", type(scores).__name__), "records": len(records.ids)}
+    settings |= {"least_auc": least_auc, **({} if delta is None else {"delta": delta})}
+    settings |= {} if drawn is None else {"split": drawn.path}
+    with logged(entered, path, audited.inputs, settings) as position:
+        named = _scored(module, scores, records, batch_size)
+        require_saved(module, dict(module.named_parameters()), place)
+        write_bytes(table, _table(records, named).encode(), replace=force)
+        report = run_record_scores(
+            [table],
+            path,
+            columns=ScoreColumns(scores=tuple(named)),
+            least_auc=least_auc,
+            split=drawn,
+            delta=delta,
+            model=audited,
+            enter=lambda: position,
+        )
+        write_bytes(path, encode(report).encode(), replace=force)
+    log_result(report, entered)
     return report
 
 
@@ -136,11 +150,6 @@ def _records(members: Sequence[Any] | None, nonmembers: Sequence[Any] | None, dr
 
 
 def _of_split(drawn: DrawnSplit) -> _Records:
-    if drawn.group_by is not None:
-        raise CommandError(
-            f"{drawn.path} threw a coin for each value of {drawn.group_by!r}, and a function scores records; draw a "
-            "split of records"
-        )
     ids: list[str] = []
     lines: list[tuple[bytes, str]] = []
     for name, file in (("members", drawn.members), ("nonmembers", drawn.nonmembers)):

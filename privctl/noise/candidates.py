@@ -16,6 +16,7 @@ from privctl.noise.placement import Companion, output_path, report_path
 from privctl.noise.selection import Selection
 from privctl.noise.shortfall import NOTHING_CLAIMED, Shortfall, shortfall
 from privctl.reports.files import FoundReport
+from privctl.storage.digest import DigestedFile
 from privctl.storage.reader import Checkpoint
 
 
@@ -33,6 +34,8 @@ class NoiseRelease:
     stddevs: tuple[float, ...] = ()
     model_report: FoundReport | None = None
     inputs: Mapping[str, DataPath] = field(default_factory=dict)
+    #: Those of ``inputs`` that are read in passing, as they were before.
+    before: Mapping[str, tuple[DigestedFile, ...]] = field(default_factory=dict)
     parameters: Mapping[str, object] = field(default_factory=dict)
     #: Names that the training collected from the private data and that are released: vocabulary, labels.
     collected: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from privctl.data.recorded import recorded_files
+from privctl.data.recorded import recorded_files, require_same
 from privctl.data.several import paths_of
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Bound, Evidence
@@ -146,7 +146,7 @@ def privatize(
     All of them appear together. With ``force`` they replace files and folders that privctl wrote.
 
     Raises InputError where the input's bytes are not those its report names, and where the noise is too small for the
-    weights (``check_grain``).
+    weights (``check_grain``), or a file of facts or of evaluation changed since ``release`` was made.
     """
     require_places(release, candidates, force=force)
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
@@ -176,6 +176,8 @@ def privatize(
             reports[candidate.path] = report
             outputs += [stack.enter_context(staged_report(candidate.report_path, report)), place.pending]
         require_places(release, candidates, force=force)  # again, as it took a while
+        for role, files in release.before.items():
+            require_same(release.inputs[role], files)
         commit_together(outputs, replace=force)
     return tuple(reports[candidate.path] for candidate in candidates)
 
@@ -229,7 +231,9 @@ def _report(
         for file, done in streamed
     )
     other_inputs = (
-        digested_artifact(role, file, place) for role, path in release.inputs.items() for file in recorded_files(path)
+        digested_artifact(role, file, place)
+        for role, path in release.inputs.items()
+        for file in release.before.get(role) or recorded_files(path)
     )
     companions = (file_artifact("companion", path, place) for path in companions_of(release.checkpoint))
     calibration = Calibration.GIVEN if target is None else target.calibration

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from privctl.data.recorded import recorded_files
 from privctl.data.several import DataPath
 from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Adjacency
@@ -40,6 +41,9 @@ def release_of(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping
 
 
 def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
+    files = {"facts": options["facts"] and Path(options["facts"]), "evaluation": options["evaluate"]}
+    inputs: dict[str, DataPath] = {role: path for role, path in files.items() if path}
+    before = {role: recorded_files(path) for role, path in inputs.items()}
     found = own_report(checkpoint)
     require_bounded(found, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
     reported = from_report(found.path, found.report) if found else None
@@ -52,8 +56,6 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         targets = tuple(target_of(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
     except ValueError as error:
         raise CommandError(f"{error}; give another --{str(error).split()[0]}") from None
-    files = {"facts": options["facts"] and Path(options["facts"]), "evaluation": options["evaluate"]}
-    inputs: dict[str, DataPath] = {role: path for role, path in files.items() if path}
     collected = collected_names(found.report) if found else ()
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     assumptions = (trust, TRAINING_ROUNDING, noise_premises(options["seed"]), *collected, *selection.assumptions)
@@ -65,6 +67,7 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         targets=targets,
         model_report=found if reported is not None else None,
         inputs=inputs,
+        before=before,
         parameters={
             "include": list(options["include"]),
             "exclude": list(options["exclude"]),
@@ -99,6 +102,7 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
     found = own_report(checkpoint)
     found = found if found and describes(found.report, checkpoint) else None
     inputs: dict[str, DataPath] = {"evaluation": options["evaluate"]} if options["evaluate"] else {}
+    before = {role: recorded_files(path) for role, path in inputs.items()}
     inputs |= {f"base-{file.path.name}": file.path for file in base.files} if base else {}
     return NoiseRelease(
         checkpoint=checkpoint,
@@ -111,6 +115,7 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
         stddevs=options["noise_stddev"],
         model_report=found,
         inputs=inputs,
+        before=before,
         parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
         collected=tuple(name.name for name in collected_names(found.report)) if found else (),
         seed=options["seed"],

@@ -21,6 +21,7 @@ class AskedAudit:
 
     ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each that was to be judged, those
     of the model's own report included; ``curve`` says that of its mechanism was. ``columns`` are those of scores,
+    ``record_column`` and ``member_column`` those beside them, None where they are ``id`` and ``member``;
     ``text_column`` and ``label_column`` the fields of records, None where they have the usual names.
     ``beam`` is the width of a beam search for secrets, and ``secret_figures`` name all that was measured of secrets:
     method, colon, quantity. ``reference`` says that what a reference model gives too was not to count as extracted.
@@ -36,6 +37,8 @@ class AskedAudit:
     delta: float | None = None
     threshold: float | None = None
     columns: tuple[str, ...] = ()
+    record_column: str | None = None
+    member_column: str | None = None
     text_column: str | None = None
     label_column: str | None = None
     group_by: str | None = None

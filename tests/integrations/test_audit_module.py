@@ -18,6 +18,7 @@ import privctl
 from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
+from privctl.reports.audit_log import read_log
 
 RECORDS = 120
 
@@ -157,13 +158,19 @@ BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str]] 
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_function_that_scores_something_else_leaves_no_files(name: str, split: Path) -> None:
+def test_a_function_that_scores_something_else_leaves_no_report(name: str, split: Path) -> None:
+    """Where it was called, the log says that the audit was begun and why it ended."""
     model, place = private(split, epochs=1)
-    before = sorted(path.name for path in split.parent.iterdir())
+    before = {path.name for path in split.parent.iterdir()}
     scores, more, error, says = BAD[name]
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=says) as raised:
         privctl.audit_module(model, place, scores, split=split, **more)
-    assert sorted(path.name for path in split.parent.iterdir()) == before
+    log = place.with_name("own.audits.jsonl")
+    assert {path.name for path in split.parent.iterdir()} - before == ({log.name} if error is InputError else set())
+    if error is InputError:
+        (audit,) = read_log(log).audits
+        assert audit.end is not None
+        assert audit.end.says["reason"] == str(raised.value)
 
 
 def test_a_module_that_is_not_what_was_saved_is_refused(split: Path) -> None:
@@ -201,11 +208,57 @@ def test_paths_and_arguments_in_each_others_place_are_named(split: Path) -> None
         privctl.audit_module(model, place, negative_losses, members=str(members), nonmembers=[])
 
 
-def test_coins_of_groups_are_refused(split: Path) -> None:
-    model, place = private(split, epochs=1)
-    data = split.parent / "grouped.jsonl"
-    lines = [json.dumps({"inputs": [0.5] * 6, "label": 0, "who": row // 2, "n": row}) for row in range(40)]
-    data.write_text("\n".join(lines) + "\n")
-    privctl.audit_split(data, output=split.parent / "groups", group_by="who")
-    with pytest.raises(CommandError, match="a function scores records"):
-        privctl.audit_module(model, place, negative_losses, split=split.parent / "groups")
+def of_users(place: Path, noise_multiplier: float) -> tuple[Own, Path]:
+    """A network trained privately on the members of a split of users, of three records each, and its split."""
+    torch.manual_seed(1)
+    data = place / "users.jsonl"
+    rows = [
+        {"inputs": torch.randn(6).tolist(), "label": row % 2, "who": f"u{row // 3}", "n": row} for row in range(300)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    privctl.audit_split(data, output=place / "split", group_by="who")
+    inside = members(place / "split")
+    model = Own()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    training = privctl.make_private(
+        model, optimizer, DataLoader(TensorDataset(*tensors(inside)), batch_size=10),
+        noise_multiplier=noise_multiplier, clip_norm=5.0, users=[each["who"] for each in inside], unit="who",
+        records_per_draw=3,
+    )  # fmt: skip
+    for inputs, labels in training.loader:
+        training.backward(lambda i=inputs, n=labels: F.cross_entropy(model(i), n, reduction="none"))  # type: ignore[misc]
+        optimizer.step()
+    save_file(model.state_dict(), place / "own.safetensors")
+    training.report(place / "own.safetensors")
+    return model, place / "split"
+
+
+def test_a_claim_about_users_is_tested_by_coins_of_users(tmp_path: Path) -> None:
+    model, split = of_users(tmp_path, 20.0)
+    place = tmp_path / "own.safetensors"
+    report = privctl.audit_module(model, place, negative_losses, split=split)
+    bounds = [each for each in report.evidence if each.quantity.startswith("epsilon")]
+    assert [each.quantity for each in bounds] == [
+        "epsilon of a group, column score", "epsilon of a group, column score-top"
+    ]  # fmt: skip
+    assert {each.samples["canaries"] for each in bounds} == {100}
+    assert all(each.lower is not None for each in bounds)
+    claims = [each for each in report.verdicts if ")-DP, " in each.subject]
+    assert claims
+    assert all(each.outcome is not Outcome.REFUTED for each in claims)
+    for name in (place, tmp_path / "own.audit.report.json"):
+        assert privctl.verify(name).exit_code is ExitCode.OK
+
+
+def test_planted_what_knows_the_users_refutes_the_claim_about_them(tmp_path: Path) -> None:
+    model, split = of_users(tmp_path, 20.0)
+    inside = {each["who"] for each in members(split)}
+
+    def knows(network: nn.Module, records: list[dict[str, Any]]) -> Tensor:
+        told = torch.tensor([10.0 * (each["who"] in inside) for each in records])
+        return told + negative_losses(network, records)
+
+    report = privctl.audit_module(model, tmp_path / "own.safetensors", knows, split=split)
+    claims = [each for each in report.verdicts if ")-DP, " in each.subject]
+    assert Outcome.REFUTED in [each.outcome for each in claims]
+    assert privctl.gate(tmp_path / "own.safetensors", max_epsilon=100).outcome is GateOutcome.FAIL

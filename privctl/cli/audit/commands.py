@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,9 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
     metavar="FILE",
     help="Checkpoint that the scores are of.",
 )
+@click.option(
+    "--log", type=click.Path(path_type=Path), metavar="FILE", help="With --model: log; NAME.audits.jsonl by default."
+)
 @click.option("--models", is_flag=True, help="One score a model, not one a record.")
 @click.option("--threshold", type=float, metavar="T", help="With --models: a threshold chosen beforehand.")
 @click.option("--seed", type=SEED32, hidden=True)  # nothing is drawn any more; scripts may still give it
@@ -134,11 +138,10 @@ def scores(
 ) -> None:
     """Judge the scores that another attack tool gave to records.
 
-    FILE is CSV, TSV or JSON lines, or any number of Parquet files or a pattern of them, with one row for each record:
-    its id, its score, higher for what is more likely a member, and whether it is one. Of what `privctl audit
-    score-records` wrote, all scores are judged, unless --score-column names some. Scores of the records of a --split,
-    named members:17 after their lines, also bound epsilon and mu. With --model the report is of that checkpoint, by
-    your word: a gate counts it where its policy accepts "scores of the model".
+    FILE is CSV, TSV or JSON lines, or Parquet files or a pattern of them, with a row for each record: its id, its
+    score, higher for what is more likely a member, and whether it is one. Of `privctl audit score-records` all scores
+    are judged. Those of a --split, whose ids are members:17 and so on after the lines, also bound epsilon and mu. With
+    --model the report is of that checkpoint by your word (docs/audits.md).
 
     With --models the file holds a score for each of many models, trained with (member 1) or without one record, as
     CSV, JSON {"with": [...], "without": [...]} or safetensors of these two. They bound epsilon and test a --claim.
@@ -151,9 +154,14 @@ def scores(
       privctl audit scores scores.csv --models --claim 1,1e-5
     """
     from privctl.api.scoring import report_on_scores
+    from privctl.show.progress import note
 
-    report, path = report_on_scores(file, output, {**options, "force": force})
-    _finish(report, (path,), as_json=as_json, quiet=quiet)
+    lines: list[Entry] = []
+    report, path = report_on_scores(
+        file, output, {**options, "force": force}, notify=partial(note, quiet=quiet), on_entry=lines.append
+    )
+    log = None if report.log is None else os.path.normpath(path.parent / report.log.path)
+    _finish(report, (path,), as_json=as_json, quiet=quiet, entered=_entered(log, lines))
 
 
 @_subcommand("score-records")
@@ -206,10 +214,13 @@ def _of_model(
     )
     if report is None:  # only the main process prints
         return
-    entered = "".join(
-        f"entered into {request.log}, whose head is now line {line.number}, {line.digest}" for line in lines
-    )
+    entered = _entered(request.log, lines)
     _finish(report, request.written, as_json=as_json, quiet=quiet, records=records, entered=entered)
+
+
+def _entered(log: str | Path | None, lines: Sequence[Entry]) -> str:
+    """What is said of the line that the log of audits ends with."""
+    return "".join(f"entered into {log}, whose head is now line {line.number}, {line.digest}" for line in lines)
 
 
 def _of_many_models(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from privctl.data.places import require_inputs
-from privctl.data.recorded import recorded_files
+from privctl.data.recorded import recorded_files, require_same
 from privctl.data.rows import numbers_in
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.progress import Progress
@@ -39,12 +39,14 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
     Without ``progress`` the lines are not counted beforehand.
 
     Raises CommandError for files that exist and for settings and patterns that cannot be used; InputError, naming the
-    line, for data that are no records, a pattern that takes too long in a record, and more secrets than are allowed;
-    FileSystemError where the system refuses.
+    line, for data that are no records or change meanwhile, a pattern that takes too long in a record, and more secrets
+    than are allowed; FileSystemError where the system refuses.
     """
     require_inputs(request.data)
     require_room(request, force=force)
+    literals = None if request.literals is None else recorded_files(request.literals)
     search = prepare_search(request)
+    data = recorded_files(request.data)
     lines = 0 if progress is None else numbers_in(request.data)
     seen = progress or silent_progress
 
@@ -53,12 +55,11 @@ def scan(request: ScanRequest, progress: Progress | None = None, *, force: bool 
         return with_progress(records, seen(label, lines, "lines"))
 
     found = find(request, search, read)
-    inputs = [
-        (role, file)
-        for role, path in (("data", request.data), ("literals", request.literals))
-        if path
-        for file in recorded_files(path)
-    ]
+    require_same(request.data, data)
+    inputs = [("data", file) for file in data]
+    if request.literals is not None and literals is not None:
+        require_same(request.literals, literals)
+        inputs += [("literals", file) for file in literals]
     return write_result(
         request, groups_of(found, request), inputs, records=found.records, listed=search.listed, force=force
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from privctl.data.agreement import FileFacts, facts_of
 from privctl.data.places import require_inputs
-from privctl.data.recorded import recorded_files
+from privctl.data.recorded import changed, recorded_files, require_unchanged
 from privctl.data.rows import numbers_in_share
 from privctl.data.several import paths_of
 from privctl.data.shares import FileShare, digests_of, shares_of
@@ -60,14 +60,20 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
     require_inputs(request.data)
     require_room(request, force=force)
     shard, count = request.shard
+    literals = None if request.literals is None else recorded_files(request.literals)[0]
     search = prepare_search(request)
     shares = shares_of(request.data, count)
     own = [share for share in shares if share.shard == shard - 1]
+    digests = {share: digests_of(share, shares) for share in own}
     facts = {share: facts_of(share.file, request.columns, request.by) for share in own if share.is_first}
     lines = 0 if progress is None else sum(map(numbers_in_share, own))
     reader, seen = _Reader(request, own), progress or silent_progress
     found = find_in_shard(request, search, lambda label: with_progress(reader.records(), seen(label, lines, "lines")))
-    literals = None if request.literals is None else recorded_files(request.literals)[0]
+    if literals is not None:
+        require_unchanged([literals])
+    for share in own:
+        if digests_of(share, shares) != digests[share]:
+            raise changed(share.file)
     files = {share.index: ReadFile(path=str(share.file.absolute()), bytes=share.size) for share in shares}
     header = PartHeader(
         shard=shard,
@@ -77,7 +83,7 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
         kinds=tuple(kind.name for kind in search.kinds),
         data=tuple(map(str, paths_of(request.data))),
         files=tuple(files[index] for index in sorted(files)),
-        shares=tuple(_share_read(share, shares, reader.rows[share], facts.get(share)) for share in own),
+        shares=tuple(_share_read(share, digests[share], reader.rows[share], facts.get(share)) for share in own),
         records=found.records,
         literals=None if literals is None else ReadFile(path=str(literals.path.absolute()), bytes=literals.bytes),
         literals_digest=None if literals is None else literals.digest,
@@ -89,7 +95,7 @@ def scan_shard(request: ScanRequest, progress: Progress | None = None, *, force:
     return ShardResult(records=found.records, candidates=candidates)
 
 
-def _share_read(share: FileShare, shares: Sequence[FileShare], rows: int, facts: FileFacts | None) -> ShareRead:
-    digest, digests = digests_of(share, shares)
+def _share_read(share: FileShare, found: tuple[str, tuple[str, ...]], rows: int, facts: FileFacts | None) -> ShareRead:
+    digest, digests = found
     read = ShareRead(file=share.index, begin=share.begin, end=share.end, rows=rows, digest=digest, digests=digests)
     return read if facts is None else replace(read, form=facts.form, types=facts.types)

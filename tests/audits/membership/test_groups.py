@@ -294,7 +294,8 @@ def test_shadow_models_scores_of_records_are_joined_by_group() -> None:
     groups, attacks = grouped(candidates, grouping, [attack], Settings())
     scores = {each.name: each.blindly(groups, Settings()) for each in attacks if isinstance(each, ScoreAttack)}
     assert isinstance(attack, ScoreAttack)
-    of_records, index = attack.blindly(candidates, Settings()), grouping.index(candidates)
+    of_records = attack.blindly(candidates, Settings())
+    index = grouping.numbers(candidates.table.member, candidates.table.line)
     assert scores.keys() == {"lira", "lira-top"}
     assert np.array_equal(scores["lira"], weighed(of_records, index))
     assert np.array_equal(scores["lira-top"], highest(of_records, index))

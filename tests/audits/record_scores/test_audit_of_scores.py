@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from audits.record_scores.audit import ScoreColumns, read_record_scores, run_record_scores
+from audits.record_scores.audit import run_record_scores
+from audits.record_scores.table import ScoreColumns, read_record_scores
 from privctl.cli import run
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import Artifact, PrivacyReport

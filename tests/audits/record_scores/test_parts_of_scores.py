@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from audits.model_scorer import ModelScorer
-from audits.record_scores.audit import ScoreColumns, read_record_scores, run_record_scores
+from audits.record_scores.audit import run_record_scores
 from audits.record_scores.parts import ScoredWork, ScorePart, part_path, read_parts, whole_name, write_part
 from audits.record_scores.scoring import ScoringRequest, score_records
+from audits.record_scores.table import ScoreColumns, read_record_scores
 from audits.scores.table import Skip
 from privctl.cli import run
 from privctl.domain.errors import CommandError, ExitCode, InputError

@@ -18,7 +18,9 @@ from privctl.domain.gate import GateOutcome
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
+from privctl.reports.audit_log import read_log
 from privctl.reports.files import read_report, write_report
+from privctl.storage.digest import file_digest
 from tests.audits.record_scores.test_audit_of_scores import drawn, table
 from verify.audit_consistency import faults
 
@@ -148,7 +150,52 @@ def test_options_and_files_that_do_not_fit_are_refused(weights: Path) -> None:
         privctl.audit_scores(scores, model=weights.with_name("absent.safetensors"))
     with pytest.raises(InputError, match="s.csv"):
         privctl.audit_scores(scores, model=scores)
+    with pytest.raises(CommandError, match="--log enters audits of a model"):
+        privctl.audit_scores(scores, log=weights.with_name("l.jsonl"))
     before = sorted(path.name for path in weights.parent.iterdir())
     assert before == ["own.report.json", "own.safetensors", "s.csv"]
     assert run(["audit", "scores", str(scores), "--model", str(weights), "-q"]) == 0
     assert run(["audit", "scores", str(scores), "--model", str(weights), "-q"]) == 2
+
+
+LOGGED: dict[str, Any] = {**POLICY, "accepted_assumptions": [WORD]}
+
+
+def test_the_log_holds_it_and_a_gate_asks_for_each(weights: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    scores = table(weights.with_name("s.csv"), *drawn(800, 0.0))
+    first = weights.with_name("first.report.json")
+    asked = ["audit", "scores", str(scores), "--model", str(weights)]
+    assert run([*asked, "-o", str(first)]) == 0
+    log = weights.with_name("own.audits.jsonl")
+    assert f"entered into {log}, whose head is now line 3, blake3:" in capfd.readouterr().err
+    (audit,) = read_log(log).audits
+    report = read_report(first)
+    assert report.log is not None
+    assert (report.log.path, report.log.entry, report.parameters["asked"]["logged"]) == (log.name, 2, True)
+    assert audit.report == file_digest(first)
+    assert audit.begun.says["settings"]["scores"] == [file_digest(scores)]
+    assert privctl.gate(weights, first, **LOGGED, require_audit_log=[log]).outcome is GateOutcome.PASS
+    worse = table(weights.with_name("t.csv"), *drawn(800, 2.0))
+    second = weights.with_name("second.report.json")
+    privctl.audit_scores(worse, model=weights, output=second)
+    second.unlink()
+    hidden = privctl.gate(weights, first, **LOGGED, require_audit_log=[log])
+    assert "by the log it is worse: AUC" in rules(hidden, GateOutcome.FAIL)["audits_shown"]
+
+
+def test_scores_that_cannot_be_read_are_no_audit(weights: Path) -> None:
+    bad = weights.with_name("s.csv")
+    bad.write_text("id,member,score\na,1,high\n")
+    with pytest.raises(InputError, match="high"):
+        privctl.audit_scores(bad, model=weights)
+    assert not weights.with_name("own.audits.jsonl").exists()
+
+
+@pytest.mark.forged("the log of an audit is left out")
+def test_an_audit_that_was_logged_elsewhere_is_noticed(weights: Path) -> None:
+    audited(weights)
+    log = weights.with_name("own.audits.jsonl")
+    log.rename(weights.with_name("before.jsonl"))
+    privctl.audit_scores(weights.with_name("s.csv"), model=weights, output=weights.with_name("x.report.json"))
+    judged = privctl.gate(weights, **LOGGED, require_audit_log=[log])
+    assert "is not in the log" in rules(judged, GateOutcome.FAIL)["require_audit_log"]

@@ -13,7 +13,8 @@ from audits.canaries.bounds import EITHER, MAHLOUJIFAR
 from audits.canaries.design import power_ceiling, register
 from audits.claims import EpsilonClaim
 from audits.findings import Findings
-from audits.record_scores.audit import ScoreColumns, run_record_scores
+from audits.record_scores.audit import run_record_scores
+from audits.record_scores.table import ScoreColumns
 from audits.split.bounds import DrawnScores
 from audits.split.draw import SplitRequest, draw_split
 from audits.split.drawn import DrawnSplit, read_split

@@ -154,10 +154,8 @@ def test_coins_of_records_are_not_those_of_users(tmp_path: Path) -> None:
 def test_only_what_has_coins_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = drawn_users(tmp_path, 60)
     manifest = ["--split", str(folder)]
-    (tmp_path / "s.csv").write_text("id,member,score\nmembers:1,1,0.5\n")
     for words, says in (
         (["membership", "m", *manifest, "--group-by", "name"], "threw a coin for each value of 'user', and --group-by"),
-        (["scores", str(tmp_path / "s.csv"), *manifest], "and these scores are of records; judge such a split with"),
         (["m", *manifest, "--canaries", "c.json"], "is one about a record, and --split threw coins for groups"),
     ):
         assert run(["audit", *words]) == 2

@@ -1,0 +1,87 @@
+"""Scores of records as scores of the groups that have the coins of a drawn split, such as all records of one user.
+
+A group's scores are those that ``privctl audit membership`` gives it: the mean of its records' scores, weighed by what
+that is worth, and the mean of the highest. They follow from the scores and the groups' sizes, never from the coins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from audits.membership.groups import TOP, Grouping, highest, read_groups, weighed
+from audits.record_scores.table import ScoredRecords
+from audits.scores.table import Skip
+from audits.split.bounds import place_of
+from audits.split.drawn import DrawnSplit
+from privctl.data.columns import USUAL
+from privctl.domain.errors import CommandError
+from privctl.domain.shown import counted
+from privctl.storage.json_text import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Reasons to leave a record out that follow from it and the model alone; the others look at records of other groups.
+_BY_ITSELF = (Skip.TOO_SHORT, Skip.NOT_FINITE)
+#: Decimals of the largest score that are kept, so that scores which only rounding tells apart are tied.
+_DECIMALS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredGroups:
+    """Groups in the place of records, each under the id of its first, and how many ``records`` each side has.
+
+    ``incomplete`` says why their scores may depend on the coins, if they may.
+    """
+
+    scored: ScoredRecords
+    grouping: Grouping
+    records: Mapping[str, int]
+    incomplete: str
+
+
+def in_groups(read: ScoredRecords, split: DrawnSplit) -> ScoredGroups:
+    """The groups of ``split``, a split of groups, that the records in ``read`` make.
+
+    Raises InputError for records that are not of the split, CommandError for columns named as a group's scores are.
+    """
+    assert split.group_by is not None
+    grouping = read_groups(split.group_by, split.members, split.nonmembers, USUAL)
+    line = np.array([place_of(name, side, split)[1] for name, side in zip(read.ids, read.member.tolist(), strict=True)])
+    index = grouping.numbers(read.member, line)
+    first = np.unique(index, return_index=True)[1]
+    scores: dict[str, NDArray[np.float64]] = {}
+    for name, values in read.scores.items():
+        scores[name] = _rounded(weighed(values, index))
+        if len(index) > len(first):
+            if name + TOP in read.scores:
+                raise CommandError(
+                    f"the column {shown(name + TOP)} is named as the highest scores of a group in {shown(name)} are; "
+                    "give it another name"
+                )
+            scores[name + TOP] = _rounded(highest(values, index))
+    return ScoredGroups(
+        scored=ScoredRecords(
+            member=read.member[first], scores=scores, ids=[read.ids[i] for i in first], skipped=read.skipped
+        ),
+        grouping=grouping,
+        records={"members": int(read.member.sum()), "nonmembers": int((~read.member).sum())},
+        incomplete=_incomplete(read, split),
+    )
+
+
+def _incomplete(read: ScoredRecords, split: DrawnSplit) -> str:
+    """Why the scores of groups may depend on the coins: records are missing, and not by themselves."""
+    missing = split.manifest.members.records + split.manifest.nonmembers.records - len(read.ids)
+    if missing <= sum(count for (_, skip), count in read.skipped.items() if skip in _BY_ITSELF):
+        return ""
+    return f"{counted(missing, 'record')} of the split's groups have no score, and which ones may depend on the coins"
+
+
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    largest = float(np.abs(values).max())
+    return np.round(values / largest, _DECIMALS) if largest > 0 else values

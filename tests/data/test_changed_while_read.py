@@ -1,0 +1,93 @@
+"""Files that change while a command reads them end it with an error: none is named that was not the one read."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from privctl.cli import run
+from privctl.domain.errors import ExitCode
+from tests.few import few
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A command, the file that it reads, and a function that it calls once that was read."""
+
+    command: tuple[str, ...]
+    file: str
+    called: str
+
+
+SCAN = ("secrets", "scan", "data.jsonl", "-o", "out.jsonl")
+READINGS = {
+    "scores": Reading(
+        command=("audit", "scores", "s.csv"), file="s.csv", called="audits.record_scores.audit:read_record_scores"
+    ),
+    "split": Reading(
+        command=("audit", "split", "data.jsonl", "-o", "out"),
+        file="data.jsonl",
+        called="audits.split.draw:commitment_of",
+    ),
+    "canaries": Reading(
+        command=("canary", "plant", "data.jsonl", "-o", "out.jsonl"),
+        file="data.jsonl",
+        called="audits.canaries.plant:commitment_of",
+    ),
+    "scan": Reading(command=SCAN, file="data.jsonl", called="privctl.secrets.scan.run:find"),
+    "literals": Reading(
+        command=(*SCAN, "--literals", "listed.txt"), file="listed.txt", called="privctl.secrets.scan.run:find"
+    ),
+    "shard": Reading(
+        command=(*SCAN, "--shard", "1/2"), file="data.jsonl", called="privctl.secrets.scan.shard:find_in_shard"
+    ),
+    "facts": Reading(
+        command=("noise", "own.safetensors", "--facts", "facts.json", "--epsilon", "8", "-o", "out.safetensors"),
+        file="facts.json",
+        called="privctl.noise.privatize:check_grain",
+    ),
+}
+
+
+def changing(file: Path, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*given: Any, **more: Any) -> Any:
+        found = function(*given, **more)
+        file.write_bytes(b"\n" + file.read_bytes())
+        return found
+
+    return call
+
+
+#: Each with a change, then each without.
+CASES = [(name, change) for change in (True, False) for name in READINGS]
+
+
+@pytest.mark.parametrize(("name", "change"), few(CASES, *range(len(READINGS) + 1)))
+def test_a_file_that_changes_while_it_is_read_is_not_named(
+    name: str, change: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"text": f"mail a{i}@example.org"}) for i in range(40)]
+    Path("data.jsonl").write_text("\n".join(rows) + "\n")
+    Path("listed.txt").write_text("mail\n")
+    Path("s.csv").write_text("id,member,score\na,1,1\nb,0,2\nc,1,3\nd,0,4\n")
+    facts = {"epochs": 1, "learning_rate": 0.01, "clip_norm": 1.0, "dataset_size": 1000, "batch_size": 10}
+    Path("facts.json").write_text(json.dumps(facts))
+    save_file({"weight": np.full((30, 20), 0.5, np.float32)}, "own.safetensors")
+    reading = READINGS[name]
+    module, function = reading.called.split(":")
+    if change:
+        found = importlib.import_module(module)
+        monkeypatch.setattr(found, function, changing(Path(reading.file), getattr(found, function)))
+    assert run([*reading.command, "-q"]) == (ExitCode.BAD_INPUT if change else ExitCode.OK)
+    assert (f"{reading.file} was changed while it was read" in capfd.readouterr().err) is change
+    assert bool([*Path().glob("out*"), *Path().glob("*.report.json")]) is not change or name == "split"
+    assert Path("out/manifest.json").exists() is (not change and name == "split")
