@@ -128,6 +128,16 @@ def test_randomized_response_is_a_binomial() -> None:
     assert found.near(epsilon, 1e-4)
 
 
+def test_two_kinds_compose() -> None:
+    """Bits kept with log-odds 1 and 2: only where both are kept is the loss beyond 2, which delta counts there."""
+    whole = Ledger(events=(RandomizedResponse(epsilon=1), RandomizedResponse(epsilon=2)))
+    both = 1 / (1 + math.exp(-1)) / (1 + math.exp(-2))
+    found = bounds(whole, math.log(1e-3), 1e-3).delta(2.0)
+    assert found.lower <= both * -math.expm1(-1) <= found.upper
+    assert found.near(both * -math.expm1(-1), 1e-3)
+    assert ledger.pure_epsilon(whole).near(3)
+
+
 def test_shares_of_bits_at_small_rates() -> None:
     # docs/theory.md#sound-releases: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
     whole = Ledger(events=(RandomizedResponse(epsilon=1, sample_rate=0.005, steps=1),))

@@ -6,11 +6,12 @@ import stat
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from privctl.train.logs.writers import TensorBoardLog
+
+if TYPE_CHECKING:
+    import pytest
 
 
 class Writer:
