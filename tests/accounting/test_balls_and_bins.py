@@ -99,7 +99,7 @@ def test_a_pass_of_one_step_is_a_gaussian_and_one_step_of_a_pass_a_poisson_batch
 @pytest.mark.slow
 def test_ten_passes_cost_less_than_poisson_batches_and_a_tenth_of_shuffled_ones() -> None:
     high, low = epsilon_bound(ledger(1.0, 100, 1000), 1e-5), epsilon_floor(ledger(1.0, 100, 1000), 1e-5)
-    # docs/theory.md#other-batches; the enclosure of verify at 2,600 points is [1.70147, 1.70156].
+    # docs/batches.md#other-batches; the enclosure of verify at 2,600 points is [1.70147, 1.70156].
     assert low <= 1.70155
     assert high >= 1.70148
     assert high - low < 1e-3

@@ -139,7 +139,7 @@ def test_two_kinds_compose() -> None:
 
 
 def test_shares_of_bits_at_small_rates() -> None:
-    # docs/theory.md#sound-releases: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
+    # docs/papers.md#sound-releases: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
     whole = Ledger(events=(RandomizedResponse(epsilon=1, sample_rate=0.005, steps=1),))
     assert ledger.pure_epsilon(whole).near(0.008554713017922183)
 
