@@ -227,10 +227,11 @@ def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
 
 @pytest.mark.parametrize("halved", [0, math.inf])
 def test_the_curve_of_a_group_bounds_each_of_its_secrets(halved: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates = [[0.01] * 4, [0.02] * 2, [0.04], [0.0]]
+    rates = [[0.04], [0.1], [0.02] * 2, [0.0]]
     held, sigma = book(rates, 0.01, 20), 0.5
     own = curve_bounds(held, sigma)
     monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._FEW", 0)
+    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._GROUP_RATIO", 3.0)
     found = curve_bounds(held, sigma, own, halved=halved)
     assert (found >= own * (1 - 1e-3)).all()
     assert (found[:3] > 1.05 * own[:3]).any() == (halved == 0), "one group, which halving takes apart"

@@ -176,8 +176,8 @@ def test_each_guarantee_of_noise_is_simulated_with_its_own_shift() -> None:
 def test_a_ledger_of_one_kind_is_simulated_with_a_toy_training() -> None:
     event = SampledGaussian(noise_multiplier=1, sample_rate=0.5, steps=2)
     claim = claimed("dp-sgd", ledger.epsilon_of(Ledger(events=(event,)), 0.01).upper, 0.01, 1)
-    for noise, outcome in ((1.0, Outcome.CONSISTENT), (0.5, Outcome.REFUTED)):
-        found = simulate(made(Ledger(events=(replace(event, noise_multiplier=noise),)), claim), seed=1, seconds=0)
+    for deviation, outcome in ((1.0, Outcome.CONSISTENT), (0.5, Outcome.REFUTED)):
+        found = simulate(made(Ledger(events=(replace(event, noise_multiplier=deviation),)), claim), seed=1, seconds=0)
         assert found is not None
         assert [judged.verdict.outcome for judged in found.judged] == [outcome] * 2
         assert found.judged[1].verdict.subject == "a toy training of 2 steps"
