@@ -248,6 +248,7 @@ def test_groups_that_are_too_coarse_are_halved_or_given_noise(halvings: int, mon
         monkeypatch.setattr(f"privctl.accounting.secrets.posterior_curves._{name}", value)
     coarse = least(held, targets)
     assert exact <= coarse.noise_multiplier * (1 + 1e-6)
+    assert (np.minimum(coarse.curve_bounds, fano_bounds(coarse.informations, held.priors)) <= targets).all()
     assert (own_bounds(held, coarse.noise_multiplier) <= targets * (1 + 1e-4)).all()
 
 
