@@ -24,8 +24,8 @@ from privctl.models.choices import FloatFormat
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.models.precision import precision_of
 from privctl.parallel import Workers
-from privctl.reports.files import file_artifact, relative
-from privctl.storage.digest import hash_tensors, tag
+from privctl.reports.files import file_artifact, weights_artifacts
+from privctl.storage.digest import tag
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import open_checkpoint
 
@@ -129,19 +129,8 @@ class ModelScorer:
 
 def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, ...]:
     """Every file of the model: weights with their tensor digests, and all other files that a loader may read."""
-    artifacts: list[Artifact] = []
     with open_checkpoint(path) as checkpoint:
-        for file in checkpoint.files:
-            hashed = hash_tensors(file)
-            artifacts.append(
-                Artifact(
-                    role="model",
-                    path=relative(file.path, report),
-                    digest=hashed.file_digest,
-                    bytes=file.size,
-                    tensors=hashed.tensors,
-                )
-            )
+        weights = tuple(weights_artifacts(checkpoint, report))
         companions = list(companions_of(checkpoint))
     roles = {CONFIG_NAME: "config", FILE_NAME: "preprocessor", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
     folder = model.folder if model.base is None else path
@@ -149,7 +138,7 @@ def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact,
     others = [path for path in companions if path.name not in roles]
     under = {} if model.base is None else base_files(model.base)
     return (
-        *artifacts,
+        *weights,
         *(file_artifact(roles.get(path.name, "companion"), path, report) for path in (*known_files, *others)),
         *(file_artifact(role, path, report) for role, path in under.items()),
     )

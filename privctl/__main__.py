@@ -1,11 +1,14 @@
 """``privctl`` and ``python -m privctl``, which works from a bare checkout too."""
 
+import os
 import sys
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """Run the command line. Loading it takes a tenth of a second, in which Ctrl-C is answered as it is later."""
+    # huggingface_hub reads it once, when it is imported; some tokenizer classes ask the hub even for a local folder.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         from privctl.cli import main as command_line
 

@@ -92,10 +92,13 @@ def optimized_prefixes(
     if embedding is None:
         return None
     length = adversary.length(suffix)
-    width = bos + length + suffix
+    searched = _PrefixSearch(
+        model=model, embedding=embedding, allowed=_allowed(model), start=int(bos), length=length, suffix=suffix,
+        budget=adversary.budget, seed=seed,
+    )  # fmt: skip
     try:
-        start = np.concatenate([rows[0][:bos], _allowed(model)[np.arange(length) % 2], rows[0][-suffix:]])
-        _likeliest(model, embedding, start, suffix, length, _allowed(model))
+        ids = searched.allowed[np.arange(length) % 2]
+        searched.likeliest(searched.row(rows[0], ids))
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
@@ -103,9 +106,10 @@ def optimized_prefixes(
 
     def compute(some: Sequence[NDArray[np.int64]]) -> torch.Tensor:
         with quiet_transformers(), enough_memory(model):
-            found = [_search(model, embedding, row, suffix, adversary, length, bos, seed, advance) for row in some]
+            found = [searched.best(row, advance) for row in some]
         return torch.tensor(np.array(found).reshape(len(some), -1))
 
+    width = bos + length + suffix
     found = workers.spread_rows(rows, compute, width + 1 + 2 * suffix).numpy()
     tokens, spent, scores = found[:, :width], found[:, width], found[:, width + 1 :].reshape(-1, 2, suffix)
     best = list(tokens.astype(np.int64))
@@ -113,85 +117,88 @@ def optimized_prefixes(
     return OptimizedPrefixes(matches=matches, spent=spent.astype(np.int64))
 
 
-def _search(
-    model: LanguageModel,
-    embedding: torch.nn.Module,
-    row: NDArray[np.int64],
-    suffix: int,
-    adversary: Adversary,
-    length: int,
-    bos: bool,
-    seed: int,
-    advance: Advance,
-) -> NDArray[np.float64]:
-    """The best row with its prefix, the passes spent, and the margin and own logit of its suffix, one after another."""
-    random, allowed = _random(seed, row[-suffix:]), _allowed(model)
-    best = np.concatenate([row[: int(bos)], random.choice(allowed, length), row[-suffix:]])
-    current, likeliest, scores = best, None, np.stack([np.full(suffix, -np.inf), np.zeros(suffix)])
-    least = loss = np.inf
-    spent, in_vain = 0, _PATIENCE
-    while True:
-        fresh = in_vain >= _PATIENCE
-        if fresh:  # a new start, where no substitution helps any more
-            current = np.concatenate([row[: int(bos)], random.choice(allowed, length), row[-suffix:]])
-            loss, likeliest, in_vain = np.inf, None, 0
-        if likeliest is None:
-            if spent + GRADIENT >= adversary.budget:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PrefixSearch:
+    """Searches prefixes of ``length`` tokens, each of them ``allowed`` [ids], before ``suffix`` tokens of a text.
+
+    ``start`` tokens of a row stand before its prefix, and ``budget`` is how many forward passes each text has.
+    """
+
+    model: LanguageModel
+    embedding: torch.nn.Module
+    allowed: NDArray[np.int64]
+    start: int
+    length: int
+    suffix: int
+    budget: int
+    seed: int
+
+    def row(self, text: NDArray[np.int64], prefix: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The suffix of ``text`` after ``prefix``."""
+        return np.concatenate([text[: self.start], prefix, text[-self.suffix :]])
+
+    def best(self, text: NDArray[np.int64], advance: Advance) -> NDArray[np.float64]:
+        """The best row, the passes spent, and the margin and own logit of its suffix, one after another."""
+        random = _random(self.seed, text[-self.suffix :])
+        best = self.row(text, random.choice(self.allowed, self.length))
+        current, likeliest, scores = best, None, np.stack([np.full(self.suffix, -np.inf), np.zeros(self.suffix)])
+        least = loss = np.inf
+        spent, in_vain = 0, _PATIENCE
+        while True:
+            fresh = in_vain >= _PATIENCE
+            if fresh:  # a new start, where no substitution helps any more
+                current = self.row(text, random.choice(self.allowed, self.length))
+                loss, likeliest, in_vain = np.inf, None, 0
+            if likeliest is None:
+                if spent + GRADIENT >= self.budget:
+                    break
+                likeliest = self.likeliest(current)
+                spent += GRADIENT
+            count = min(_TOGETHER, self.budget - spent)
+            if count < 1:
                 break
-            likeliest = _likeliest(model, embedding, current, suffix, length, allowed)
-            spent += GRADIENT
-        count = min(_TOGETHER, adversary.budget - spent)
-        if count < 1:
-            break
-        tried = _substituted(current, likeliest, count, int(bos), random)
-        if fresh:
-            tried[0] = current
-        spent += count
-        losses, margins, logits = _measured(model, tried, suffix)
-        comes_out = np.all(margins > rounding_margin(logits, model.dtype), axis=1)
-        place = int(np.where(comes_out, -np.inf, losses).argmin())
-        in_vain += 1
-        if losses[place] < loss:
-            current, loss, likeliest, in_vain = tried[place], float(losses[place]), None, 0
-        if losses[place] < least or comes_out[place]:
-            best, least, scores = tried[place], float(losses[place]), np.stack([margins[place], logits[place]])
-        if comes_out[place]:
-            break
-    advance(adversary.budget)
-    return np.concatenate([best, [spent], scores.ravel()])
+            tried = _substituted(current, likeliest, count, self.start, random)
+            if fresh:
+                tried[0] = current
+            spent += count
+            losses, margins, logits = _measured(self.model, tried, self.suffix)
+            comes_out = np.all(margins > rounding_margin(logits, self.model.dtype), axis=1)
+            place = int(np.where(comes_out, -np.inf, losses).argmin())
+            in_vain += 1
+            if losses[place] < loss:
+                current, loss, likeliest, in_vain = tried[place], float(losses[place]), None, 0
+            if losses[place] < least or comes_out[place]:
+                best, least, scores = tried[place], float(losses[place]), np.stack([margins[place], logits[place]])
+            if comes_out[place]:
+                break
+        advance(self.budget)
+        return np.concatenate([best, [spent], scores.ravel()])
 
+    def likeliest(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """For each place of the prefix the ids [length, likeliest] that promise the least loss, to first order."""
+        caught: list[torch.Tensor] = []
 
-def _likeliest(
-    model: LanguageModel,
-    embedding: torch.nn.Module,
-    row: NDArray[np.int64],
-    suffix: int,
-    length: int,
-    allowed: NDArray[np.int64],
-) -> NDArray[np.int64]:
-    """For each place of the prefix the ids [length, likeliest] that promise the least loss, to first order."""
-    caught: list[torch.Tensor] = []
+        def catch(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+            caught.append(output.detach().requires_grad_())
+            return caught[-1]
 
-    def catch(_module: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        caught.append(output.detach().requires_grad_())
-        return caught[-1]
-
-    ids = torch.from_numpy(row).to(model.device)[None]
-    handle = embedding.register_forward_hook(catch)
-    try:
-        with torch.enable_grad():
-            logits = model.network(input_ids=ids, use_cache=False).logits[0, -suffix - 1 : -1].float()
-            loss = torch.nn.functional.cross_entropy(logits, ids[0, -suffix:])
-            (slope,) = torch.autograd.grad(loss, caught[0])
-    finally:
-        handle.remove()
-    weight: torch.Tensor = embedding.weight  # type: ignore[assignment]
-    promised = (slope[0, -suffix - length : -suffix].to(weight.dtype) @ weight.detach().T).float()
-    open_to_it = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
-    open_to_it[torch.from_numpy(allowed).to(weight.device)] = True
-    promised = promised.masked_fill(~open_to_it, torch.inf)
-    best = promised.topk(min(_LIKELIEST, len(allowed)), dim=1, largest=False).indices
-    return np.asarray(best.cpu().numpy(), dtype=np.int64)
+        ids = torch.from_numpy(row).to(self.model.device)[None]
+        handle = self.embedding.register_forward_hook(catch)
+        try:
+            with torch.enable_grad():
+                logits = self.model.network(input_ids=ids, use_cache=False).logits[0, -self.suffix - 1 : -1].float()
+                loss = torch.nn.functional.cross_entropy(logits, ids[0, -self.suffix :])
+                (slope,) = torch.autograd.grad(loss, caught[0])
+        finally:
+            handle.remove()
+        weight: torch.Tensor = self.embedding.weight  # type: ignore[assignment]
+        of_prefix = slope[0, -self.suffix - self.length : -self.suffix].to(weight.dtype)
+        promised = (of_prefix @ weight.detach().T).float()
+        open_to_it = torch.zeros(len(weight), dtype=torch.bool, device=weight.device)
+        open_to_it[torch.from_numpy(self.allowed).to(weight.device)] = True
+        promised = promised.masked_fill(~open_to_it, torch.inf)
+        best = promised.topk(min(_LIKELIEST, len(self.allowed)), dim=1, largest=False).indices
+        return np.asarray(best.cpu().numpy(), dtype=np.int64)
 
 
 def _substituted(

@@ -1,4 +1,4 @@
-"""How log-probabilities go along a record: two of the signals of CAMIA (Chang et al. 2024).
+"""How log-probabilities change along a record: two of the signals of CAMIA (Chang et al. 2024).
 
 A model that recognises a record predicts its later tokens ever better; one that does not merely learns its style.
 """

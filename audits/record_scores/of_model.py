@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import Artifact
 from privctl.reports.audit_parameters import SCORES_OF_MODEL
-from privctl.reports.files import file_artifact, relative
-from privctl.storage.digest import hash_tensors
-from privctl.storage.folder import companions_of
+from privctl.reports.files import checkpoint_artifacts
 from privctl.storage.reader import open_checkpoint
 
 _OF_FILE = (
@@ -51,7 +48,8 @@ def scored_model(
     """
     if path.is_dir() and report.resolve().parent == path.resolve():
         raise CommandError(f"--output {report} lies in the folder of the model, which it would change; choose another")
-    inputs = tuple(_files(path, report))
+    with open_checkpoint(path) as checkpoint:
+        inputs = checkpoint_artifacts(checkpoint, report)
     return ModelOfScores(
         inputs=inputs,
         lineage=lineage_of(path, inputs, report),
@@ -62,18 +60,3 @@ def scored_model(
         ),
         profile=profile,
     )
-
-
-def _files(path: Path, report: Path) -> Iterator[Artifact]:
-    with open_checkpoint(path) as checkpoint:
-        for file in checkpoint.files:
-            hashed = hash_tensors(file)
-            yield Artifact(
-                role="model",
-                path=relative(file.path, report),
-                digest=hashed.file_digest,
-                bytes=file.size,
-                tensors=hashed.tensors,
-            )
-        for companion in companions_of(checkpoint):
-            yield file_artifact("companion", companion, report)

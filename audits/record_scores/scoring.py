@@ -1,4 +1,4 @@
-"""Scores each record by itself and leaves what they say to ``privctl audit scores``: the map of an audit at scale.
+"""Scores each record by itself, in any number of processes; ``privctl audit scores`` judges the scores.
 
 Each process scores a share of the records and writes it. No process gathers the scores of tokens, which is what takes
 memory when all of them come to the same findings.

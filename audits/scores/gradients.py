@@ -1,4 +1,4 @@
-"""Gradients of records' losses: their norms, and how they lie to the way from another model's weights to these.
+"""Gradients of records' losses: their norms, and their alignment with the step from another model's weights.
 
 One record is differentiated at a time, so that whatever its layers are, no example has to be told from another. That
 takes about three forward passes, and memory for one gradient of all weights.

@@ -41,8 +41,8 @@ from privctl.domain.errors import CommandError
 from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.chat import chat_with
 from privctl.models.choices import FloatFormat
-from privctl.models.kinds import KINDS
-from privctl.models.language import LanguageModel, ModelClass, load_model
+from privctl.models.kinds import KINDS, ModelClass
+from privctl.models.language import LanguageModel, load_model
 from privctl.models.purpose import task_meant, task_named
 
 #: Task name -> what the network must be.

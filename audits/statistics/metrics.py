@@ -75,16 +75,6 @@ def clopper_pearson(successes: int, trials: int, alpha: float = 0.05) -> tuple[f
     return lower, upper
 
 
-def rate_below(successes: NDArray[Any] | int, trials: int, alpha: float) -> NDArray[np.float64]:
-    """The exact one-sided lower limit of a binomial probability, for one count or an array; 0 for no successes.
-
-    ``rate_below(90, 100, 0.025)`` is 0.823777.
-    """
-    counts = np.asarray(successes)
-    limits: NDArray[np.float64] = betaincinv(np.maximum(counts, 1), trials - np.maximum(counts, 1) + 1, alpha)
-    return np.where(counts == 0, 0.0, limits)
-
-
 def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) -> Auc:
     """AUC by mid-ranks with DeLong's interval on the logit scale, in O(n log n) (DeLong 1988; Sun and Xu 2014).
 

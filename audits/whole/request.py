@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from audits.canaries.audit import CanaryRequest
@@ -71,6 +71,18 @@ class AuditRequest:
             files |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
             files |= {"canaries": self.secrets.manifest or files.get("canaries")}
         return {role: path for role, path in files.items() if path is not None}
+
+    @property
+    def of_drawn_split(self) -> bool:
+        """Whether the members are those of a split that privctl drew."""
+        return self.membership is not None and self.membership.split is not None
+
+    def claims_beside(self, stated: tuple[EpsilonClaim, ...]) -> tuple[EpsilonClaim, ...]:
+        """All claims to be judged: the one given, about the records or groups that are counted, and ``stated``."""
+        if self.claim is None:
+            return stated
+        groups = self.membership.group_by if self.membership is not None and self.of_drawn_split else None
+        return (replace(self.claim, unit=groups), *stated)
 
 
 def require_distinct(request: AuditRequest) -> None:

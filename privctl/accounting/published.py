@@ -135,11 +135,6 @@ def clt_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: 
     return 1 / math.sqrt(math.log1p(ratio * ratio))
 
 
-def _classical_scale(delta: float) -> float:
-    fraction("delta", delta)
-    return math.sqrt(2 * (math.log(1.25) - math.log(delta)))
-
-
 def _participations(sample_rate: float, steps: int) -> float:
     probability("sample_rate", sample_rate)
     at_least("steps", steps, 1)

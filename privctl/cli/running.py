@@ -1,4 +1,4 @@
-"""What a training says on the terminal: each epoch's measures, its report."""
+"""What a training shows on the terminal: the measures of each epoch, then the report."""
 
 from __future__ import annotations
 

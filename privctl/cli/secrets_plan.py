@@ -116,22 +116,17 @@ def plan(
       privctl secrets plan train.jsonl --secrets secrets.jsonl --steps 1000 --batch-size 64 \\
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """
-    from privctl.accounting.deltas import delta_warning
     from privctl.data.columns import Columns
-    from privctl.data.places import require_inputs
     from privctl.reports.codec import encode
-    from privctl.reports.files import commit_with_report, report_beside
-    from privctl.secrets.plan.report import report_of
-    from privctl.secrets.plan.sweep import PlanRequest, caps_to_sweep, protection_of, read_problem, sweep_caps
+    from privctl.reports.files import report_beside
+    from privctl.secrets.plan.run import plan as run
+    from privctl.secrets.plan.sweep import PlanRequest
     from privctl.secrets.plan.weights import Solver
-    from privctl.secrets.protection import Form, ProtectionCalibration, staged_protection
+    from privctl.secrets.protection import Form, ProtectionCalibration
     from privctl.show.progress import note, progress
     from privctl.show.text.secrets_plan import secrets_plan_text
-    from privctl.storage.atomic import require_absent, require_regular
 
     caps = None if cap == _SWEEP else _caps(cap)
-    single_cap = caps is not None and len(caps) == 1
-    _check(output, single_cap=single_cap)
     request = PlanRequest(
         data=data,
         columns=Columns(text=text_column),
@@ -145,36 +140,11 @@ def plan(
         solver=Solver(solver),
         gap=gap,
     )
-    require_inputs(request.data, request.secrets)
+    say = partial(note, quiet=quiet)
+    report = run(request, caps, output, partial(progress, quiet=quiet), force=force, notify=say)
     if output is not None:
-        require_regular(output)
-        require_absent(output, force)
-        require_absent(report_beside(output), force)
-    task = read_problem(request)
-    if delta is not None and (sentence := delta_warning(delta, task.examples)):
-        note(sentence, quiet=quiet)
-    shown = partial(progress, quiet=quiet)
-    sweep = sweep_caps(task, caps_to_sweep(task) if caps is None else caps, shown, strict=single_cap)
-    if output is None:
-        report = report_of(task, sweep, None)
-    else:
-        chosen, place = protection_of(task, sweep.tried[0]), report_beside(output)
-        with staged_protection(output, chosen, place) as written:
-            report = report_of(task, sweep, chosen, written)
-            commit_with_report([written], place, report, replace=force)
-        note(f"wrote {output} and {place}", quiet=quiet)
+        say(f"wrote {output} and {report_beside(output)}")
     show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose(), quiet=quiet), as_json=as_json)
-
-
-def _check(output: Path | None, *, single_cap: bool) -> None:
-    if output is not None and not single_cap:
-        raise CommandError(
-            "--output writes the plan of a single --cap; compare several without it, then give the best one"
-        )
-    if output is not None and output.suffix != ".safetensors":
-        raise CommandError(
-            f"--output {output} does not end in .safetensors; a plan is a safetensors file, so name it so"
-        )
 
 
 def _caps(text: str | None) -> tuple[float | None, ...]:

@@ -1,1 +1,1 @@
-"""For training loops that are not privctl's: private steps, audits on the way, reports of what they say they did."""
+"""For training loops that are not privctl's: private steps, audits during training, and reports of what was done."""

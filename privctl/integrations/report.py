@@ -1,4 +1,4 @@
-"""The report of a training in a loop that privctl did not write: what the loop did is asserted, and said to be.
+"""The report of a training in a loop that privctl did not write: what the loop did is asserted, and the report says so.
 
 privctl enforces nothing there, whatever it lends: a loop may feed other records than it was given, or take other steps.
 So every assumption about it is asserted, and a gate counts the guarantee only where a policy accepts it by name.
@@ -16,13 +16,11 @@ from privctl.accounting.guarantees import guarantee_of
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
-from privctl.domain.report import Artifact, Omission, PrivacyReport
+from privctl.domain.report import Omission, PrivacyReport
 from privctl.integrations.users import Users
-from privctl.reports.files import REPORT_SUFFIX, file_artifact, now, relative, require_spare, versions, write_report
+from privctl.reports.files import REPORT_SUFFIX, checkpoint_artifacts, now, require_spare, versions, write_report
 from privctl.storage.atomic import require_absent
-from privctl.storage.digest import hash_tensors
-from privctl.storage.folder import companions_of
-from privctl.storage.reader import Checkpoint, open_checkpoint
+from privctl.storage.reader import open_checkpoint
 
 STEP = "external-training"
 ASSERTED = AssumptionState.ASSERTED
@@ -97,7 +95,7 @@ def write(
     Raises InputError for a model that is no safetensors file or directory.
     """
     with open_checkpoint(model) as checkpoint:
-        outputs = tuple(_outputs(checkpoint, place))
+        outputs = checkpoint_artifacts(checkpoint, place)
     report = PrivacyReport(
         step=STEP,
         created=now(),
@@ -111,17 +109,3 @@ def write(
     )
     write_report(place, report)
     return report
-
-
-def _outputs(checkpoint: Checkpoint, place: Path) -> Iterator[Artifact]:
-    for file in checkpoint.files:
-        hashed = hash_tensors(file)
-        yield Artifact(
-            role="model",
-            path=relative(file.path, place),
-            digest=hashed.file_digest,
-            bytes=file.size,
-            tensors=hashed.tensors,
-        )
-    for path in companions_of(checkpoint):
-        yield file_artifact("companion", path, place)

@@ -1,36 +1,17 @@
-"""Models: architecture, weights and tokenizer, from files only; causal language models ready to be evaluated.
+"""Models from files, ready to be evaluated: architecture, weights and tokenizer.
 
 Nothing is fetched, no code that comes with a model is run, and only safetensors is loaded.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-# Read once, when huggingface_hub is imported: some tokenizer classes ask the hub even for a local folder.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
 import torch
-from transformers import (
-    MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-    AutoConfig,
-    AutoModelForAudioClassification,
-    AutoModelForCausalLM,
-    AutoModelForImageClassification,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoConfig, AutoTokenizer
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import adapter_at, on_base, trained_classes
@@ -40,10 +21,19 @@ from privctl.models.four_bit import in_four_bits
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
+from privctl.models.kinds import (
+    AUDIO_CLASSIFIER,
+    CAUSAL,
+    IMAGE_CLASSIFIER,
+    MASKED,
+    TEXT_CLASSIFIER,
+    ModelClass,
+    check_kind,
+    wrong_kind,
+)
 from privctl.models.misfits import TensorMismatch, of_body, refuse, without_heads
 from privctl.models.precision import convert
 from privctl.models.quiet import quiet_transformers
-from privctl.models.running import check_text_alone
 from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint, refuse_adapter_file
 
 CONFIG_NAME = "config.json"
@@ -60,57 +50,6 @@ TOKENIZER_FILES = (
 )
 #: Where a chat template may lie beside them.
 CHAT_TEMPLATES = ("chat_template.jinja", "chat_template.json")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelClass:
-    """What a network is for: transformers' class that makes one, and how an error says what was expected.
-
-    ``mapping`` has the classes of the configurations that such a network can be made of.
-    """
-
-    auto: Any
-    mapping: Any
-    noun: str
-    advice: str
-
-
-CAUSAL = ModelClass(
-    auto=AutoModelForCausalLM,
-    mapping=MODEL_FOR_CAUSAL_LM_MAPPING,
-    noun="a causal language model",
-    advice="give one that predicts the next token",
-)
-MASKED = ModelClass(
-    auto=AutoModelForMaskedLM,
-    mapping=MODEL_FOR_MASKED_LM_MAPPING,
-    noun="a masked language model",
-    advice="give one such as BERT",
-)
-SEQ2SEQ = ModelClass(
-    auto=AutoModelForSeq2SeqLM,
-    mapping=MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    noun="a sequence-to-sequence model",
-    advice="give an encoder-decoder such as T5 or BART",
-)
-TEXT_CLASSIFIER = ModelClass(
-    auto=AutoModelForSequenceClassification,
-    mapping=MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-    noun="a text classifier",
-    advice="give one that reads text",
-)
-IMAGE_CLASSIFIER = ModelClass(
-    auto=AutoModelForImageClassification,
-    mapping=MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING,
-    noun="an image classifier",
-    advice="give one such as ViT or ResNet",
-)
-AUDIO_CLASSIFIER = ModelClass(
-    auto=AutoModelForAudioClassification,
-    mapping=MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING,
-    noun="a classifier of sounds",
-    advice="give one such as Wav2Vec2 or AST",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,43 +296,3 @@ def read_network(
     )
     check_loaded(network, checkpoint, mismatch.unexpected, {*mismatch.missing, *mismatch.mismatched})
     return network, mismatch
-
-
-def check_kind(path: Path, config: Any, kind: ModelClass) -> None:
-    """Raise InputError where a network of ``config`` cannot be of this ``kind``, before anything else is missed.
-
-    A sequence-to-sequence model has the configuration of a decoder that stands alone, and other weights. X-MOD runs
-    only where one of its languages is set.
-    """
-    if kind is CAUSAL and getattr(config, "is_encoder_decoder", False):
-        raise encoder_decoder(path, config)
-    if type(config) not in kind.mapping:
-        raise wrong_kind(path, config, kind)
-    check_text_alone(path, config, kind.noun)
-    languages = getattr(config, "languages", None)
-    if languages and getattr(config, "default_language", "") is None:
-        raise InputError(
-            f"{path} has adapters for {len(languages)} languages, and its {CONFIG_NAME} does not say which the texts "
-            f"are in; set default_language there, such as {languages[0]!r}"
-        )
-
-
-def encoder_decoder(path: Path, config: Any) -> InputError:
-    """The error for an encoder-decoder where a model of one text is needed."""
-    text = type(config) in SEQ2SEQ.mapping
-    advice = "give --task seq2seq-lm" if text else f"it reads no text, so give {CAUSAL.noun}"
-    return InputError(
-        f"{path} is an encoder-decoder model ({config.model_type}), which predicts a text from another input; {advice}"
-    )
-
-
-def wrong_kind(path: Path, config: Any, kind: ModelClass) -> InputError:
-    """The error for an architecture that cannot be a network of this ``kind``."""
-    auto = kind.auto.__name__
-    named = (getattr(config, "architectures", None) or [""])[0]
-    if named.endswith(auto.removeprefix("AutoModel")):
-        return InputError(
-            f"{path} names {named} in its config.json, and transformers' {auto} loads no {config.model_type} model; "
-            f"that is part of a larger one, so {kind.advice} by itself"
-        )
-    return InputError(f"{path} is a {config.model_type} model, which is not {kind.noun}; {kind.advice}")

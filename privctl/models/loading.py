@@ -20,18 +20,8 @@ from privctl.models.context import context_of
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
 from privctl.models.images import check_reads_pixels, class_names
-from privctl.models.kinds import KINDS
-from privctl.models.language import (
-    ModelClass,
-    check_kind,
-    pad_of,
-    read_config,
-    read_network,
-    read_tokenizer,
-    tokenizer_folder,
-    vocabulary_of,
-    wrong_kind,
-)
+from privctl.models.kinds import KINDS, ModelClass, check_kind, wrong_kind
+from privctl.models.language import pad_of, read_config, read_network, read_tokenizer, tokenizer_folder, vocabulary_of
 from privctl.models.misfits import TensorMismatch, of_body, refuse
 from privctl.models.normalisation import BATCH_NORM, FROZEN, checked_batch_norms, convert_batch_norms, freeze
 from privctl.models.pairs import decoder_start

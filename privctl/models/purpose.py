@@ -18,7 +18,8 @@ from transformers.models.auto.modeling_auto import (
 from privctl.data.columns import HeadKind
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import TaskName
-from privctl.models.language import SEQ2SEQ, encoder_decoder, read_config
+from privctl.models.kinds import SEQ2SEQ, encoder_decoder
+from privctl.models.language import read_config
 from privctl.models.quiet import quiet_transformers
 
 #: How transformers ends the name of a task's class; GPT-2's language model is named in its own way.

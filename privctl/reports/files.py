@@ -17,7 +17,8 @@ from privctl.domain.report import Artifact, ParentReport, PrivacyReport
 from privctl.reports.codec import decode, encode
 from privctl.storage.atomic import PendingFile, PendingFolder, require_no_folder, takes_a_stream, write_bytes
 from privctl.storage.commit import commit_together
-from privctl.storage.digest import DigestedFile, file_digest
+from privctl.storage.digest import DigestedFile, file_digest, hash_tensors
+from privctl.storage.folder import companions_of
 from privctl.storage.journal import recover
 from privctl.storage.reader import Checkpoint, read_named_text
 
@@ -173,6 +174,25 @@ def file_artifact(role: str, path: Path, report: Path) -> Artifact:
         digest=file_digest(path),
         bytes=path.stat().st_size,
     )
+
+
+def weights_artifacts(checkpoint: Checkpoint, report: Path) -> Iterator[Artifact]:
+    """The artifact entries of a checkpoint's weights with digests of their tensors, all digested here."""
+    for file in checkpoint.files:
+        hashed = hash_tensors(file)
+        yield Artifact(
+            role="model",
+            path=relative(file.path, report),
+            digest=hashed.file_digest,
+            bytes=file.size,
+            tensors=hashed.tensors,
+        )
+
+
+def checkpoint_artifacts(checkpoint: Checkpoint, report: Path) -> tuple[Artifact, ...]:
+    """The artifact entries of a checkpoint's weights, and of all other files that a loader may read."""
+    companions = (file_artifact("companion", path, report) for path in companions_of(checkpoint))
+    return (*weights_artifacts(checkpoint, report), *companions)
 
 
 def digested_artifact(role: str, file: DigestedFile, report: Path) -> Artifact:

@@ -66,7 +66,7 @@ def test_the_defaults_are_the_same(name: str, asked: list[AuditRequest]) -> None
 
 def test_every_option_is_one_of_the_common_call_too() -> None:
     common = {name for parameter in audit.alone.params for name in parameter.opts}
-    own = {"--score-column", "--member-column", "--id-column", "--models", "--threshold", "file"}
+    own = {"--score-column", "--member-column", "--id-column", "--model", "--models", "--threshold", "file"}
     for name, command in audit.commands.items():
         found = {each for parameter in command.params for each in parameter.opts}
         assert found - common <= {"scores": own, "split": {"data", "--to-see"}}.get(name, set())

@@ -46,6 +46,12 @@ def half_the_noise(report: Any) -> None:
             holder["noise_multiplier"] /= 2
 
 
+def of_steps_own(sample_rate: float, steps: int) -> Callable[[Any], None]:
+    """A lie: the ledger holds steps whose noise is each one's own."""
+    event = {"type": "sampled-gaussian", "noise_multiplier": 1, "batches": "poisson"}
+    return lambda report: report["mechanism"].update(events=[event | {"sample_rate": sample_rate, "steps": steps}])
+
+
 def some_quick(names: Sequence[str], quick: Sequence[str]) -> list[Any]:
     """The ``names`` as parameters, slow but for those that are ``quick``."""
     return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
@@ -60,8 +66,34 @@ def verified_after(genuine: Path, change: Callable[[Any], None]) -> int:
     return run(["verify", str(forged)])
 
 
-def interrupted_dp_sgd(place: Path, output: Path, settings: DpSgdSettings, steps: int) -> None:
-    """A run of ``dp_sgd`` with noise multiplier 1 and batches of 6, interrupted after its first step."""
+def drawn_batches(monkeypatch: pytest.MonkeyPatch, batches: type[Any]) -> dict[int, list[int]]:
+    """The records of each step, filled in while runs draw such ``batches``."""
+    drawn: dict[int, list[int]] = {}
+    batch = batches.batch
+
+    def noted(self: Any, step: int) -> Any:
+        drawn[step] = batch(self, step).tolist()
+        return batch(self, step)
+
+    monkeypatch.setattr(batches, "batch", noted)
+    return drawn
+
+
+def before_each_step(monkeypatch: pytest.MonkeyPatch, noise: type[Any], look: Callable[[Any], int]) -> dict[int, int]:
+    """What ``look`` finds in such ``noise`` before each step, filled in while runs release."""
+    found: dict[int, int] = {}
+    release = noise.release
+
+    def noted(self: Any, tensors: Any, stddev: float, step: int) -> None:
+        found[step] = look(self)
+        release(self, tensors, stddev, step)
+
+    monkeypatch.setattr(noise, "release", noted)
+    return found
+
+
+def interrupted_dp_sgd(place: Path, output: Path, settings: DpSgdSettings, **size: float) -> None:
+    """A run of ``dp_sgd`` with noise multiplier 1, of a batch size and steps or epochs, interrupted after one step."""
     from privctl.train.methods import method_named
     from privctl.train.preparation.prepare import prepare
     from privctl.train.run import run_training
@@ -75,17 +107,22 @@ def interrupted_dp_sgd(place: Path, output: Path, settings: DpSgdSettings, steps
         data=DataRequest(train=place / "train.jsonl"),
         budget=BudgetRequest(noise_multiplier=1.0),
         output=output,
-        batch_size=6,
-        steps=steps,
         device="cpu",
+        **size,
     )
     with pytest.raises(RunInterruptedError):
         run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
 
 
-def outcome_of_weights(report: Path) -> Outcome:
-    """What ``verify`` finds of how the weights moved."""
+def outcomes_of_weights(genuine: Path, *changes: dict[str, Any]) -> list[Outcome]:
+    """What ``verify`` finds of how the weights moved, after each of the ``changes`` to the parameters of a report."""
     from verify.run import read, verify
 
-    (verdict,) = (each for each in verify(report, read(report)).verdicts if each.subject == "weights")
-    return verdict.outcome
+    report = json.loads(genuine.read_text())
+    forged = genuine.with_name("forged.report.json")
+    found = []
+    for change in changes:
+        forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
+        found += [each.outcome for each in verify(forged, read(forged)).verdicts if each.subject == "weights"]
+    assert len(found) == len(changes)
+    return found

@@ -16,7 +16,8 @@ from safetensors.numpy import load_file
 
 from privctl.cli import run
 from privctl.domain.report import PrivacyReport
-from privctl.models.language import TEXT_CLASSIFIER, load_model
+from privctl.models.kinds import TEXT_CLASSIFIER
+from privctl.models.language import load_model
 from privctl.reports.files import read_report
 from tests.models.tasks.small import architecture, words
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from privctl.cli import run
-from privctl.domain.errors import RunInterruptedError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.domain.progress import unseen
 from privctl.reports.files import read_report
-from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
-from privctl.train.preparation.prepare import prepare
-from privctl.train.run import run_training
-from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
-from privctl.train.settings.session import Session
 from privctl.train.steps.sampling import BallsAndBins
-from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, verified_after
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from tests.cli.short_runs import dp_sgd, drawn_batches, half_the_noise, interrupted_dp_sgd, prepared, verified_after
 
 RECORDS = 30
 OPTIONS = ["--noise-multiplier", "1", "--batch-size", "8", "--epochs", "2", "--device", "cpu"]
@@ -40,27 +27,9 @@ def place(tmp_path: Path) -> Path:
 def test_a_run_that_was_interrupted_within_a_pass_uses_nobody_twice(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: dict[int, list[int]] = {}
-    real = BallsAndBins.batch
-
-    def watched(self: BallsAndBins, step: int) -> NDArray[np.int64]:
-        drawn[step] = real(self, step).tolist()
-        return real(self, step)
-
-    monkeypatch.setattr(BallsAndBins, "batch", watched)
-    request = RetrainRequest(
-        method=method_named("dp-sgd"),
-        settings=DpSgdSettings(batches=Batches.BALLS_AND_BINS),
-        model=ModelRequest(path=place / "start"),
-        data=DataRequest(train=place / "train.jsonl"),
-        budget=BudgetRequest(noise_multiplier=1.0),
-        output=place / "out",
-        batch_size=8,
-        epochs=2.0,
-        device="cpu",
-    )
-    with pytest.raises(RunInterruptedError):
-        run_training(prepare(request), Session(progress=unseen, interrupts=nullcontext(lambda: True)))
+    drawn = drawn_batches(monkeypatch, BallsAndBins)
+    settings = DpSgdSettings(batches=Batches.BALLS_AND_BINS)
+    interrupted_dp_sgd(place, place / "out", settings, batch_size=8, epochs=2.0)
     assert set(drawn) == {0}
     call = ["retrain", "dp-sgd", str(place / "start"), "--data", str(place / "train.jsonl"), "-o", str(place / "out")]
     assert run([*call, *OPTIONS, "-q", "--resume"]) == 2  # begun with other batches

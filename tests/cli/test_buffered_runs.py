@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,18 +19,17 @@ from privctl.train.methods.dp_sgd import DpSgdSettings
 from privctl.train.steps.buffered_noise import BufferedNoise
 from privctl.train.steps.sampling import FixedOrder
 from tests.cli.short_runs import (
+    before_each_step,
     dp_sgd,
+    drawn_batches,
     half_the_noise,
     interrupted_dp_sgd,
-    outcome_of_weights,
+    of_steps_own,
+    outcomes_of_weights,
     prepared,
     some_quick,
     verified_after,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
 
 RECORDS, BINS, STEPS, BUFFERS = 23, 4, 10, 2
 OPTIONS = ["--noise-multiplier", "1", "--batch-size", "6", "--steps", str(STEPS), "--device", "cpu"]
@@ -86,19 +84,13 @@ def _longer_passes(report: Any) -> None:
         holder["sample_rate"] = 1 / (2 * BINS)
 
 
-def _unlike(report: Any) -> None:
-    report["mechanism"]["events"] = [
-        {"type": "sampled-gaussian", "noise_multiplier": 1, "sample_rate": 0.25, "steps": STEPS, "batches": "poisson"}
-    ]
-
-
 FORGERIES: dict[str, Callable[[Any], None]] = {
     "rows that move by 1.1": _scaled(1.1, "parameters", "ledger"),
     "rows that move by 1.1 in the ledger alone": _scaled(1.1, "ledger"),
     "half of the noise": half_the_noise,
     "passes twice as long": _longer_passes,
     "fewer steps": _fewer_steps,
-    "noise of each step's own": _unlike,
+    "noise of each step's own": of_steps_own(0.25, STEPS),
     "no matrix": lambda report: report["parameters"].pop("matrix"),
     "other batches": lambda report: report["parameters"].update(batches="poisson"),
 }
@@ -119,23 +111,9 @@ def test_what_is_not_so_is_refuted(trained: Path, name: str, capsys: pytest.Capt
 def test_an_interrupted_run_goes_on_with_its_order_and_its_buffers(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: dict[int, list[int]] = {}
-    real = FixedOrder.batch
-
-    def watched(self: FixedOrder, step: int) -> np.ndarray:
-        drawn[step] = real(self, step).tolist()
-        return real(self, step)
-
-    remembered: dict[int, bool] = {}
-    release = BufferedNoise.release
-
-    def noted(self: BufferedNoise, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
-        remembered[step] = all(self._buffers)
-        release(self, tensors, stddev, step)
-
-    monkeypatch.setattr(FixedOrder, "batch", watched)
-    monkeypatch.setattr(BufferedNoise, "release", noted)
-    interrupted_dp_sgd(start, tmp_path / "out", DpSgdSettings(buffers=BUFFERS), STEPS)
+    drawn = drawn_batches(monkeypatch, FixedOrder)
+    remembered = before_each_step(monkeypatch, BufferedNoise, lambda noise: all(noise._buffers))
+    interrupted_dp_sgd(start, tmp_path / "out", DpSgdSettings(buffers=BUFFERS), batch_size=6, steps=STEPS)
     assert set(drawn) == {0}
     assert run(call(start, tmp_path / "out", "--resume")) == 2  # begun with correlated noise
     assert run(call(start, tmp_path / "out", "--resume", "--buffers", "3")) == 2
@@ -153,19 +131,14 @@ def test_an_interrupted_run_goes_on_with_its_order_and_its_buffers(
 def test_how_the_weights_moved_shows_how_noise_was_correlated(start: Path, tmp_path: Path) -> None:
     more = ["--optimizer", "sgd", "--noise-multiplier", "20", "--steps", "20", "--buffers", "2"]
     assert run(call(start, tmp_path / "out", *more)) == 0
-    path = tmp_path / "out.report.json"
-    found = {"as it was": outcome_of_weights(path)}
-    report = json.loads(path.read_text())
-    forged = tmp_path / "forged.report.json"
-    for name, change in (
-        ("noise of each step's own", {"matrix": {"first": 1.0, "weights": [0.0], "decays": [0.0]}}),
-        ("twice the noise", {"noise_multiplier": 40.0}),
-        ("half the noise", {"noise_multiplier": 10.0}),
-    ):
-        forged.write_text(json.dumps(report | {"parameters": report["parameters"] | change}))
-        found[name] = outcome_of_weights(forged)
-    assert found.pop("as it was") is Outcome.CONSISTENT
-    assert set(found.values()) == {Outcome.REFUTED}
+    lies = [
+        {"matrix": {"first": 1.0, "weights": [0.0], "decays": [0.0]}},
+        {"noise_multiplier": 40.0},
+        {"noise_multiplier": 10.0},
+    ]
+    as_it_was, *found = outcomes_of_weights(tmp_path / "out.report.json", {}, *lies)
+    assert as_it_was is Outcome.CONSISTENT
+    assert found == [Outcome.REFUTED] * 3
 
 
 @pytest.mark.parametrize(

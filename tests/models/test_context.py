@@ -27,7 +27,7 @@ from transformers import (
 
 from privctl.domain.errors import InputError
 from privctl.models.context import context_of
-from privctl.models.language import MASKED, check_kind
+from privctl.models.kinds import MASKED, check_kind
 from privctl.train.release.model import _companions
 
 _SIZES = {"vocab_size": 16, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}

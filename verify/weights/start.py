@@ -19,7 +19,7 @@ from verify.weights.settings import UncheckableError, UnstatedError, facts_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from privctl.models.language import ModelClass
+    from privctl.models.kinds import ModelClass
 
 _PREFIX = "start-"
 #: A file's digest, read once.

@@ -47,11 +47,6 @@ class ClippedBatch:
     norms: Tensor
     shorter: Tensor
 
-    @property
-    def clipped_fraction(self) -> float:
-        """The share of gradients that were made shorter."""
-        return float(self.shorter.double().mean())
-
 
 class NotFiniteError(InputError):
     """The loss or the gradient of some ``rows`` of a batch is not finite."""

@@ -25,8 +25,7 @@ from privctl.models.choices import TaskName
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.keys import read_object
 from privctl.models.images import logits_in
-from privctl.models.kinds import KINDS
-from privctl.models.language import ModelClass
+from privctl.models.kinds import KINDS, ModelClass
 from privctl.models.loading import TrainingModel
 from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors

@@ -100,18 +100,20 @@ def by_name(found: Findings) -> dict[str, Evidence]:
 
 def test_the_first_order_is_that_of_the_loss(model: LanguageModel) -> None:
     """Of all tokens in one place, those promised least loss lie far below the average one in true loss."""
-    row, suffix, length = drawn(1, 3)[0], SUFFIX, PREFIX
+    row, allowed = drawn(1, 3)[0], np.arange(3, 63)
     embedding = model.network.get_input_embeddings()
     weight = embedding.weight
-    allowed = np.arange(3, 63)
+    search = adversarial._PrefixSearch(
+        model=model, embedding=embedding, allowed=allowed, start=0, length=PREFIX, suffix=SUFFIX, budget=1, seed=0
+    )
     before = weight.detach().clone()
     weight.lerp_(weight.mean(dim=0), 0.98)  # so near to each other that the first order is nearly all there is
     try:
-        likeliest = adversarial._likeliest(model, embedding, row, suffix, length, allowed)
-        for place in (0, length - 1):
+        likeliest = search.likeliest(row)
+        for place in (0, PREFIX - 1):
             tried = np.tile(row, (len(allowed), 1))
             tried[:, place] = allowed
-            loss, _, _ = adversarial._measured(model, tried, suffix)
+            loss, _, _ = adversarial._measured(model, tried, SUFFIX)
             by_loss = allowed[np.argsort(loss)]
             assert len(set(likeliest[place, :10].tolist()) & set(by_loss[:10].tolist())) >= 7
     finally:
@@ -121,7 +123,7 @@ def test_the_first_order_is_that_of_the_loss(model: LanguageModel) -> None:
 def test_no_more_passes_than_stated(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted where the network is asked, and the same by one process and by three in turn."""
     asked = {"rows": 0, "gradients": 0}
-    measured, likeliest = adversarial._measured, adversarial._likeliest
+    measured, likeliest = adversarial._measured, adversarial._PrefixSearch.likeliest
 
     def counted_rows(model: LanguageModel, rows: Any, suffix: int) -> Any:
         asked["rows"] += len(rows)
@@ -132,7 +134,7 @@ def test_no_more_passes_than_stated(model: LanguageModel, monkeypatch: pytest.Mo
         return likeliest(*values)
 
     monkeypatch.setattr(adversarial, "_measured", counted_rows)
-    monkeypatch.setattr(adversarial, "_likeliest", counted_gradients)
+    monkeypatch.setattr(adversarial._PrefixSearch, "likeliest", counted_gradients)
     rows, steps = drawn(3, 4), []
     adversary = Adversary(texts=3, budget=100, tokens=3)
     found = optimized_prefixes(model, rows, SUFFIX, adversary, bos=False, seed=1, advance=steps.append)
@@ -229,7 +231,7 @@ def test_a_network_without_a_gradient_says_so(
     def fails(*_: Any) -> Any:
         raise RuntimeError("One of the differentiated Tensors appears to not have been used in the graph")
 
-    monkeypatch.setattr(adversarial, "_likeliest", fails)
+    monkeypatch.setattr(adversarial._PrefixSearch, "likeliest", fails)
     train, held = (write_jsonl(tmp_path / f"{seed}.jsonl", noise(3, seed)) for seed in (1, 2))
     found = judged(model, train, held, adversary=Adversary(texts=2, tokens=2))
     assert METHOD in {omission.what for omission in found.omissions}

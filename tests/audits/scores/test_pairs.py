@@ -13,7 +13,7 @@ from audits.scores.forward import Batching
 from audits.scores.seq2seq import PairScorer
 from audits.scores.subject import AuditedModel, load_subject, read
 from audits.scores.table import FIELDS
-from audits.whole.run import _require_causal
+from audits.whole.parts import _require_causal
 from privctl.domain.errors import CommandError, InputError
 from tests.audits.other import sentences
 from tests.models.tasks.small import save_pairs_model

@@ -18,14 +18,8 @@ from privctl.models.guard import sizes, tokenizers
 from privctl.models.guard.keys import REFUSED
 from privctl.models.guard.loading import check_alone
 from privctl.models.guard.weights import check_loaded
-from privctl.models.language import (
-    CAUSAL,
-    LanguageModel,
-    load_model,
-    read_config,
-    read_network,
-    read_tokenizer,
-)
+from privctl.models.kinds import CAUSAL
+from privctl.models.language import LanguageModel, load_model, read_config, read_network, read_tokenizer
 from privctl.models.loading import load_for_training
 from privctl.storage.reader import open_checkpoint
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer

@@ -10,7 +10,8 @@ import torch
 from privctl.domain.errors import InputError
 from privctl.models.guard import sizes
 from privctl.models.guard.weights import check_loaded
-from privctl.models.language import CAUSAL, read_config, read_network
+from privctl.models.kinds import CAUSAL
+from privctl.models.language import read_config, read_network
 from privctl.storage.reader import open_checkpoint
 from tests.zoo.shrink import build, pairs
 

@@ -11,7 +11,8 @@ from audits.scores.subject import load_subject
 from privctl.domain.errors import InputError
 from privctl.models.choices import TaskName
 from privctl.models.guard.weights import check_loaded
-from privctl.models.language import CAUSAL, read_config, read_network
+from privctl.models.kinds import CAUSAL
+from privctl.models.language import read_config, read_network
 from privctl.models.loading import TrainingModel, load_for_training
 from privctl.storage.reader import open_checkpoint
 from privctl.train.release.reload_check import _other_network, witness_of

@@ -23,7 +23,8 @@ from transformers import (
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.models.choices import TaskName
-from privctl.models.language import IMAGE_CLASSIFIER, load_model
+from privctl.models.kinds import IMAGE_CLASSIFIER
+from privctl.models.language import load_model
 from privctl.models.loading import TrainingModel, known_labels, load_for_training
 from privctl.models.normalisation import batch_norms
 from privctl.models.tasks.base import evaluation_mode

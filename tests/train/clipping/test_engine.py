@@ -151,7 +151,7 @@ def test_no_clipped_gradient_is_longer_than_the_clip_norm(losses: Any, style: Cl
             row = {name: values[i : i + 1] for name, values in batch.items()}
             found, result = run(model, losses, row, clip, style=style)
             assert length(found) <= clip
-            assert result.clipped_fraction == 1
+            assert result.shorter.all()
             if style is ClippingStyle.FLAT:
                 assert length(found) > clip * (1 - 1e-4)
 
@@ -173,7 +173,7 @@ def test_automatic_clipping_is_normalization() -> None:
     expected = {name: sum(0.5 * g[name] / (length(g) + 0.01) for g in each) for name in each[0]}
     found, result = run(model, squared, batch, 0.5, style=ClippingStyle.AUTOMATIC)
     assert distance(found, expected) < 1e-5
-    assert result.clipped_fraction == 1
+    assert result.shorter.all()
 
 
 def test_layers_share_the_clip_norm() -> None:

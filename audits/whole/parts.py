@@ -1,0 +1,89 @@
+"""The parts of one audit: what each is asked, of which model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from audits.canaries.audit import CanaryAudit
+from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence, unused_beside
+from audits.extraction.audit import ExtractionAudit
+from audits.findings import AuditPart
+from audits.mechanism_curve import Profile, curve_of
+from audits.membership.audit import MembershipAudit
+from audits.scores.subject import AuditedModel
+from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
+from audits.secrets.audit import SecretsAudit
+from audits.whole.models import AuditModels
+from audits.whole.request import AuditRequest
+from privctl.domain.errors import CommandError
+
+
+def parts_of(request: AuditRequest, models: AuditModels, profile: Profile | None) -> list[AuditPart]:
+    """The requested parts, which read their data here.
+
+    Raises CommandError if there are none, or if a part does not apply to this kind of model; InputError for data that
+    cannot be used.
+    """
+    parts: list[AuditPart] = []
+    subject, lineage = models.audited.subject, models.lineage
+    progress, workers = models.scorer.progress, models.scorer.workers
+    claims = request.claims_beside(lineage.claims)
+    if request.membership is not None:
+        membership = request.membership
+        if request.of_drawn_split:
+            membership = replace(membership, claims=claims)
+        if request.of_drawn_split and request.canaries is None:  # of several parts one tests the curve
+            membership = replace(membership, curve=partial(curve_of, lineage, profile), unit=lineage.unit)
+        weights = tuple(tensor for item in models.audited.inputs for tensor in item.tensors)
+        parts.append(
+            MembershipAudit(
+                subject,
+                membership,
+                weights=weights,
+                reference=models.reference_means,
+                differentiator=models.differentiator,
+                columns=request.columns,
+                trained_on=lineage.trained_on,
+            )
+        )
+    if request.canaries is not None:
+        curve = curve_of(lineage, profile)
+        canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims, curve=curve)
+        if is_gradient_evidence(canaries.manifest):
+            parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries))
+        else:
+            _require_causal(subject, "--canaries")
+            parts.append(CanaryAudit(subject.model, canaries, workers))
+    if request.extraction is not None:
+        pairs = subject.task == SEQ2SEQ_LM
+        if not pairs:
+            _require_causal(subject, "--train")
+        parts.append(
+            ExtractionAudit(
+                subject.model, request.extraction, progress, request.columns, workers, pairs=pairs,
+                trained_on=lineage.trained_on, reference=models.elsewhere,
+            )
+        )  # fmt: skip
+    if request.secrets is not None:
+        secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
+        parts.append(SecretsAudit(subject, secrets, models.compared_base, progress, request.columns, workers))
+    if not parts:
+        raise CommandError(
+            unused_beside(request.model, lineage.gradient_canaries)
+            or "there is nothing to audit; give --members and --nonmembers, --canaries, --train, --split, or --secrets"
+        )
+    return parts
+
+
+def _require_causal(subject: AuditedModel, flag: str) -> None:
+    if subject.task == SEQ2SEQ_LM:
+        raise CommandError(
+            f"{flag} asks how a text goes on, and {subject.model.path} writes a target from a source; audit its pairs "
+            "with --members and --nonmembers, or with --train and --heldout"
+        )
+    if subject.task != CAUSAL_LM:
+        raise CommandError(
+            f"{flag} asks what a model writes next, which {subject.model.path} does not say; audit its records with "
+            "--members and --nonmembers"
+        )

@@ -1,0 +1,84 @@
+"""The report of one audit: what it was asked, what it read, and what its parts found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from audits.asked import files_of, pairs_of, stated
+from audits.findings import ALPHA, PRIVATE, Findings
+from audits.secrets.evidence import of_secrets
+from audits.whole.models import AuditModels
+from audits.whole.request import AuditRequest
+from privctl.domain.report import Artifact, LogPosition, PrivacyReport
+from privctl.reports.audit_parameters import AskedAudit
+from privctl.reports.files import now, versions
+
+
+def asked_of(
+    request: AuditRequest, models: AuditModels, findings: Sequence[Findings], data: Sequence[Artifact]
+) -> AskedAudit:
+    """What ``request`` asks of the ``models``; ``data`` are the files that it names."""
+    membership, canaries, extraction = request.membership, request.canaries, request.extraction
+    bounds = canaries is not None or request.of_drawn_split
+    delta = next((each.delta for each in (canaries, membership) if each is not None and each.delta is not None), None)
+    return AskedAudit(
+        files=files_of(data),
+        attacks=() if membership is None else membership.attacks,
+        thorough=membership is not None and membership.thorough,
+        least_auc=None if membership is None else membership.least_auc,
+        text_column=request.columns.text,
+        label_column=request.columns.label,
+        group_by=next((each for each in _group_fields(request, findings) if each is not None), None),
+        claims=pairs_of(request.claims_beside(models.lineage.claims)) if bounds else (),
+        curve=any("canary_curve" in part.parameters for part in findings),
+        delta=delta if bounds else None,
+        greedy_only=extraction is not None and extraction.greedy_only,
+        exact_only=extraction is not None and extraction.exact_only,
+        adversarial=extraction is not None and extraction.adversary is not None,
+        divergence=extraction is not None and extraction.untargeted is not None and extraction.untargeted.divergence,
+        reference=request.reference is not None and extraction is not None and extraction.heldout is not None,
+        beam=None if request.secrets is None else request.secrets.beam,
+        secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
+        precision=request.precision,
+        logged=request.log is not None,
+    )
+
+
+def _group_fields(request: AuditRequest, findings: Sequence[Findings]) -> Iterator[str | None]:
+    """The fields by which the parts count groups: membership by its option, extraction by its split."""
+    yield None if request.membership is None else request.membership.group_by
+    yield from (part.parameters.get("group_by") for part in findings)
+
+
+def audit_report(
+    models: AuditModels,
+    findings: Sequence[Findings],
+    asked: AskedAudit,
+    data: Sequence[Artifact],
+    scores: Artifact,
+    position: LogPosition | None,
+) -> PrivacyReport:
+    """The report of ``findings``, whose ``scores`` are written; ``position`` is its place in the log of audits."""
+    parameters = {name: value for part in findings for name, value in part.parameters.items()}
+    model = models.audited.subject.model
+    return PrivacyReport(
+        step="audit",
+        created=now(),
+        versions=versions(("torch", "transformers", "numpy", "scipy", "tokenizers")),
+        inputs=(*models.inputs, *data),
+        outputs=(scores,),
+        parameters={
+            **parameters,
+            "asked": stated(asked),
+            "confidence": 1 - ALPHA,
+            "device": str(model.device),
+            "dtype": model.dtype,
+            **({} if model.base_bits is None else {"base_bits": model.base_bits}),
+        },
+        evidence=tuple(item for part in findings for item in part.evidence),
+        verdicts=tuple(item for part in findings for item in part.verdicts),
+        omissions=tuple(item for part in findings for item in part.omissions),
+        warnings=(*(line for part in findings for line in part.warnings), *models.doubts, PRIVATE),
+        parents=models.lineage.parents,
+        log=position,
+    )
