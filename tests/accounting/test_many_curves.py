@@ -225,14 +225,30 @@ def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
     assert found.curve_bounds[7] == held.priors[7]
 
 
+@pytest.mark.parametrize("halved", [0, math.inf])
+def test_the_curve_of_a_group_bounds_each_of_its_secrets(halved: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = [[0.04], [0.1], [0.02] * 2, [0.0]]
+    held, sigma = book(rates, 0.01, 20), 0.5
+    own = curve_bounds(held, sigma)
+    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._FEW", 0)
+    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._GROUP_RATIO", 3.0)
+    found = curve_bounds(held, sigma, own, halved=halved)
+    assert (found >= own * (1 - 1e-3)).all()
+    assert (found[:3] > 1.05 * own[:3]).any() == (halved == 0), "one group, which halving takes apart"
+    assert found[3] == 0.01
+
+
 @pytest.mark.slow
-def test_groups_that_are_too_coarse_are_halved_or_given_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("halvings", [0, 60])
+def test_groups_that_are_too_coarse_are_halved_or_given_noise(halvings: int, monkeypatch: pytest.MonkeyPatch) -> None:
     held, targets = many(9, 1)
     exact = least(held, targets).noise_multiplier
-    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._MOST_HALVINGS", 0)
-    monkeypatch.setattr("privctl.accounting.secrets.posterior_curves._GROUP_RATIO", 3.0)
+    # So few have curves of their own otherwise.
+    for name, value in (("FEW", 0), ("CANDIDATES", 1), ("MOST_HALVINGS", halvings), ("GROUP_RATIO", 3.0)):
+        monkeypatch.setattr(f"privctl.accounting.secrets.posterior_curves._{name}", value)
     coarse = least(held, targets)
     assert exact <= coarse.noise_multiplier * (1 + 1e-6)
+    assert (np.minimum(coarse.curve_bounds, fano_bounds(coarse.informations, held.priors)) <= targets).all()
     assert (own_bounds(held, coarse.noise_multiplier) <= targets * (1 + 1e-4)).all()
 
 

@@ -327,6 +327,8 @@ def test_the_text_shows_everything_a_reader_needs(asked: tuple[PrivacyReport, st
         (["--noise-multiplier", "1", "--bits", "3", "--delta", "1e-5"], "--bits does not apply"),
         (["--noise-multiplier", "1", "--prior", "2", "--delta", "1e-5"], "--prior is 2"),
         (["--noise-multiplier", "1", "--steps", "2000000000000", "--delta", "1e-5"], "steps is 2000000000000"),
+        (["--noise-multiplier", "1", "--delta", "1e-5", "--data", "x.jsonl", "--dataset-size", "9"], "remove one"),
+        (["--noise-multiplier", "1", "--delta", "1e-5", "--unit", "who"], "give both, or remove it"),
         (["--noise-multiplier", "1", "--delta", "1e-5", "--plot", "a.png", "-o", "a.png"], "two different files"),
         (["--noise-multiplier", "1", "--delta", "1e-5", "--plot", "no/a.png"], "--plot no/a.png"),
         (

@@ -9,7 +9,7 @@ import pytest
 
 from audits.split.draw import SplitRequest, draw_split
 from audits.split.manifest import read_manifest
-from privctl.api.accounting import account
+from privctl.api.accounting import CountedData, account
 from privctl.data.count import count_examples, similar_names_at
 from privctl.data.names import field_of, folded, spelled_alike
 from privctl.data.users import group_of, user_of, users_of
@@ -59,6 +59,8 @@ def test_counts_of_data_tell_of_spellings(tmp_path: Path) -> None:
     account(epsilon=8, delta=1e-5, data=data, unit="who", batch_size=5, epochs=1, no_peers=True, notify=said.append)
     told = "6 names in 'who' differ from another's only in case, spaces or Unicode form, and count as different users"
     assert sum(each.startswith(told) for each in said) == 1
+    assert f"{data} holds 47 examples" in said
+    assert CountedData(path=data, unit="fold(who)", text_column=None).count(said.append) == 43
     for unit, groups, alike in (("who", 47, 6), ("fold(who)", 43, 0)):
         folder = tmp_path / unit
         draw_split(SplitRequest(data=data, folder=folder, group_by=unit))

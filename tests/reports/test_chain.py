@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from privctl.domain.report import ParentReport, PrivacyReport
+from privctl.reports import chain
 from privctl.reports.chain import ChainTooLongError, ReportFiles, Visit, walk
 from privctl.reports.codec import encode
 from privctl.storage.digest import file_digest
@@ -25,6 +26,19 @@ def write(folder: Path, name: str, *parents: str, digest: str | None = None) -> 
 
 def names(visits: list[Visit]) -> list[str]:
     return [visit.file.path.name.removesuffix(".report.json") for visit in visits]
+
+
+@pytest.mark.forged("reports without content")
+def test_a_report_is_read_once_however_often_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "root")
+    child = write(tmp_path, "child", *["root"] * 9)
+    read: list[str] = []
+    real = chain.read_named_bytes
+    monkeypatch.setattr(chain, "read_named_bytes", lambda path: (read.append(path.name), real(path))[1])
+    files = ReportFiles()
+    for _ in range(2):
+        assert names(list(walk([child], files))) == ["child", "root"]
+    assert sorted(read) == ["child.report.json", "root.report.json"]
 
 
 @pytest.mark.forged("reports without content")

@@ -115,6 +115,9 @@ def test_pure_losses_are_exact() -> None:
     assert ledger.pure_epsilon(whole).near(5 / 3)
     assert epsilon_of(whole, 1e-12, (1.6667,)).near(5 / 3, 1e-3)
     assert math.isinf(ledger.pure_epsilon(poisson(1, 0.1, 1)).lower)
+    # e^800 is no float.
+    rare = ledger.pure_epsilon(Ledger(events=(LaplaceNoise(scale=1 / 800, sample_rate=0.01),)))
+    assert rare.near(800 + math.log(0.01))
 
 
 def test_randomized_response_is_a_binomial() -> None:
@@ -126,6 +129,16 @@ def test_randomized_response_is_a_binomial() -> None:
         delta += max(0.0, p * -math.expm1(min(0.0, epsilon - (2 * kept - 40) * 0.5)))
     found = epsilon_of(Ledger(events=(RandomizedResponse(epsilon=0.5, steps=40),)), delta)
     assert found.near(epsilon, 1e-4)
+
+
+def test_two_kinds_compose() -> None:
+    """Bits kept with log-odds 1 and 2: only where both are kept is the loss beyond 2, which delta counts there."""
+    whole = Ledger(events=(RandomizedResponse(epsilon=1), RandomizedResponse(epsilon=2)))
+    both = 1 / (1 + math.exp(-1)) / (1 + math.exp(-2))
+    found = bounds(whole, math.log(1e-3), 1e-3).delta(2.0)
+    assert found.lower <= both * -math.expm1(-1) <= found.upper
+    assert found.near(both * -math.expm1(-1), 1e-3)
+    assert ledger.pure_epsilon(whole).near(3)
 
 
 def test_shares_of_bits_at_small_rates() -> None:
@@ -226,8 +239,6 @@ def test_epsilons_beyond_the_floats_exponents_are_not_refuted() -> None:
     # A record drawn once in a hundred times, under next to no noise: 1398.943 by privctl's accountant.
     rare_batch = bounds(poisson(0.02, 0.01, 1), math.log(1e-5), 1e-3).epsilon(1e-5)
     assert rare_batch.lower <= 1398.944 <= rare_batch.upper
-    rare = ledger.pure_epsilon(Ledger(events=(LaplaceNoise(scale=1 / 800, sample_rate=0.01),)))
-    assert rare.near(800 + math.log(0.01))
 
 
 def test_a_pass_that_has_hardly_begun_counts() -> None:

@@ -58,6 +58,13 @@ def test_a_micro_batch_is_waited_for_only_if_asked(monkeypatch: pytest.MonkeyPat
     assert launched(model, look=True).syncs - alone.syncs == Counter({"_local_scalar_dense": 1})
 
 
+def test_rows_of_gram_matrices_are_computed_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = torch.zeros(1, 40, 2)
+    few = linear._block(inputs)
+    monkeypatch.setattr(linear, "on_gpu", lambda _: True)
+    assert linear._block(inputs) == linear.LONGEST_BLOCK > few
+
+
 @pytest.mark.slow
 def test_on_a_gpu_gram_matrices_are_not_cut_small(monkeypatch: pytest.MonkeyPatch) -> None:
     on_cpu = sum(launched(llama()).kernels.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from privctl.train.preparation.log_places import require_logs, sends_private
 from privctl.train.settings.choices import LogName
 
 
-def request(tmp_path: Path, **changes: bool) -> Any:
+def request(tmp_path: Path, **changes: Any) -> Any:
     (tmp_path / "out.run").mkdir(exist_ok=True)
     (tmp_path / "out.log.csv").write_text("step,measure,value\n1,loss,2.0\n")
     return SimpleNamespace(**{"logs": (LogName.CSV,), "output": tmp_path / "out", "force": False, **changes})
@@ -48,6 +49,20 @@ def test_only_the_log_that_the_run_began_is_continued(
 def test_a_new_run_replaces_no_log(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"out\.log\.csv exists"):
         require_logs(request(tmp_path, resume=False))
+
+
+def test_a_new_run_replaces_no_folder_of_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    asked = request(tmp_path, logs=(LogName.TENSORBOARD,), resume=False)
+    require_logs(asked)
+    (tmp_path / "out.tensorboard").mkdir()
+    with pytest.raises(CommandError, match=r"out\.tensorboard exists; give --force"):
+        require_logs(asked)
+    for more in ({"resume": True}, {"resume": False, "force": True}):
+        require_logs(request(tmp_path, logs=(LogName.TENSORBOARD,), **more))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(CommandError, match="needs tensorboard, which is not installed"):
+        require_logs(asked)
 
 
 @pytest.mark.parametrize(

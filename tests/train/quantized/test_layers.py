@@ -14,6 +14,7 @@ from torch.nn import functional
 from privctl.domain.errors import CommandError
 from privctl.train.clipping import Clipping, PerExample
 from privctl.train.quantized import FORMATS, QuantizedLayers
+from privctl.train.quantized.random_bits import Role, RoundingSite
 from privctl.train.quantized.rounding import round_rows
 from privctl.train.settings.choices import FormatName
 from tests.few import few
@@ -161,6 +162,23 @@ def test_micro_batches_of_a_step_have_one_rounded_weight_and_no_common_words() -
     with layers.active([1]):
         model(x)
         assert not torch.equal(layers._layers["0"].weight, kept[0])
+
+
+def test_what_is_multiplied_is_rounded_with_words_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors of two factors that were rounded alike would not average out of their product."""
+    places = []
+
+    def rounded(quantizer: Any, values: Tensor, words: Any, keys: Any, place: RoundingSite, memory: Any) -> Tensor:
+        places.append(place)
+        return values
+
+    monkeypatch.setattr("privctl.train.quantized.layers.rounded_examples", rounded)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    layers = quantized(model, FormatName.LUQ_FP4)
+    layers.begin(0)
+    with layers.active([1]):
+        model(torch.ones(1, 3)).sum().backward()
+    assert sorted(places, key=repr) == sorted((RoundingSite(i, 0, role) for i in (0, 1) for role in Role), key=repr)
 
 
 @pytest.mark.slow
