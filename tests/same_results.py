@@ -99,7 +99,7 @@ CALLS: tuple[tuple[str, str], ...] = (
     ),
     (
         "dpquant",
-        f"retrain dpquant model {_DATA} --format luq-fp4 --epsilon 8 --measure-every 1 "
+        f"retrain dpquant model {_DATA} --format luq-fp4 --epsilon 8 --sensitivity private --measure-every 1 "
         f"--public-seed {'12' * 32} {_RUN} -o quantized",
     ),
     ("replay", "retrain ferret model --replay gaussian.updates.safetensors --device cpu -o again"),

@@ -17,7 +17,7 @@ from privctl.models.choices import LongTextPolicy, TaskName
 from privctl.show.progress import progress
 from privctl.train.methods import method_named
 from privctl.train.methods.dpquant.run import run_dpquant
-from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode, Sensitivity
 from privctl.train.preparation.prepare import prepare
 from privctl.train.run import run_training
 from privctl.train.settings.choices import FormatName
@@ -104,6 +104,7 @@ def _request(task: Task, cell: Cell, output: Path) -> RetrainRequest:
         settings=DpquantSettings(
             format=FormatName(FORMAT),
             layers=LayerMode(cell.layers),
+            sensitivity=Sensitivity.PRIVATE if cell.layers == LayerMode.DPQUANT else None,
             fraction=cell.fraction,
             public_seed=cell.seed.to_bytes(16, "big"),
         ),

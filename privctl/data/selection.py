@@ -1,4 +1,4 @@
-"""Records chosen such that each user is in so many at most (docs/theory.md#records-of-several-users).
+"""Records chosen such that each user is in so many at most (docs/batches.md#records-of-several-users).
 
 What is chosen depends on the users that records name and on the order of the records, on nothing that they say.
 """

@@ -23,7 +23,7 @@ class BandedGaussian(Event):
     example whose turn it is takes part with ``rates[0]``. Bounds hold for whoever knows every example's part.
 
     Source: Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta and Xu 2023, "(Amplified) Banded Matrix
-    Factorization"; docs/theory.md#correlated-noise.
+    Factorization"; docs/mechanisms.md#correlated-noise.
     """
 
     tag = "banded-gaussian"

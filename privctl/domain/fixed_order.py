@@ -67,7 +67,7 @@ class BufferedGaussian(FixedOrderEvent):
 
     Source: Dvijotham, McMahan, Pillutla, Steinke and Thakurta 2024, "Efficient and Near-Optimal Noise Generation for
     Streaming Differential Privacy"; McMahan, Xu and Zhang 2024, "A Hassle-free Algorithm for Private Learning in
-    Practice"; docs/theory.md#buffered-noise.
+    Practice"; docs/mechanisms.md#buffered-noise.
     """
 
     tag = "buffered-gaussian"
@@ -127,7 +127,7 @@ class TreeGaussian(FixedOrderEvent):
     takes part once in each; a tree may end before, with or after a pass.
 
     Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu 2021, "Practical and Private (Deep) Learning without
-    Sampling or Shuffling", appendix D; docs/theory.md#tree-aggregation.
+    Sampling or Shuffling", appendix D; docs/mechanisms.md#tree-aggregation.
     """
 
     tag = "tree-gaussian"

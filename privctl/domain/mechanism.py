@@ -25,7 +25,7 @@ class Optimizer(StrEnum):
 class Regime(StrEnum):
     """What is known about the loss that was trained.
 
-    docs/theory.md#sensitivity-of-trained-weights gives the sensitivity that follows from each.
+    docs/papers.md#sensitivity-of-trained-weights gives the sensitivity that follows from each.
     """
 
     CONVEX = "convex"

@@ -258,6 +258,8 @@ def _adapt_config(config: Any, task: TaskName, labels: Sequence[str] | None, voc
             config.decoder_start_token_id = getattr(vocabulary.tokenizer, role)
         for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
             setattr(config, name, getattr(vocabulary.tokenizer, name))
+        if getattr(config, "forced_eos_token_id", None) is not None:  # what generate() ends its longest texts with
+            config.forced_eos_token_id = vocabulary.tokenizer.eos_token_id
 
 
 def _random_network(path: Path, config: Any, kind: ModelClass) -> Any:

@@ -69,7 +69,7 @@ def default_delta(dataset_size: int) -> float:
 def published_shift(training: ClippedTraining) -> float:
     """The paper's bound on the weights' change, E * lr * C / (N * B).
 
-    It is not one: docs/theory.md#where-the-dp-weights-proof-fails.
+    It is not one: docs/papers.md#where-the-dp-weights-proof-fails.
     """
     t = training
     return t.epochs * t.learning_rate * t.clip_norm / (t.dataset_size * t.batch_size)

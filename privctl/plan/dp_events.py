@@ -217,7 +217,7 @@ _NOISES: Mapping[str, Callable[[_Tree, float], Sequence[Event]]] = {
     "LaplaceDpEvent": lambda tree, rate: _by_noise(
         _number(tree, "noise_multiplier"), lambda noise: LaplaceNoise(scale=noise, sample_rate=rate)
     ),
-    # Permuting and flipping is dominated by Laplace noise (docs/theory.md#choices-among-candidates).
+    # Permuting and flipping is dominated by Laplace noise (docs/batches.md#choices-among-candidates).
     "PermuteAndFlipDpEvent": lambda tree, rate: _of_range(
         tree, lambda epsilon: LaplaceNoise(scale=1 / epsilon, sample_rate=rate)
     ),

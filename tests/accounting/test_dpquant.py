@@ -15,7 +15,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.train.methods import method_named
 from privctl.train.methods.dpquant.measurements import measurements_of
-from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode, Sensitivity
 from privctl.train.preparation.budget import recipe_for
 from privctl.train.preparation.ledgers import ledger_of
 from privctl.train.settings.choices import FormatName
@@ -73,13 +73,14 @@ def test_the_claim_and_what_follows_for_it() -> None:
 
 
 def request(tmp_path: Path, *, epsilon: float | None = 3.0, batch: int = 200, **asked: Any) -> RetrainRequest:
+    measured = {} if "layers" in asked else {"sensitivity": Sensitivity.PRIVATE}
     budget = BudgetRequest(epsilon=epsilon, noise_multiplier=None if epsilon else 1.0, delta=DELTA)
     return RetrainRequest(
         method=method_named("dpquant"),
         model=ModelRequest(path=tmp_path),
         data=DataRequest(train=tmp_path),
         budget=budget,
-        settings=DpquantSettings(format=FormatName.LUQ_FP4, **asked),
+        settings=DpquantSettings(format=FormatName.LUQ_FP4, **{**measured, **asked}),
         output=tmp_path,
         epochs=10,
         batch_size=batch,
@@ -119,6 +120,15 @@ def test_usual_measurements_cost_little(tmp_path: Path) -> None:
         epsilon_bound(ledger_of(recipe, recipe.steps, measured=event), DELTA) for event in (plan.event(1.0), None)
     )
     assert 0 < whole - alone < 1e-3 * alone
+
+
+@pytest.mark.parametrize("sensitivity", [None, Sensitivity.SYNTHETIC])
+def test_made_up_inputs_leave_the_whole_budget_to_the_steps(sensitivity: Sensitivity | None, tmp_path: Path) -> None:
+    asked = request(tmp_path, sensitivity=sensitivity)
+    recipe, _ = recipe_for(asked, 2000)
+    assert measurements_of(asked, 2000, recipe.steps, recipe.sample_rate) is None
+    private, _ = recipe_for(request(tmp_path), 2000)
+    assert recipe.noise_multiplier < private.noise_multiplier
 
 
 @pytest.mark.parametrize("mode", [LayerMode.RANDOM, LayerMode.STATIC, LayerMode.ALL, LayerMode.NONE])

@@ -74,7 +74,7 @@ def test_the_curve_is_what_the_best_guess_has(probabilities: list[float], sigma:
 
 @pytest.mark.parametrize("mu", [0.1, 0.8563, 3.0])
 def test_a_record_that_is_always_drawn_is_a_gaussian(mu: float) -> None:
-    """Phi(Phi^-1(r) + mu): 0.3666 nats allow 0.01274 from 0.001, Fano says 0.1 (docs/theory.md#the-trade-off-curve)."""
+    """Phi(Phi^-1(r) + mu): 0.3666 nats allow 0.01274 from 0.001, Fano says 0.1 (docs/papers.md#the-trade-off-curve)."""
     found = curve_of(tails([1.0]), 10 / mu, 100).posterior(0.001)
     assert found == pytest.approx(ndtr(ndtri(0.001) + mu), rel=2e-4)
     if mu == 0.8563:

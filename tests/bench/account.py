@@ -72,7 +72,7 @@ TO_EVALUATE = (
     Training(0.001, 10000, 1e-6, noise=0.6),
     Training(0.01, 1000, 1e-15, noise=1),
 )
-#: Rows of docs/theory.md#divergence-of-a-mixture.
+#: Rows of docs/papers.md#divergence-of-a-mixture.
 SECRETS = (Secret(1, 0.01, 1), Secret(3, 0.1, 1), Secret(8, 0.005, 0.5), Secret(50, 0.001, 1))
 IMPORTS = {OURS: "privctl.accounting.calibrate", "dp-accounting": "dp_accounting", "opacus": "opacus.accountants"}
 

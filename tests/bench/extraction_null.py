@@ -194,13 +194,24 @@ def _of_a_split(place: Path, model: Path, every: np.ndarray) -> PrivacyReport:
 
 
 def of_pairs(place: Path) -> dict[str, Judge]:
-    """Whole audits of a sequence-to-sequence model that learned pairs elsewhere, or of its training file."""
+    """Whole audits of sequence-to-sequence models that learned pairs elsewhere, or of their training files."""
+    from tests.bench.pair_models import KINDS as ARCHITECTURES
+
+    found: dict[str, Judge] = {}
+    for kind in ARCHITECTURES:
+        name, (by_chance, alone) = kind.upper(), _of_pairs(place / kind, kind)
+        found |= {f"pairs on both sides by chance, {name}": by_chance, f"pairs of the training file, {name}": alone}
+    return found
+
+
+def _of_pairs(place: Path, kind: str) -> tuple[Judge, Judge]:
     import numpy as np
 
     from tests.bench.pair_models import drawn_pairs, learned, write_pairs
 
     known = drawn_pairs(2 * KNOWN, 1)
-    model = learned(place / "pairs", "bart", known, 150)
+    place.mkdir()
+    model = learned(place / "model", kind, known, 150)
 
     def judge(train: list[tuple[str, str]], held: list[tuple[str, str]]) -> tuple[bool, bool]:
         sides = (write_pairs(place / f"{name}.jsonl", some) for name, some in (("train", train), ("held", held)))
@@ -216,7 +227,7 @@ def of_pairs(place: Path) -> dict[str, Judge]:
         others = drawn_pairs(2 * SIDE - KNOWN, seed + 2)
         return judge(known[:KNOWN] + others[SIDE:], others[:SIDE])
 
-    return {"pairs on both sides by chance": by_chance, "pairs of the training file": alone}
+    return by_chance, alone
 
 
 def _extracted(

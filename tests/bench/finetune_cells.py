@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -89,12 +90,19 @@ def coins(seed: int) -> Iterator[None]:
         frame = sys._getframe(1)
         while frame.f_back is not None and "randomness" in frame.f_code.co_filename:
             frame = frame.f_back
+        if frame.f_code.co_name == "shared_source" and frame.f_back is not None and _measures(frame.f_back):
+            frame = frame.f_back
         place = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
         asked[place] += 1
         return hashlib.shake_256(f"{seed} {place} {asked[place]}".encode()).digest(size)
 
     with patch.object(os, "urandom", urandom):
         yield
+
+
+def _measures(frame: FrameType) -> bool:
+    """Whether it asks for a measurement's batches, which are drawn beside the training's."""
+    return "dpquant" in str(frame.f_globals.get("__name__"))
 
 
 def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> Any:
@@ -128,11 +136,12 @@ def _request(cell: Cell, made: Made, rate: float, seed: int, output: Path) -> An
 
 
 def _settings(cell: Cell, made: Made, seed: int) -> MethodSettings | None:
-    from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+    from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode, Sensitivity
     from privctl.train.methods.ferret.settings import FerretSettings, Publish, ReleaseKind, UpdateScale
     from privctl.train.settings.choices import FormatName
 
     kinds = {"release": ReleaseKind, "publish": Publish, "update_scale": UpdateScale, "layers": LayerMode}
+    kinds["sensitivity"] = Sensitivity
     given = {name: kinds[name](value) if name in kinds else value for name, value in cell.settings.items()}
     if "public_records" in given:
         given["public_records"] = getattr(made, given["public_records"])
@@ -193,7 +202,8 @@ def _chosen(prefix: str, **amount: float) -> tuple[Cell, ...]:
     return (
         _quantized(f"{prefix}random", "random", **amount),
         _quantized(f"{prefix}static", "static", **amount),
-        _quantized(f"{prefix}dpquant", "dpquant", **amount),
+        _quantized(f"{prefix}dpquant", "dpquant", **amount, sensitivity="private"),
+        _quantized(f"{prefix}dpquant, synthetic inputs", "dpquant", **amount),
         _quantized(f"{prefix}dpquant, public records", "dpquant", **amount, public_records="public"),
     )
 

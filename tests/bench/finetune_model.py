@@ -44,6 +44,7 @@ class Size:
 SIZES = {
     "tiny": Size(layers=2, width=32, heads=2, vocabulary=512, positions=48, pretraining_tokens=50_000),
     "0.3M": Size(layers=4, width=64, heads=4, vocabulary=2048, positions=48, pretraining_tokens=2_500_000),
+    "0.6M": Size(layers=4, width=96, heads=4, vocabulary=1024, positions=48, pretraining_tokens=2_000_000),
     "2.2M": Size(layers=4, width=192, heads=6, vocabulary=2048, positions=48, pretraining_tokens=2_500_000),
     "5.3M": Size(layers=6, width=256, heads=8, vocabulary=2048, positions=48, pretraining_tokens=2_500_000),
 }

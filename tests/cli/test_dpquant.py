@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +18,14 @@ from privctl.accounting.published_measurements import aggregate_ledger, claimed_
 from privctl.cli import run
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import AssumptionState, Status
-from privctl.domain.report import PrivacyReport
-from privctl.reports.files import read_report
+from tests.cli.dpquant_runs import WORDS, alike, call, records, report_of
 from tests.cli.short_runs import half_the_noise
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, same_records
 from tests.train.state.release_logs import begun as logged
 from tests.train.state.release_logs import pretend
 
-WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
+PRIVATE = ("--sensitivity", "private")
 
 
 @pytest.fixture
@@ -40,38 +36,14 @@ def start(start_of_two_layers: Path) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    path, drawn = tmp_path / "train.jsonl", random.Random(0)
-    lines = [{"text": " ".join(drawn.choices(WORDS, k=drawn.randint(2, 9)))} for _ in range(60)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def call(model: Path, data: Path, output: Path, *more: str) -> list[str]:
-    usual = [
-        "--batch-size",
-        "12",
-        "--epochs",
-        "2",
-        "--device",
-        "cpu",
-        "-q",
-        "--format",
-        "luq-fp4",
-        "--micro-tokens",
-        "160",
-    ]
-    return ["retrain", "dpquant", str(model), "--data", str(data), "-o", str(output), *usual, *more]
-
-
-def report_of(output: Path) -> PrivacyReport:
-    return read_report(output.with_name(output.name + ".report.json"))
+    return records(tmp_path / "train.jsonl")
 
 
 def test_steps_and_measurements_meet_one_budget(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "private"
-    asked = ("--epsilon", "3", "--epochs", "3", "--held-out", str(same_records(data)))
+    asked = (*PRIVATE, "--epsilon", "3", "--epochs", "3", "--held-out", str(same_records(data)))
     assert run(call(start, data, output, *asked)) == 0
     shown = " ".join(capsys.readouterr().out.split())
     report = report_of(output)
@@ -121,13 +93,17 @@ def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "private"
-    assert run(call(start, data, output, "--epsilon", "3", "--batch-size", "25", "--epochs", "5")) == 0
+    assert run(call(start, data, output, *PRIVATE, "--epsilon", "3", "--batch-size", "25", "--epochs", "5")) == 0
     asked = report_of(output).parameters
     assert [each["epoch"] for each in asked["layer_schedule"]] == [0, 1, 2, 3, 4], "12 steps of 25 of 60 records"
     assert asked["measurements_begun"] == 6, "every other epoch, twice each"
     place = output.with_name("private.report.json")
     assert run(["verify", str(place)]) == 0, capsys.readouterr().out
     honest = json.loads(place.read_text())
+    earlier = json.loads(place.read_text())
+    assert earlier["parameters"].pop("sensitivity") == "private"
+    place.write_text(json.dumps(earlier))
+    assert run(["verify", str(place)]) == 0, "a report of a version that had no other way"
     for edit in (
         lambda report: report["mechanism"]["events"].pop(),
         lambda report: report["mechanism"]["events"][1].update(steps=1),
@@ -166,11 +142,6 @@ def test_layers_measured_on_public_records_cost_no_epsilon(
         assert set(each["quantized"]) == set(hurt[:7])
 
 
-def alike(event: SampledGaussian) -> Callable[[float], Ledger]:
-    """The same event with another noise multiplier."""
-    return lambda noise: Ledger(events=(replace(event, noise_multiplier=noise),))
-
-
 def test_public_records_that_do_not_fit_are_refused(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +150,7 @@ def test_public_records_that_do_not_fit_are_refused(
         ("--measure-on", str(data)): "is the training data; give records that are public",
         ("--measure-on", str(public), "--layers", "random"): "does not apply to --layers random",
         ("--measure-on", str(public), "--measure-noise", "1"): "--measure-noise does not apply",
+        ("--measure-on", str(public), *PRIVATE): "--measure-on does not apply to --sensitivity private",
     }.items():
         assert run(call(start, data, tmp_path / "no", "--epsilon", "3", *more)) == 2
         assert said in " ".join(capsys.readouterr().err.split())
@@ -258,7 +230,8 @@ def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(
     start: Path, data: Path, tmp_path: Path, forked: Forked
 ) -> None:
     output = tmp_path / "private"
-    more = ("--epochs", "60", "--noise-multiplier", "4", "--measure-every", "1", "--measure-repetitions", "1")
+    more = (*PRIVATE, "--epochs", "60", "--noise-multiplier", "4", "--measure-every", "1")
+    more = (*more, "--measure-repetitions", "1")
     arguments = call(start, data, output, *more)
     process = forked.start(arguments)
     state, deadline = tmp_path / "private.run", time.monotonic() + 120
@@ -303,7 +276,10 @@ def test_a_killed_run_goes_on_with_its_layers_and_its_ledger(
         (("--beta", "-1"), "--beta is -1"),
         (("--smoothing", "1"), "--smoothing is 1"),
         (("--public-seed", "xyz"), "must be hexadecimal"),
-        (("--measure-noise", "0.2", "--measure-rate", "1"), "by themselves"),
+        ((*PRIVATE, "--measure-noise", "0.2", "--measure-rate", "1"), "by themselves"),
+        (("--measure-noise", "0.2"), "--measure-noise does not apply to --sensitivity synthetic, which needs no noise"),
+        (("--layers", "random", "--sensitivity", "synthetic"), "which measures nothing; remove it"),
+        (("--sensitivity", "public"), "give them with --measure-on"),
         (("--noise-multiplier", "1"), "one of them"),
     ],
 )

@@ -83,7 +83,7 @@ def test_as_published_it_says_what_nats_are_and_are_not(
     assert isinstance(report.mechanism, SignBits)
     assert (average.notion, average.status) == (Notion.MUTUAL_INFORMATION, Status.CONDITIONAL)
     assert average.epsilon == pytest.approx(0.5)
-    # docs/theory.md#what-nats-imply
+    # docs/papers.md#what-nats-imply
     assert {risk.measure: risk.bound for risk in average.risks} == {
         RiskMeasure.ADVANTAGE: pytest.approx(0.9036225083),
         RiskMeasure.AUC: pytest.approx(0.9953556895),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from privctl.train.run import run_training
 from privctl.train.runs import gradient_training
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest
 from privctl.train.settings.session import Session
-from privctl.train.state.fingerprint import difference
+from privctl.train.state.fingerprint import difference, fingerprint_of
 from privctl.train.steps.gradient_noise import CipherNoise
 from tests.few import few
 from tests.models.tasks.small import architecture, words
@@ -196,6 +197,12 @@ def test_a_finished_run_has_nothing_to_resume(interrupted: Path, capsys: pytest.
     shutil.rmtree(place / "out")
     (place / "out.report.json").unlink()
     begin(place)
+
+
+def test_held_out_examples_are_no_part_of_how_a_run_was_begun(interrupted: Path, tmp_path: Path) -> None:
+    request = replace(request_in(interrupted), output=tmp_path / "out")
+    others = replace(request, data=replace(request.data, held_out=interrupted / "other.jsonl"))
+    assert fingerprint_of(prepare(others)) == fingerprint_of(prepare(request))
 
 
 def test_a_run_that_is_killed_once_its_model_is_in_place_is_finished(

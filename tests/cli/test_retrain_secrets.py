@@ -289,8 +289,8 @@ def test_dpquant_takes_a_plan_where_it_measures_nothing(
 ) -> None:
     call = ["retrain", "dpquant", str(start), "--data", str(data), "--secrets", str(plan), "--format", "luq-fp4"]
     usual = ["--device", "cpu", "-q", "-o", str(tmp_path / "a")]
-    assert run([*call, *usual]) == 2
-    assert "--secrets cannot be combined with --layers dpquant" in capsys.readouterr().err
+    assert run([*call, *usual, "--sensitivity", "private"]) == 2
+    assert "--secrets cannot be combined with --sensitivity private" in capsys.readouterr().err
     assert run([*call, *usual, "--layers", "random"]) == 0
     record, secret, _ = report_of(tmp_path / "a").guarantees
     assert (record.notion, secret.notion) == (Notion.APPROXIMATE_DP, Notion.SECRET_PROTECTION)

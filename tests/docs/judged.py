@@ -1,4 +1,4 @@
-"""The book of claims as a table, for ``docs/theory.md``."""
+"""The book of claims as a table, for ``docs/claims.md``."""
 
 from __future__ import annotations
 

@@ -74,13 +74,13 @@ def test_what_is_made_is_current() -> None:
         "attack-measurements.md",
         "audit-measurements.md",
         "canaries.md",
+        "claims.md",
         "cli.md",
         "demo.svg",
         "extraction.md",
         "performance.md",
         "reports.md",
         "scale.md",
-        "theory.md",
         "utility.md",
     }
     stale = [path.name for path, wanted in found.items() if path.read_text(encoding="utf-8") != wanted]

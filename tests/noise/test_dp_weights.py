@@ -1,4 +1,4 @@
-"""DP-Weights: the published formula's numbers, and what really follows (docs/theory.md#dp-weights)."""
+"""DP-Weights: the published formula's numbers, and what really follows (docs/papers.md#dp-weights)."""
 
 from dataclasses import replace
 

@@ -30,7 +30,7 @@ _PLANS = {
 _METHODS = {
     "dp-sgd": ["--epsilon", "3"],
     "dp-zo": ["--epsilon", "3", "--directions", "2", "--epochs", "1"],
-    "dpquant": ["--epsilon", "3", "--format", "luq-fp4"],
+    "dpquant": ["--epsilon", "3", "--format", "luq-fp4", "--sensitivity", "private"],
 }
 _RELEASES = {
     "published": ["--epsilon", "0.5", "--epochs", "10"],

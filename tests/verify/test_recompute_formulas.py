@@ -93,7 +93,7 @@ def test_the_published_noise(facts: dict[str, Any], epsilon: float, formula: For
     ],
 )  # fmt: skip
 def test_how_far_weights_move(facts: dict[str, Any], regime: Regime, adjacency: Adjacency, value: float) -> None:
-    # docs/theory.md#sensitivity-of-trained-weights; the smooth row's number visits at the first step of each epoch,
+    # docs/papers.md#sensitivity-of-trained-weights; the smooth row's number visits at the first step of each epoch,
     # which is nearly the worst.
     found = sensitivity(training(**facts), regime, adjacency, 124_439_808)
     assert found == pytest.approx(value, rel=1e-5 if regime is Regime.SMOOTH else 1e-12)
@@ -122,7 +122,7 @@ def test_the_case_that_meets_the_bound_does_so_when_it_is_run() -> None:
 
 
 def test_nats_and_what_they_allow() -> None:
-    # docs/theory.md#what-nats-imply and docs/theory.md#worst-case-of-sign-bits
+    # docs/papers.md#what-nats-imply and docs/papers.md#worst-case-of-sign-bits
     signs = SignBits(groups=2, fire_probability=0.07213475204444816, sample_rate=0.005, steps=1000)
     assert mutual_information.nats(signs) == pytest.approx(0.5, rel=1e-12)
     for nats, tau, area in ((0.01, 0.1411851405, 0.6312185186), (0.5, 0.9036225083, 0.9953556895), (0.7, 1, 1)):

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
+from scipy.optimize import brentq
+from scipy.special import ndtr
 
 from privctl.domain.events import (
     Batches,
@@ -127,7 +129,7 @@ def test_randomized_response_is_a_binomial() -> None:
 
 
 def test_shares_of_bits_at_small_rates() -> None:
-    # docs/theory.md#sound-releases: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
+    # docs/papers.md#sound-releases: e1 of one bit at rate 0.005 and log-odds 1 is the largest loss of a step.
     whole = Ledger(events=(RandomizedResponse(epsilon=1, sample_rate=0.005, steps=1),))
     assert ledger.pure_epsilon(whole).near(0.008554713017922183)
 
@@ -149,6 +151,20 @@ def test_fixed_batches_lie_between_a_real_case_and_the_theorem() -> None:
     inner = math.log1p(math.expm1(0.3) / 0.01)
     assert found.upper == pytest.approx(0.01 * gaussian.delta_at(inner, 1).upper, rel=1e-3)
     assert 0 < found.lower < found.upper
+
+
+def test_a_step_with_two_records_of_a_secret_is_a_mixture_of_three_normals() -> None:
+    """Drawn with probabilities 0.1 and 0.2; the hockey-stick divergence where the ratio of densities is e^epsilon."""
+    event = SecretMixture(probabilities=(0.1, 0.2), noise_multiplier=2, steps=1)
+    found = epsilon_of(Ledger(events=(event,)), 1e-3)
+    weights, means = np.array([0.72, 0.26, 0.02]), np.arange(3)
+
+    def delta(epsilon: float) -> float:
+        at = brentq(lambda x: weights @ np.exp((means * x - means**2 / 2) / 4) - math.exp(epsilon), -50, 50)
+        return float(weights @ ndtr((means - at) / 2) - math.exp(epsilon) * ndtr(-at / 2))
+
+    assert delta(found.upper) <= 1e-3 <= delta(found.lower)
+    assert found.upper - found.lower < 1e-5
 
 
 @pytest.mark.slow

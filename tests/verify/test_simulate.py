@@ -1,6 +1,6 @@
 """Monte Carlo: what simulations show, the published test that sees nothing, and a toy training with a planted fault.
 
-Numbers are those of docs/theory.md#what-a-simulation-can-show.
+Numbers are those of docs/claims.md#what-a-simulation-can-show.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_dp_weights_on_a_nonconvex_training_is_flagged() -> None:
 
 
 def test_dp_weights_on_a_convex_training_at_a_small_epsilon() -> None:
-    # docs/theory.md#what-a-simulation-can-show: losses flag it at 1e5, events need 1e7.
+    # docs/claims.md#what-a-simulation-can-show: losses flag it at 1e5, events need 1e7.
     found = drawn(2e-4 / 0.0140316569058852, 100_000)
     assert white_box(found.present, 0.01, LEVEL).lower == pytest.approx(0.001792, rel=0.1)
     assert black_box(found, 0.01, LEVEL).lower < 1e-6

@@ -35,6 +35,7 @@ class RoundedTraining(NoisyGradients):
     luq_levels: int | None = None
     scales: str | None = None
     layers: str | None = None
+    sensitivity: str | None = None
     quantized_fraction: float | None = None
     compute_target: float | None = None
     layer_names: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class RoundedTraining(NoisyGradients):
     measure_noise_source: str | None = None
     measured_public_records: int | None = None
     measured_public_digest: str | None = None
+    measured_synthetic_inputs: int | None = None
     epsilon_without_measurements: float | None = None
     epsilon_share_of_measurements: float | None = None
 
@@ -69,7 +71,8 @@ def _disagreements(mechanism: Mechanism | None, parameters: RoundedTraining) -> 
 
 def _released(parameters: RoundedTraining) -> Iterator[str]:
     """Scores begin at 0, and nothing but a measurement changes them, of which each repetition counts."""
-    if parameters.measured_public_records is not None:
+    yield from _of_no_record(parameters)
+    if _exact(parameters):
         return
     stated = [epoch.scores for epoch in parameters.layer_schedule if epoch.scores is not None]
     begin = (0.0,) * len(parameters.layer_names)
@@ -77,6 +80,38 @@ def _released(parameters: RoundedTraining) -> Iterator[str]:
     least, begun = changes * max(1, parameters.measure_repetitions or 1), parameters.measurements_begun or 0
     if begun < least:
         yield f"scores changed {changes} times, for which {least} measurements begin, and it states {begun}"
+
+
+def _exact(parameters: RoundedTraining) -> bool:
+    """Whether layers were measured without private records."""
+    return parameters.measured_public_records is not None or parameters.measured_synthetic_inputs is not None
+
+
+def _of_no_record(parameters: RoundedTraining) -> Iterator[str]:
+    """What layers were measured on is stated once, and nothing beside it that only a release has."""
+    counts = {
+        "private": parameters.measurements_planned,
+        "public": parameters.measured_public_records,
+        "synthetic": parameters.measured_synthetic_inputs,
+    }
+    stated = [name for name, count in counts.items() if count is not None]
+    if parameters.sensitivity is not None or len(stated) > 1 or counts["synthetic"] is not None:
+        yield from compare("what layers are measured on", ", ".join(stated), parameters.sensitivity, "sensitivity says")
+    if _exact(parameters) and parameters.measurements_begun:
+        yield f"{parameters.measurements_begun} measurements of private records began, and it states none that may"
+    if counts["synthetic"] is not None:
+        yield from _divergences(parameters)
+
+
+def _divergences(parameters: RoundedTraining) -> Iterator[str]:
+    """Scores of made-up inputs are divergences, and change where a measurement is due, and only there."""
+    every, before = parameters.measure_every or 1, None
+    for epoch in parameters.layer_schedule:
+        if epoch.scores is None or any(score < 0 for score in epoch.scores):
+            yield f"the scores of epoch {epoch.epoch} are not divergences, which are never below 0"
+        elif before is not None and epoch.epoch % every and tuple(epoch.scores) != before:
+            yield f"the scores of epoch {epoch.epoch} are new, and it is every {every} epochs that it measures"
+        before = None if epoch.scores is None else tuple(epoch.scores)
 
 
 def _measurements(events: Sequence[SampledGaussian], parameters: RoundedTraining) -> Iterator[str]:
@@ -94,6 +129,8 @@ def _premises(parameters: RoundedTraining, guarantee: Guarantee) -> Iterator[str
     yield from ("public rounding", "rounding by example")
     if parameters.measured_public_records is not None:
         yield "public measurements"
+    if parameters.measured_synthetic_inputs is not None:
+        yield "synthetic measurements"
     if guarantee.notion is Notion.APPROXIMATE_DP and parameters.measurements_begun:
         yield "measurements"
 
@@ -115,6 +152,10 @@ EXPECTED = ExpectedMethod(
         "public measurements": (
             "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
             "private one",
+        ),
+        "synthetic measurements": (
+            "how much quantizing a layer hurts is measured on inputs made up from a fixed seed and on weights that "
+            "noisy steps gave: no record is read",
         ),
         "measurements": (
             "each release adds noise to a Poisson subsample's sum of vectors of loss differences, each clipped; "

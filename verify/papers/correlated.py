@@ -158,7 +158,7 @@ PAPER = Paper(
     unchecked=(
         Omission(
             what="Correlated noise: that it makes better models",
-            reason="the error of sums is computed, accuracy is measured; see docs/theory.md#correlated-noise",
+            reason="the error of sums is computed, accuracy is measured; see docs/mechanisms.md#correlated-noise",
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 An example takes part in steps at least as far apart as there are bands, so no row of C X holds two of its
 contributions. Those rows that hold the one of a step, seen together, are one sampled Gaussian of sensitivity the norm
-of a column, whatever was seen before: docs/theory.md#correlated-noise.
+of a column, whatever was seen before: docs/mechanisms.md#correlated-noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gaussian noise on buffered combinations of steps' sums, of passes in one order: one Gaussian in all.
 
 In which steps a record takes part is known, so nothing is amplified: what it adds to the rows of C X, wherever its
-contributions point, is no longer than where they all point the same way (docs/theory.md#buffered-noise).
+contributions point, is no longer than where they all point the same way (docs/mechanisms.md#buffered-noise).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gaussian noise on the nodes of binary trees over the steps: one Gaussian in all.
 
 Each node has its own noise, so a record moves the nodes by the square root of the sum over nodes of |its contributions
-below the node|^2, which is largest where they are equal (docs/theory.md#tree-aggregation).
+below the node|^2, which is largest where they are equal (docs/mechanisms.md#tree-aggregation).
 """
 
 from __future__ import annotations

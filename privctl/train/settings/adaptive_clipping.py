@@ -2,7 +2,7 @@
 
 Each step releases, of its batch, the sum of clipped gradients and how many of them are not clipped, both with Gaussian
 noise; the next clip norm follows from what was released. Together the two are one Gaussian release, whose noise
-multiplier is that of the ledger (docs/theory.md#adaptive-clipping).
+multiplier is that of the ledger (docs/mechanisms.md#adaptive-clipping).
 
 Source: Andrew, Thakkar, McMahan and Ramaswamy 2021, "Differentially Private Learning with Adaptive Clipping", section 3
 and theorem 1.

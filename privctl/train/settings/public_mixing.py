@@ -1,4 +1,4 @@
-"""Public records whose gradient is added to the private one of each step (docs/theory.md#public-data).
+"""Public records whose gradient is added to the private one of each step (docs/mechanisms.md#public-data).
 
 The sum is what goes to the optimizer. What is added is a function of public records, of the step's number and of
 weights that follow from noised sums, so it is post-processing and costs nothing; that the records are public is an

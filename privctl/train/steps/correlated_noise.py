@@ -2,7 +2,7 @@
 
 With coefficients c and sums x_t, what is released is, up to a function of what was released before,
 y_t = c_0 x_t + c_1 x_(t-1) + ... + c_(b-1) x_(t-b+1) + z_t with fresh noise z_t: rows of C X + Z
-(docs/theory.md#correlated-noise). Let r_t = x_t + w_t be the noisy sum that the optimizer gets. Then
+(docs/mechanisms.md#correlated-noise). Let r_t = x_t + w_t be the noisy sum that the optimizer gets. Then
 
     c_0 r_t = y_t - (c_1 r_(t-1) + ... ) = c_0 x_t - (c_1 w_(t-1) + ... + c_(b-1) w_(t-b+1)) + z_t,
 

@@ -54,6 +54,17 @@ def test_with_a_new_vocabulary_the_decoder_begins_as_no_target_does(
     assert start != tokenizer(text_target="the cat")["input_ids"][0]
 
 
+def test_with_a_new_vocabulary_the_longest_texts_end_with_its_token(tmp_path: Path) -> None:
+    """And not with the id that the architecture's own vocabulary gave to the end of text."""
+    start = architecture(tmp_path / "b", "bart", forced_eos_token_id=2)
+    model = load_for_training(start, TaskName.SEQ2SEQ_LM, vocabulary=words())
+    tokenizer = model.text.tokenizer  # type: ignore[union-attr]
+    given = tokenizer("the cat", return_tensors="pt")
+    (text,) = model.network.generate(**given, max_length=6, min_length=5, do_sample=False).tolist()
+    assert len(text) == 6
+    assert text[-1] == tokenizer.eos_token_id
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_are_those_of_transformers_whatever_the_batch(models: dict[str, TrainingModel], kind: str) -> None:
     model = models[kind]

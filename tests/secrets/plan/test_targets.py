@@ -1,4 +1,4 @@
-"""From priors and posteriors to nats (docs/theory.md#protection-of-a-secret), and which target is whose."""
+"""From priors and posteriors to nats (docs/papers.md#protection-of-a-secret), and which target is whose."""
 
 import math
 

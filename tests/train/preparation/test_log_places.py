@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from privctl.domain.errors import CommandError
-from privctl.train.preparation.log_places import require_logs
+from privctl.train.preparation.log_places import require_logs, sends_private
 from privctl.train.settings.choices import LogName
 
 
@@ -48,3 +48,23 @@ def test_only_the_log_that_the_run_began_is_continued(
 def test_a_new_run_replaces_no_log(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match=r"out\.log\.csv exists"):
         require_logs(request(tmp_path, resume=False))
+
+
+@pytest.mark.parametrize(
+    ("logs", "private", "shown", "warned"),
+    [
+        (("csv", "wandb"), True, True, "to wandb;"),
+        (("wandb", "mlflow"), True, True, "to wandb and mlflow;"),
+        (("csv", "tensorboard"), True, True, None),
+        (("mlflow",), True, False, None),
+        (("mlflow",), False, True, None),
+    ],
+)
+def test_a_service_that_is_sent_exact_losses_of_private_examples_is_warned_of(
+    logs: tuple[str, ...], private: bool, shown: bool, warned: str | None
+) -> None:
+    asked: Any = SimpleNamespace(
+        logs=tuple(map(LogName, logs)), method=SimpleNamespace(private=private), show_unprotected=shown
+    )
+    said = sends_private(asked)
+    assert said is None if warned is None else warned in (said or "")

@@ -59,7 +59,7 @@ def asked(
 
 
 #: (probabilities, steps, prior, posterior, noise multiplier), by an accountant of another make
-#: (docs/theory.md#least-noise-by-fano).
+#: (docs/papers.md#least-noise-by-fano).
 CALIBRATED = [
     ((0.01,), 1000, 0.001, 0.1, 0.6643833650),
     ((0.001,) * 50, 2000, 0.001, 0.1, 2.7027260282),

@@ -1,4 +1,4 @@
-"""DPQuant: DP-SGD with layers in few bits, and private measurements that choose which."""
+"""DPQuant: DP-SGD with layers in few bits, chosen by how much quantizing each hurts."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ METHOD = TrainingMethod(
           --quantized-fraction 0.75 --epochs 20 --batch-size 512 -o private/
     \f
     Every epoch some layers are drawn to be quantized; with --layers dpquant, those that hurt less (by their scores) are
-    more likely. How much a layer hurts is measured every few epochs on a few private examples: each example's loss
-    differences are clipped, and their sum is noised. These releases are in the same ledger as the steps, and --epsilon
-    covers all of them. The report states what they cost, and what the method's own paper would have claimed.
+    more likely. How much a layer hurts is measured every few epochs on made-up inputs: no record is read, no epsilon
+    spent. With --sensitivity private it is measured on a few private examples, as the method's paper does: each
+    example's loss differences are clipped, and their sum is noised. These releases are in the same ledger as the
+    steps, and --epsilon covers all of them; the report states what they cost, and what the paper would have claimed.
 
     With adapters, all layers that a pass goes through can be quantized, those of the frozen base too: most of the
     multiply-adds are theirs.
@@ -62,12 +63,14 @@ METHOD = TrainingMethod(
       privctl retrain dpquant resnet/ --data images/ --task image-classification \\
           --labels dark,light --norm frozen --epsilon 8 --format fp8 --layers random \\
           --compute-target 0.9 -o private/
+      privctl retrain dpquant model/ --data train.jsonl --epsilon 8 --format int4 \\
+          --sensitivity private --measure-every 4 -o private/
     """,
     settings=DpquantSettings,
     takes=("clipping", "schedule", "budget", "secrets", "convert", "adapters"),
     helps={
         "epsilon": "Privacy budget of steps and measurements together, from which the noise is computed.",
-        "secrets": "Plan of protection; not with --layers dpquant, which measures.",
+        "secrets": "Plan of protection; not with --sensitivity private, which measures.",
     },
     noised=True,
     private=True,

@@ -17,7 +17,7 @@ from privctl.models.tasks.classification import ImageClassification
 from privctl.models.tasks.sounds import SoundClassification
 from privctl.train.methods.dpquant.cost import multiply_adds
 from privctl.train.methods.dpquant.schedule import LayerSchedule, candidates, matching
-from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode, Sensitivity
 from privctl.train.quantized import FORMATS, NumberFormat, QuantizedLayers, luq_fp4
 from privctl.train.settings.choices import FormatName
 
@@ -81,24 +81,40 @@ def check(request: RetrainRequest) -> None:
     asked = request.settings_as(DpquantSettings)
     if asked.levels is not None and asked.format is not FormatName.LUQ_FP4:
         raise CommandError(f"--luq-levels does not apply to --format {asked.format}; remove it")
+    _check_measured(asked)
     _check_public(asked, request.data.train)
-    if asked.layers is LayerMode.DPQUANT and asked.public_records is None and request.secrets is not None:
+    if asked.measured is Sensitivity.PRIVATE and request.secrets is not None:
         raise CommandError(
-            "--secrets cannot be combined with --layers dpquant, whose measurements are releases that the plan does "
-            "not count; give --measure-on or --layers random, or remove --secrets"
+            "--secrets cannot be combined with --sensitivity private, whose measurements are releases that the plan "
+            "does not count; remove one of the two"
         )
     _check_amount(asked)
 
 
+def _check_measured(asked: DpquantSettings) -> None:
+    """What layers are measured on is asked for where they are measured, and noise where they need it."""
+    for flag, there in {"--measure-on": asked.public_records, "--sensitivity": asked.sensitivity}.items():
+        if asked.measured is None and there is not None:
+            raise CommandError(f"{flag} does not apply to --layers {asked.layers}, which measures nothing; remove it")
+    public = asked.measured is Sensitivity.PUBLIC
+    if asked.measured is not None and public != (asked.public_records is not None):
+        raise CommandError(
+            "--sensitivity public needs the records; give them with --measure-on"
+            if public
+            else f"--measure-on does not apply to --sensitivity {asked.measured}; remove one of the two"
+        )
+    for flag, given in {"--measure-rate": asked.rate, "--measure-noise": asked.noise}.items():
+        if given is not None and asked.measured in (Sensitivity.PUBLIC, Sensitivity.SYNTHETIC):
+            raise CommandError(
+                f"{flag} does not apply to --sensitivity {asked.measured}, which needs no noise; remove it, or give "
+                "--sensitivity private"
+            )
+
+
 def _check_public(asked: DpquantSettings, private: DataPath) -> None:
-    """Public records are measured on where layers are chosen so, and without what noise needs."""
+    """Public records are others than the private ones, and there."""
     if asked.public_records is None:
         return
-    if asked.layers is not LayerMode.DPQUANT:
-        raise CommandError(f"--measure-on does not apply to --layers {asked.layers}, which measures nothing; remove it")
-    for flag, given in {"--measure-rate": asked.rate, "--measure-noise": asked.noise}.items():
-        if given is not None:
-            raise CommandError(f"{flag} does not apply to measurements on public records; remove it or --measure-on")
     if asked.public_records.resolve() in {path.resolve() for path in paths_of(private)}:
         raise CommandError(f"--measure-on {asked.public_records} is the training data; give records that are public")
     require_inputs(asked.public_records)
@@ -118,6 +134,12 @@ def _check_amount(asked: DpquantSettings) -> None:
         raise CommandError(f"--static-layers and {given[0]} both say how much is quantized; give one")
 
 
+def tokens_of(job: TrainingJob) -> int:
+    """Tokens of a text that stands for any, which the network takes."""
+    text = job.model.text
+    return _TOKENS if text is None or text.context is None else min(_TOKENS, text.context)
+
+
 def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:
     """One input without content, of a size that is public."""
     if isinstance(job.task, ImageClassification):
@@ -126,8 +148,6 @@ def _blank(job: TrainingJob, device: torch.device) -> dict[str, Any]:
     if isinstance(job.task, SoundClassification):
         blank = np.zeros((job.task.length, *job.task.features[0].shape[1:]), np.float32)
         return {name: each.to(device) for name, each in job.task.facts.padded([blank]).items()}
-    text = job.model.text
-    limit = _TOKENS if text is None or text.context is None else text.context
-    ids = torch.ones(1, min(_TOKENS, limit), dtype=torch.int64, device=device)
+    ids = torch.ones(1, tokens_of(job), dtype=torch.int64, device=device)
     decoded = {"decoder_input_ids": ids} if job.task.name is TaskName.SEQ2SEQ_LM else {}
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **decoded}

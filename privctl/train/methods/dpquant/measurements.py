@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from privctl.accounting.ledger import epsilon_bound
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.train.methods.dpquant.settings import DpquantSettings, LayerMode
+from privctl.train.methods.dpquant.settings import DpquantSettings, Sensitivity
 from privctl.train.settings.recipe import whole_epochs
 from privctl.train.settings.request import RetrainRequest
 
@@ -72,7 +72,7 @@ def measurements_of(request: RetrainRequest, examples: int, steps: int, rate: fl
     Raises CommandError for settings out of range.
     """
     asked = request.settings_as(DpquantSettings)
-    if asked.layers is not LayerMode.DPQUANT or asked.public_records is not None:
+    if asked.measured is not Sensitivity.PRIVATE:
         return None
     size = max(_LEAST_EXAMPLES, rate * examples * _PART_OF_BATCH)
     own = min(rate, size / examples) if asked.rate is None else asked.rate

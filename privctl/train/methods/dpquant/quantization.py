@@ -15,6 +15,7 @@ from privctl.models.tasks.base import Task
 from privctl.train.methods.dpquant.draw import Floats
 from privctl.train.methods.dpquant.schedule import LayerSchedule
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, PublicSensitivity
+from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity
 from privctl.train.quantized import QuantizedLayers
 from privctl.train.settings.recipe import whole_epochs
 from privctl.train.steps.precision import Mark
@@ -39,10 +40,10 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublicMeasuring:
+class ExactMeasuring:
     """Every ``every`` epochs what ``sensitivity`` finds replaces the scores; nothing of the private records is used."""
 
-    sensitivity: PublicSensitivity
+    sensitivity: PublicSensitivity | SyntheticSensitivity
     every: int
 
 
@@ -71,7 +72,7 @@ class Quantization:
     epoch_steps: int
     epoch_rate: float | None = None
     measuring: Measuring | None = None
-    public: PublicMeasuring | None = None
+    exact: ExactMeasuring | None = None
     _side_releases_begun: int = field(init=False, default=0)
     _epoch: int | None = field(init=False, default=None)
     _scores: Floats = field(init=False)
@@ -166,9 +167,9 @@ class Quantization:
             self._scores = np.array(self._epochs[-1].scores)
 
     def _measure(self, epoch: int, mark: Mark) -> None:
-        """Release what is due, counted first, and smooth it into the scores; or look at public records."""
-        if self.public is not None and epoch % self.public.every == 0:
-            self._scores, self._seen = self.public.sensitivity.measure(epoch), True
+        """Release what is due, counted first, and smooth it into the scores; or measure what needs no release."""
+        if self.exact is not None and epoch % self.exact.every == 0:
+            self._scores, self._seen = self.exact.sensitivity.measure(epoch), True
         plan = self.measuring
         if plan is None or epoch % plan.every:
             return

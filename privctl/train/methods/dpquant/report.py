@@ -20,8 +20,8 @@ from privctl.train.methods.dpquant.choice import asked_of, format_of
 from privctl.train.methods.dpquant.cost import SPEEDS, faster
 from privctl.train.methods.dpquant.measurements import measurements_of
 from privctl.train.methods.dpquant.quantization import Quantization
-from privctl.train.methods.dpquant.sensitivity import MOST_PUBLIC
-from privctl.train.methods.dpquant.settings import LayerMode
+from privctl.train.methods.dpquant.sensitivity import MOST_PUBLIC, PublicSensitivity
+from privctl.train.methods.dpquant.settings import LayerMode, Sensitivity
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.settings.choices import FormatName
 from privctl.train.steps.loop import FinishedRun
@@ -130,6 +130,13 @@ def _assumptions(job: TrainingJob, *, measured: bool) -> Iterator[Assumption]:
         "scale spans two examples, and each draws its own rounding",
         state=AssumptionState.ENFORCED,
     )
+    if asked_of(job.request).measured is Sensitivity.SYNTHETIC:
+        yield Assumption(
+            name="synthetic measurements",
+            statement="how much quantizing a layer hurts is measured on inputs made up from a fixed seed and on "
+            "weights that noisy steps gave: no record is read",
+            state=AssumptionState.ENFORCED,
+        )
     if asked_of(job.request).public_records is not None:
         yield Assumption(
             name="public measurements",
@@ -155,6 +162,7 @@ def _parameters(
         "luq_levels": _levels(job),
         "scales": SCALES,
         "layers": str(asked.layers),
+        "sensitivity": None if asked.measured is None else str(asked.measured),
         "quantized_fraction": None if _fixed(asked.layers, asked.static) else asked.fraction,
         "compute_target": asked.compute_target,
         "layer_names": list(schedule.names),
@@ -166,22 +174,23 @@ def _parameters(
             {
                 "epoch": each.number,
                 "quantized": [name for name in schedule.names if name in each.quantized],
-                **({"scores": list(each.scores)} if done.measuring or done.public else {}),
+                **({"scores": list(each.scores)} if done.measuring or done.exact else {}),
             }
             for each in done.epochs
         ],
     }
     if done.epochs and (chances := schedule.chances(done.epochs[-1].scores)) is not None:
         parameters["last_chances"] = chances.tolist()
-    if done.public is not None:
-        found = done.public.sensitivity
-        parameters |= {
-            "beta": asked.beta,
-            "measure_every": done.public.every,
-            "measure_clip": found.clip_norm,
-            "measured_public_records": min(len(found.task), MOST_PUBLIC),
-            "measured_public_digest": None if asked.public_records is None else data_digest(asked.public_records),
-        }
+    if done.exact is not None:
+        found = done.exact.sensitivity
+        parameters |= {"beta": asked.beta, "measure_every": done.exact.every, "measure_clip": asked.clip}
+        if isinstance(found, PublicSensitivity):
+            parameters |= {
+                "measured_public_records": min(len(found.task), MOST_PUBLIC),
+                "measured_public_digest": None if asked.public_records is None else data_digest(asked.public_records),
+            }
+        else:
+            parameters["measured_synthetic_inputs"] = len(found.task)
     if done.measuring is not None:
         sensitivity = done.measuring.sensitivity
         parameters |= {
@@ -258,5 +267,5 @@ def _warnings(cost: _Cost | None) -> Iterator[str]:
     if cost is not None and cost.share > _DEAR:
         yield (
             f"the measurements take {100 * cost.share:.2g} % of epsilon; raise --measure-noise or --measure-every, or "
-            "give --layers random, which measures nothing"
+            "give --sensitivity synthetic, which takes none"
         )

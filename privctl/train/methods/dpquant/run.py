@@ -11,11 +11,13 @@ import torch
 from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
 from privctl.randomness import NoiseSource
-from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of
+from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of, tokens_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
-from privctl.train.methods.dpquant.quantization import Measuring, PublicMeasuring, Quantization
+from privctl.train.methods.dpquant.quantization import ExactMeasuring, Measuring, Quantization
 from privctl.train.methods.dpquant.report import amended
 from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, Losses, PublicSensitivity
+from privctl.train.methods.dpquant.settings import Sensitivity
+from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, made_up
 from privctl.train.preparation.prepare import beside
 from privctl.train.runs.dry_run import plan_gradients
 from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
@@ -102,15 +104,17 @@ def _quantization(
         task=job.task,
         **_epochs(job),
         measuring=measuring,
-        public=_public(job, bits, network, device, session),
+        exact=_exact(job, bits, network, device, session),
     )
 
 
-def _public(
+def _exact(
     job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
-) -> PublicMeasuring | None:
-    """What measures on public records; None where the run has none."""
+) -> ExactMeasuring | None:
+    """What measures without a private record; None where the run measures nothing so."""
     asked = asked_of(job.request)
+    if asked.measured is Sensitivity.SYNTHETIC:
+        return ExactMeasuring(sensitivity=_synthetic(job, bits, network, device, session), every=asked.every)
     if asked.public_records is None:
         return None
     task = beside(job.request, job.model, asked.public_records)
@@ -124,7 +128,24 @@ def _public(
         micro=_micro(job, task, device, session),
         device=device,
     )
-    return PublicMeasuring(sensitivity=sensitivity, every=asked.every)
+    return ExactMeasuring(sensitivity=sensitivity, every=asked.every)
+
+
+def _synthetic(
+    job: TrainingJob, bits: QuantizedChoice, network: nn.Module, device: torch.device, session: Session
+) -> SyntheticSensitivity:
+    task = made_up(job.task, tokens_of(job))
+    return SyntheticSensitivity(
+        network=network,
+        layers=bits.layers,
+        names=bits.schedule.names,
+        task=task,
+        losses=_losses(job, task, network, device),
+        unit=asked_of(job.request).clip,
+        micro=_micro(job, task, device, session),
+        workers=in_step(job.request, session.workers),
+        device=device,
+    )
 
 
 def _losses(job: TrainingJob, task: Task, network: nn.Module, device: torch.device) -> Losses:

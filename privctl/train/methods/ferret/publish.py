@@ -80,7 +80,7 @@ class DitheredSigns:
 class NoisySums:
     """Sums of vectors clipped to ``clip_norm`` plus N(0, (``noise_multiplier`` clip_norm)^2), each entry.
 
-    That is one sampled Gaussian a step, however many groups fire (docs/theory.md#sound-releases). As a value it is
+    That is one sampled Gaussian a step, however many groups fire (docs/papers.md#sound-releases). As a value it is
     divided by ``batch_size``, the expected one.
     """
 

@@ -1,4 +1,4 @@
-"""What one number a step is worth: the second moment of docs/theory.md#zeroth-order-training, over drawn directions."""
+"""What one number a step is worth: the moment of docs/mechanisms.md#zeroth-order-training, over drawn directions."""
 
 from __future__ import annotations
 

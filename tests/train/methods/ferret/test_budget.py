@@ -31,7 +31,7 @@ from tests.accounting.theorems import exact_epsilon, one_bit_epsilon
 from tests.few import few
 
 #: 10,000 examples in batches of 50 for five epochs are 1,000 steps of rate 0.005
-#: (docs/theory.md#mutual-information-of-sign-bits).
+#: (docs/papers.md#mutual-information-of-sign-bits).
 EXAMPLES, BATCH, DELTA = 10_000, 50, 1e-5
 
 
@@ -130,7 +130,7 @@ def test_responses_follow_from_the_three_point_pair() -> None:
     assert made.bit_epsilon is not None
     assert 0.99 < one_bit_epsilon(made.bit_epsilon, 0.005, 1000, DELTA) <= 1
     assert three_point(1.0, 1, 0.005) == pytest.approx((0.008554713017922183, 0.5401934285262904), rel=1e-9)
-    # docs/theory.md#sound-releases: 1,000 bits of log-odds 1 cost 0.72041534 by that pair, 0.59794354 where each order
+    # docs/papers.md#sound-releases: 1,000 bits of log-odds 1 cost 0.72041534 by that pair, 0.59794354 where each order
     # has its own.
     given = plan(release=ReleaseKind.RANDOMIZED_RESPONSE, bit_epsilon=1.0, fire_probability=1.0, groups="1")
     assert given.ledger is not None
@@ -146,7 +146,7 @@ def test_responses_follow_from_the_three_point_pair() -> None:
 
 @pytest.mark.parametrize("dither", few([0.1, 1.0, 4.0], 1))
 def test_dithered_signs_have_a_certificate(dither: float) -> None:
-    """It lies below the Renyi bound of docs/theory.md#dithered-signs: a step shifts F derivatives of a batch by 2."""
+    """It lies below the Renyi bound of docs/papers.md#dithered-signs: a step shifts F derivatives of a batch by 2."""
     made = plan(groups="2", epsilon=0.5, dither=dither, release=ReleaseKind.DITHERED)
     assert made.masks.fire_probability == pytest.approx(0.07213475204444816)
     assert made.ledger is not None

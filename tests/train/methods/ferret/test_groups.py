@@ -17,7 +17,7 @@ SIZES = dict(zip("abcdefghij", (9, 1, 1, 4, 4, 20, 1, 2, 3, 5), strict=True))
 def test_max_and_eighth() -> None:
     assert cut(SIZES, "max") == tuple((name,) for name in SIZES)
     assert cut(SIZES, "eighth") == (tuple("abcdefgh"), tuple("ij"))
-    # docs/theory.md#mutual-information-of-sign-bits: 148 tensors make 19 buckets.
+    # docs/papers.md#mutual-information-of-sign-bits: 148 tensors make 19 buckets.
     assert len(cut({str(i): 1 for i in range(148)}, "eighth")) == 19
 
 
