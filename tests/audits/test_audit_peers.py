@@ -62,9 +62,21 @@ def test_the_best_of_two_projects_is_compared_on_the_records_that_both_judge() -
     rate = found["TPR at 1 %"]
     assert (rate["attack"], rate["other"]) == ("strong", "loss")
     assert 0 < rate["lower"] < rate["difference"] < rate["upper"]
+    assert "TPR at 0.1 %" not in found, "199 non-members resolve no 0.1 %"
     same = audit_peers.difference({"weak": own["weak"]}, scored)
     assert same.pop("TPR at 1 %") == {"attack": "weak", "other": "loss", "difference": 0, "lower": 0, "upper": 0}
     assert same == {"attack": "weak", "other": "loss", "AUC": 0}, "the same order has no interval"
+
+
+def test_a_thousand_non_members_resolve_a_rate_of_0_1_percent() -> None:
+    random = np.random.default_rng(6)
+    member = np.arange(2000) < 1000
+    own = {"strong": random.normal(size=2000) + 3 * member}
+    weak = random.normal(size=2000) + 0.2 * member
+    rare = audit_peers.difference(own, {"attacks": {"weak": {"scores": weak.tolist()}}})["TPR at 0.1 %"]
+    expected = [tpr_at_fpr(scores[member], scores[~member], 0.001).tpr for scores in (own["strong"], weak)]
+    assert rare["difference"] == pytest.approx(expected[0] - expected[1])
+    assert 0 < rare["lower"] < rare["upper"]
 
 
 def test_rates_that_differ_by_chance_alone_have_intervals_that_hold_0() -> None:

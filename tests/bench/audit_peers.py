@@ -220,7 +220,7 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     """By how much privctl's best AUC is above that of ``scored``, on the records that both judge, with its interval.
 
     Both are the best of several, chosen by these records, so the interval (95 %, DeLong's for pairs) is too narrow.
-    There is none where both put the records into the same order. The same of the best TPR at 1 %, by
+    There is none where both put the records into the same order. The same of the best TPR at each of ``RATES``, by
     ``paired_rates``, where the non-members resolve it.
     """
     import numpy as np
@@ -242,13 +242,14 @@ def difference(own: Mapping[str, Any], scored: Mapping[str, Any]) -> dict[str, A
     interval = {"lower": found.lower, "upper": found.upper}
     same = found.difference == 0 and math.isnan(found.stderr)
     areas = {"attack": ours, "other": other, "AUC": found.difference, **({} if same else interval)}
-    if int((~members & judged_by_us).sum()) * RATES[RATE] < 1:
-        return areas
-    ours, other = (
-        max(some, key=lambda name: tpr_at_fpr(*sides(some[name]), RATES[RATE]).tpr) for some in (own, theirs)
-    )
-    apart = rate_difference(sides(own[ours]), sides(theirs[other]), RATES[RATE])
-    return {**areas, RATE: {"attack": ours, "other": other, **apart}}
+    non_members, rates = int((~members & judged_by_us).sum()), {}
+    for quantity, rate in RATES.items():
+        if non_members * rate < 1:
+            continue
+        ours, other = (max(some, key=lambda name: tpr_at_fpr(*sides(some[name]), rate).tpr) for some in (own, theirs))
+        apart = rate_difference(sides(own[ours]), sides(theirs[other]), rate)
+        rates[quantity] = {"attack": ours, "other": other, **apart}
+    return {**areas, **rates}
 
 
 def _scores(found: Mapping[str, Any]) -> Iterator[str]:

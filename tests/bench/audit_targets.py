@@ -117,6 +117,10 @@ SOURCES = (
     Source(name="dialogues", records=300, read=_dialogues, shadows=False, settings=_TEXT),
     Source(name="commands", records=300, read=_commands, shadows=False, settings=_TEXT),
     Source(name="abstracts", records=300, read=_abstracts, shadows=False, settings=_TEXT),
+    Source(
+        name="commands with shadow models", records=1050, read=_commands, shadows=True,
+        settings={**_TEXT, "epochs": 4}, methods=("plain", "dp-sgd 8", "null"),
+    ),
 )  # fmt: skip
 
 
