@@ -17,6 +17,7 @@ def parts() -> dict[str, str]:
     targets = results("audit-peers")["targets"]
     return {
         "figures audit-peers summary": f"{summary(targets)}\n{ahead(targets)}",
+        "figures audit-peers rare": rare(targets),
         "figures audit-peers": _found(targets),
         "figures audit-peers floor": _floor(targets, results("audit-precision")["targets"]),
         "figures audit-precision": _lost(results("audit-precision")["targets"]),
@@ -58,6 +59,21 @@ def summary(targets: Mapping[str, Any]) -> str:
         "others", "privctl ahead by (95 %)", "p",
     ]  # fmt: skip
     return as_table(headings, rows)
+
+
+def rare(targets: Mapping[str, Any]) -> str:
+    """Best TPRs at 0.1 %, where other parties' were compared; of another the largest, of equal ones the first."""
+    rows = []
+    for target, each in targets.items():
+        compared = {name: found for name, found in _others(each).items() if _RARE in found.get("difference", {})}
+        if compared:
+            party = max(compared, key=lambda name: best(compared[name], _RARE)[0])
+            rate, attack = _best(compared[party], _RARE)
+            rows.append([
+                target, "{} ({})".format(*_best(each["parties"][OURS], _RARE)), f"{rate} ({party}: {attack})",
+                _rates_apart(compared[party], _RARE),
+            ])  # fmt: skip
+    return as_table(["target", f"{_RARE} FPR, privctl", "best of another", "privctl ahead by (95 %)"], rows)
 
 
 def ahead(targets: Mapping[str, Any]) -> str:
@@ -112,9 +128,9 @@ def _apart(found: Mapping[str, Any]) -> str:
     return f"{one['AUC']:+.4f} ({interval})"
 
 
-def _rates_apart(found: Mapping[str, Any]) -> str:
-    """By how much privctl's best TPR is above that of ``found``, with its interval."""
-    one = found.get("difference", {}).get(_RATE)
+def _rates_apart(found: Mapping[str, Any], quantity: str = _RATE) -> str:
+    """By how much privctl's best TPR, ``quantity``, is above that of ``found``, with its interval."""
+    one = found.get("difference", {}).get(quantity)
     return f"{one['difference']:+.3f} ({one['lower']:+.3f} to {one['upper']:+.3f})" if one else "-"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.docs.peer_tables import ahead, summary
+from tests.docs.peer_tables import ahead, rare, summary
 
 
 def _party(area: float, rate: float | None, **more: Any) -> dict[str, Any]:
@@ -39,6 +39,24 @@ def test_what_was_not_compared_has_no_difference() -> None:
     assert _rows({**OURS, "other": _party(0.6, 0.02, difference=same)})[3] == "+0.0000 (the same order)"
     assert _rows({**OURS, "other": _party(0.6, 0.02)})[2:4] == ["0.600 (other: better)", "-"]
     assert _rows(OURS)[2:] == ["-", "-", "0.020", "-", "-", "0.031"]
+
+
+def test_rare_rates_stand_beside_the_largest_of_another_that_was_compared() -> None:
+    def party(rate: float, **more: Any) -> dict[str, Any]:
+        return {"attacks": {"a": {"AUC": 0.9, "TPR at 0.1 %": rate - 0.01}, "b": {"TPR at 0.1 %": rate}}, **more}
+
+    apart = {"difference": -0.02, "lower": -0.0304, "upper": 0.01}
+    parties = {
+        "privctl": party(0.05),
+        "first": party(0.06, difference={"AUC": 0.1, "TPR at 0.1 %": {**apart, "difference": -0.01}}),
+        "second": party(0.07, difference={"AUC": 0.1, "TPR at 0.1 %": apart}),
+        "third": party(0.09, difference={"AUC": 0.1}),
+    }
+    unresolved = {"privctl": party(0.05), "first": party(0.06, difference={"AUC": 0.1})}
+    table = rare({"texts, plain": {"parties": parties}, "texts, few": {"parties": unresolved}})
+    (row,) = table.splitlines()[2:]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["texts, plain", "0.050 (b)", "0.070 (second: b)", "-0.020 (-0.030 to +0.010)"]
 
 
 def test_targets_are_counted_on_which_an_interval_leaves_out_0() -> None:
