@@ -37,6 +37,7 @@ from verify.registered_guesses import check_guesses
 from verify.report_consistency import contradictions
 from verify.secret_plan import Part, of_plan_file, parts_of
 from verify.stated import check_readable, method_of, strangers, training_of
+from verify.warned.check import check_warnings
 from verify.wording import unknown
 
 MODEL = "model"
@@ -195,7 +196,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
     check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
-    check_updates,
+    check_updates, check_warnings,
 )  # fmt: skip
 
 

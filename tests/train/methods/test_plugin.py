@@ -107,7 +107,10 @@ def loud(install: Callable[[TrainingMethod, ExpectedMethod], None]) -> None:
         name="loud", help="Train MODEL loudly.", takes=("schedule",), clips=False, voided="",
         warning="nothing protects these examples", sampled=lambda _: False, **_SHARED,
     )  # fmt: skip
-    install(method, ExpectedMethod(parameters=LoudTraining, mechanisms=(NoneType,), disagreements=_too_loud))
+    install(method, ExpectedMethod(
+        parameters=LoudTraining, mechanisms=(NoneType,), disagreements=_too_loud,
+        warnings={"loud": "nothing protects these examples"},
+    ))
 
 
 @pytest.fixture
@@ -119,7 +122,7 @@ def hushed(install: Callable[[TrainingMethod, ExpectedMethod], None]) -> None:
     )  # fmt: skip
     expected = ExpectedMethod(
         parameters=HushedTraining, mechanisms=(Ledger,), disagreements=_too_loud, accountants={"hushed": TIGHT},
-        noised=True, clipped=True,
+        noised=True, clipped=True, warnings={"hushed": "turn it down"},
     )  # fmt: skip
     install(method, expected)
 
