@@ -11,6 +11,7 @@ from privctl import __version__
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.parameters import ParametersError
+from verify.method import TRAINING
 from verify.stated import method_of
 from verify.warned.required import RULES
 from verify.warned.texts import TEXTS
@@ -27,7 +28,8 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
         needed = list(RULES[report.step](report, parents)) if report.step in RULES else []
     except ParametersError:
         return  # another check says so
-    same = report.versions.get("privctl") == __version__
+    # What a method warns of that is not known here is not known either.
+    same = report.versions.get("privctl") == __version__ and (report.step != TRAINING or method_of(report) is not None)
     for text, times in Counter(report.warnings).items():
         if times > 1:
             yield _refuted(f"it warns {times} times that {_cut(text)}")
@@ -36,7 +38,7 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
         if same:
             yield _refuted(f"unknown warning: no {report.step} report of this version says {_cut(text)}")
         else:
-            reason = f"unknown warning: what another version of privctl may mean by {_cut(text)} is not known here"
+            reason = f"unknown warning: what another version or method may mean by {_cut(text)} is not known here"
             yield Verdict(subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=reason)
     for pattern in dict.fromkeys(needed):
         if not any(re.fullmatch(pattern, text, re.DOTALL) for text in report.warnings):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from privctl.domain.guarantee import Scope
+from privctl.domain.guarantee import Adjacency, Scope
 from privctl.domain.mechanism import Calibration, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shared_records import SharedRecords
@@ -88,7 +88,10 @@ def _useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
     assert mechanism.training is not None
     regime = mechanism.regime if mechanism.calibration is Calibration.GAUSSIAN else None
     names = {str(regime) for regime in stated_regimes(mechanism.training, regime)}
-    following = (g for g in report.guarantees if g.name in names and g.scope is Scope.THIS_MODEL)
+    adjacency = report.parameters.get("adjacency") or Adjacency.REPLACE_ONE
+    following = (
+        g for g in report.guarantees if g.name in names and g.scope is Scope.THIS_MODEL and g.adjacency == adjacency
+    )
     return any(map(is_useful, following))
 
 

@@ -32,10 +32,7 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
         yield from _of_columns(stated)
     elif stated.attack:
         yield from _of_membership(stated)
-    for item in report.evidence:
-        chance = item.details.get("chance")
-        if item.method in stated.attack and item.quantity == "AUC" and None not in (item.upper, chance) and item.upper < chance:
-            yield of_audits.backwards(item.method, chance)
+    yield from _backwards(report, stated)
     yield from _not_made(report, stated)
     if stated.canary_conditions:
         yield from _of_canaries(report, stated)
@@ -79,6 +76,15 @@ def _of_columns(stated: AuditParameters) -> Iterator[str]:
         yield of_audits.of_model(re.escape(each.statement))
     yield of_audits.columns(len(stated.attack))
     yield from (of_audits.COLUMN_INTERVALS, of_audits.STRONGER_SCORES)
+
+
+def _backwards(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
+    for item in report.evidence:
+        chance = item.details.get("chance")
+        if item.method not in stated.attack or item.quantity != "AUC" or item.upper is None or chance is None:
+            continue
+        if item.upper < chance:
+            yield of_audits.backwards(item.method, chance)
 
 
 def _not_made(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:

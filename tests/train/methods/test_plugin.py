@@ -107,10 +107,15 @@ def loud(install: Callable[[TrainingMethod, ExpectedMethod], None]) -> None:
         name="loud", help="Train MODEL loudly.", takes=("schedule",), clips=False, voided="",
         warning="nothing protects these examples", sampled=lambda _: False, **_SHARED,
     )  # fmt: skip
-    install(method, ExpectedMethod(
-        parameters=LoudTraining, mechanisms=(NoneType,), disagreements=_too_loud,
-        warnings={"loud": "nothing protects these examples"},
-    ))
+    install(
+        method,
+        ExpectedMethod(
+            parameters=LoudTraining,
+            mechanisms=(NoneType,),
+            disagreements=_too_loud,
+            warnings={"loud": "nothing protects these examples"},
+        ),
+    )
 
 
 @pytest.fixture
