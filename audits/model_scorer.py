@@ -20,7 +20,9 @@ from privctl.domain.errors import InputError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
 from privctl.models.activations import fused_activations
+from privctl.models.choices import FloatFormat
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
+from privctl.models.precision import precision_of
 from privctl.parallel import Workers
 from privctl.reports.files import file_artifact, relative
 from privctl.storage.digest import hash_tensors, tag
@@ -42,12 +44,16 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelScorer:
-    """``cache`` is the folder of all caches, None to cache nothing; ``device`` None picks the best available."""
+    """``cache`` is the folder of all caches, None to cache nothing; ``device`` None picks the best available.
+
+    ``precision`` is that of all models; None is as for ``load_model``.
+    """
 
     cache: Path | None
     device: str | None
     workers: Workers
     progress: Progress
+    precision: FloatFormat | None = None
 
     def open(
         self,
@@ -59,8 +65,13 @@ class ModelScorer:
         resize: tuple[int, int] | None = None,
         base: Path | None = None,
         base_bits: int | None = None,
+        beside: OpenedModel | None = None,
     ) -> OpenedModel:
-        """Load the model at ``path``, an adapter on ``base``; artifacts name their files as seen from ``report``."""
+        """Load the model at ``path``, an adapter on ``base``; artifacts name their files as seen from ``report``.
+
+        Without a precision it is in that of the model ``beside`` which it is scored.
+        """
+        like = None if beside is None or base_bits is not None else precision_of(beside.subject.model.network)
         subject = load_subject(
             path,
             task=task,
@@ -69,6 +80,7 @@ class ModelScorer:
             resize=resize,
             base=base,
             base_bits=base_bits,
+            precision=self.precision or like,
         )
         inputs = inputs_of(path, subject.model, report)
         cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, subject)))
@@ -80,7 +92,8 @@ class ModelScorer:
             return self._score(opened, rows, label)
 
     def _score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str) -> RowScores:
-        scoring = plan_scoring(opened.subject.scorer, rows, opened.cache)
+        coarse = opened.subject.model.dtype != FloatFormat.FLOAT32
+        scoring = plan_scoring(opened.subject.scorer, rows, opened.cache, coarse=coarse)
         self.workers.barrier()  # no process may write to the cache before all have planned
         with self.progress(label, scoring.work / self.workers.size, "tokens") as advance:
             row_scores = compute_scores(

@@ -81,6 +81,8 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     yield from _bounds(report, parameters, asked)
     yield from _claims(report, asked)
     yield from _sections(report, parameters, asked)
+    if asked.precision is not None and asked.precision != parameters.dtype:
+        yield f"it was asked to compute in {asked.precision}, and its parameters say {parameters.dtype or 'nothing'}"
     if asked.logged and report.log is None:
         yield "it was entered into a log of audits, and does not name it"
 

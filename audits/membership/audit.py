@@ -29,7 +29,7 @@ from audits.membership.why_groups import why_groups_exposed
 from audits.membership.workload import Workload
 from audits.scores.scorer import RowScores
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
-from audits.scores.subject import AuditedModel, read, text_columns
+from audits.scores.subject import AuditedModel, read, scoring_of, text_columns
 from audits.scores.table import ScoreTable, Skip
 from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.split.bounds import DrawnScores
@@ -285,7 +285,7 @@ class MembershipAudit:
         if self._request.shadow is None:
             return candidates
         target = weights_digest(self._weights)
-        shadows = read_shadows(self._request.shadow, candidates.digests, target, self._subject.describe())
+        shadows = read_shadows(self._request.shadow, candidates.digests, target, scoring_of(self._subject))
         return replace(candidates, shadows=shadows)
 
     def _choose_attacks(self, candidates: Candidates) -> tuple[list[Attack], list[Omission]]:

@@ -130,7 +130,7 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
     """What every shadow model in ``folder`` says of the records known by ``digests``, in their order.
 
     ``target`` is the audited model's ``weights_digest``, ``scoring`` how its own scores were made
-    (``Subject.describe``). Raises InputError for files that are damaged or contradict each other, for records that are
+    (``scoring_of``). Raises InputError for files that are damaged or contradict each other, for records that are
     not in the pool, and where some record has fewer than 2 models that did not see it; CommandError where the target is
     among the models, or was scored otherwise.
     """
@@ -152,7 +152,9 @@ def read_shadows(folder: Path, digests: Sequence[bytes], target: str, scoring: M
                 f"the audited model is itself the shadow model of {path}, which knows its own answers; audit another, "
                 "or move that file away"
             )
-    difference_found = difference(first.settings.get("scoring", {}), scoring)
+    # What was scored before the precision was stated was scored in float32, as what does not state one is now.
+    stored, own = ({"precision": "float32", **each} for each in (first.settings.get("scoring", {}), scoring))
+    difference_found = difference(stored, own)
     if difference_found:
         raise CommandError(
             f"the shadow models in {folder} were scored with {difference_found}; score the model the same way"

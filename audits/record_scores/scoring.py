@@ -27,6 +27,7 @@ from privctl.data.recorded import data_digest, recorded_files, require_same
 from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Progress
+from privctl.models.choices import FloatFormat
 from privctl.parallel import ALONE, Workers
 from privctl.reports.files import versions
 from privctl.storage.atomic import require_absent, require_regular
@@ -52,6 +53,7 @@ class ScoringRequest:
     reference: Path | None = None
     base: Path | None = None
     base_bits: int | None = None
+    precision: FloatFormat | None = None
     task: str | None = None
     max_length: int | None = None
     resize: tuple[int, int] | None = None
@@ -67,6 +69,8 @@ class ScoringRequest:
         require_kept([*paths_of(self.members), *paths_of(self.nonmembers)])
         if self.thorough and self.attacks:
             raise CommandError("--thorough runs every attack; remove --attack")
+        if self.base_bits is not None and self.precision is not None:
+            raise CommandError("--base-bits holds the base in 4 bits and computes in float32; remove --precision")
         for name in self.attacks:
             if not _is_alone(name):
                 raise CommandError(
@@ -84,7 +88,9 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     output = part_path(request.output, workers.rank, workers.size)
     require_regular(output)
     require_absent(output, request.force)
-    scorer = ModelScorer(cache=None, device=request.device, workers=ALONE, progress=progress)
+    scorer = ModelScorer(
+        cache=None, device=request.device, workers=ALONE, progress=progress, precision=request.precision
+    )
     opened = scorer.open(
         request.model,
         output,
@@ -98,7 +104,7 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     require_unseen(lineage_of(request.model, opened.inputs, output), "--nonmembers", request.nonmembers)
     reference = None
     if request.reference is not None:
-        reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize)
+        reference = scorer.open(request.reference, output, task=subject.task, resize=request.resize, beside=opened)
     before = {path: recorded_files(path) for path in (request.members, request.nonmembers)}
     members, nonmembers = (read(subject, path, request.columns) for path in (request.members, request.nonmembers))
     work = prepare(subject, members, nonmembers, workers, drawn=True)  # who drew the sides, what judges them knows

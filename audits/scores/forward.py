@@ -2,7 +2,7 @@
 
 The network's trunk runs on whole batches; then only the unpadded positions are projected to the vocabulary, a few
 hundred at a time and in float32, so that logits of shape [batch, length, vocabulary] are never materialised. Rows are
-padded on the right, which a causal model cannot see, so a token's score does not depend on its batch.
+padded on the right, which a causal model cannot see, so a token's score depends on its batch by rounding alone.
 """
 
 from __future__ import annotations
@@ -131,13 +131,14 @@ def token_scores(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     weight = torch.empty_like(z)
     rank = torch.gt(z, target_logit, out=weight).sum(dim=1)  # summing floats is quicker than summing bools
     top = torch.maximum(target_logit, best_other)
-    share = torch.softmax(z, dim=1, out=weight)
-    log_total = -share.amax(dim=1, keepdim=True).log()  # the greatest share is 1 / sum(exp(z - top))
     # Masked-out vocabulary has logits of -inf; a floor far below any real one keeps 0 * inf out of the sums.
     y = z.sub_(top).clamp_(min=-1e15)
-    mean = torch.linalg.vecdot(share, y)[:, None]
+    power = torch.exp(y, out=weight)  # dividing the sums by the total is quicker than dividing all shares
+    total = power.sum(dim=1, keepdim=True)
+    log_total = total.log()
+    mean = torch.linalg.vecdot(power, y)[:, None] / total
     deviation = y.sub_(mean)
-    var = torch.linalg.vecdot(share.mul_(deviation), deviation)
+    var = torch.linalg.vecdot(power.mul_(deviation), deviation) / total[:, 0]
     lp, mu, lse = target_logit - top - log_total, mean - log_total, top + log_total
     return torch.stack([lp[:, 0], mu[:, 0], var, rank, (target_logit - best_other)[:, 0], lse[:, 0]])
 

@@ -21,6 +21,7 @@ from audits.scores.rows import pad_rows
 from audits.scores.tasks import CAUSAL_LM, IMAGE_CLASSIFICATION, SEQ2SEQ_LM, TEXT_CLASSIFICATION
 from privctl.data.columns import HeadKind
 from privctl.domain.progress import Advance, silent
+from privctl.models.choices import FloatFormat
 from privctl.models.images import image_logits
 from privctl.models.pairs import decoder_inputs
 from privctl.models.quiet import quiet_transformers
@@ -43,6 +44,8 @@ def why_no_gradients(subject: AuditedModel) -> str:
         return f"it differentiates the loss of a whole record, which is not offered for {subject.task}"
     if subject.model.base_bits is not None:
         return f"it differentiates by all weights, and the base's are held in {subject.model.base_bits} bits"
+    if subject.model.precision is FloatFormat.BFLOAT16:
+        return "--precision bfloat16 rounds the weights that it differentiates by; leave that out"
     return ""
 
 

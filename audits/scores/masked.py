@@ -147,5 +147,8 @@ def _projection(model: LanguageModel, mask: int, pad: int) -> _Projection:
         logits = project_masked(ids, real, masked)
     except (RuntimeError, IndexError, TypeError, ValueError):
         return project_all
-    same = logits.shape == expected.shape and torch.allclose(logits, expected, rtol=1e-3, atol=1e-4)
+    rounding = 4 * torch.finfo(logits.dtype).eps
+    same = logits.shape == expected.shape and torch.allclose(
+        logits, expected, rtol=max(1e-3, rounding), atol=max(1e-4, rounding)
+    )
     return project_masked if same else project_all

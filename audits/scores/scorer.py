@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 #: Scores computed between two writes to the cache: the most that a killed audit loses.
 _PIECE = 1 << 16
-#: Cached rows that are scored again to check that the cache belongs to the model, and the tolerance.
-_PROBES, _TOLERANCE = 8, 2e-2
+#: Cached rows that are scored again to check that the cache belongs to the model, and the tolerance; in 16 bits a logit
+#: of 16 is rounded to eighths.
+_PROBES, _TOLERANCE, _COARSE_TOLERANCE = 8, 2e-2, 0.5
 
 
 class Scorer(Protocol):
@@ -77,25 +78,31 @@ def key(row: NDArray[Any]) -> bytes:
     return digest.digest()
 
 
-def plan_scoring(scorer: Scorer, rows: Sequence[NDArray[Any]], cache: ScoreCache | None = None) -> ScoringPlan:
+def plan_scoring(
+    scorer: Scorer, rows: Sequence[NDArray[Any]], cache: ScoreCache | None = None, *, coarse: bool = False
+) -> ScoringPlan:
     """Every distinct row that is not in ``cache``; for a causal model, rows that are prefixes of others are left out.
 
-    Raises InputError if the cache belongs to another model.
+    Which rows share a batch decides how their scores are rounded, so they are run in the order of their digests: of
+    rows of one length, those of members and of others are mixed. ``coarse`` says that rounding may tell: if only some
+    rows are cached, all are run, and none stored. Raises InputError if the cache belongs to another model.
     """
     distinct = {key(row): row for row in rows}
     longest, beginnings = _beginnings(distinct) if scorer.causal else (list(distinct), {})
     cached = join_scores([]) if cache is None else _select(cache.load(), longest)
     cached_keys = {bytes(name) for name in cached.keys}
+    if coarse and cached_keys and not cached_keys.issuperset(longest):
+        cached, cached_keys, cache = join_scores([]), set(), None
     scoring = ScoringPlan(
         scorer=scorer,
         rows=distinct,
-        run=[name for name in longest if name not in cached_keys],
+        run=sorted(name for name in longest if name not in cached_keys),
         beginnings=beginnings,
         cached=cached,
         cache=cache,
     )
     if cache is not None:
-        _probe(scoring, cache)
+        _probe(scoring, cache, _COARSE_TOLERANCE if coarse else _TOLERANCE)
     return scoring
 
 
@@ -154,7 +161,7 @@ def _select(scores: CachedScores, names: Sequence[bytes] | set[bytes]) -> Cached
     )
 
 
-def _probe(scoring: ScoringPlan, cache: ScoreCache) -> None:
+def _probe(scoring: ScoringPlan, cache: ScoreCache, tolerance: float) -> None:
     """Score a few cached rows again, to reject a cache that was moved or edited."""
     begins = scoring.cached.begins()
     names = sorted(begins)[:_PROBES]
@@ -164,7 +171,7 @@ def _probe(scoring: ScoringPlan, cache: ScoreCache) -> None:
     counts = scoring.scorer.counts(rows)
     again = scoring.scorer.score(rows)[FIELDS.index("lp")]
     stored = RowScores(values=scoring.cached.values, begins=begins).take(rows, counts)[FIELDS.index("lp")]
-    if not np.allclose(again, stored, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
+    if not np.allclose(again, stored, rtol=tolerance, atol=tolerance, equal_nan=True):
         raise InputError(f"{cache.folder} holds scores that this model does not give; delete it, or give --no-cache")
 
 

@@ -40,6 +40,7 @@ from privctl.data.texts import iter_texts
 from privctl.domain.errors import CommandError
 from privctl.models.adapters import adapter_at, task_type_of
 from privctl.models.chat import chat_with
+from privctl.models.choices import FloatFormat
 from privctl.models.kinds import KINDS
 from privctl.models.language import LanguageModel, ModelClass, load_model
 from privctl.models.purpose import task_meant, task_named
@@ -84,6 +85,12 @@ class AuditedModel(Protocol):
         """How records become rows, as a report's parameters. Scores are comparable only if these are equal."""
 
 
+def scoring_of(subject: AuditedModel) -> dict[str, Any]:
+    """How the subject's scores are made, as JSON values: ``describe``, and a precision that is not float32."""
+    dtype = subject.model.dtype
+    return {**subject.describe(), **({} if dtype == FloatFormat.FLOAT32 else {"precision": dtype})}
+
+
 def load_subject(
     path: Path,
     *,
@@ -93,16 +100,18 @@ def load_subject(
     resize: tuple[int, int] | None = None,
     base: Path | None = None,
     base_bits: int | None = None,
+    precision: FloatFormat | None = None,
 ) -> AuditedModel:
     """The model at ``path``, for ``task``, or for what its configuration says it is for.
 
     ``base`` is what an adapter is loaded on, by default the model that it names; ``base_bits`` 4 holds it in 4 bits.
+    ``precision`` is as for ``load_model``.
 
     Raises InputError and CommandError as ``load_model`` does, and CommandError for settings that do not apply to
     the task.
     """
     task = task or task_of(path, base)
-    model = load_model(path, device=device, kind=TASKS[task], base=base, base_bits=base_bits)
+    model = load_model(path, device=device, kind=TASKS[task], base=base, base_bits=base_bits, precision=precision)
     return subject_of(task, model, max_length=max_length, resize=resize)
 
 

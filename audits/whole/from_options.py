@@ -24,6 +24,7 @@ from audits.whole.request import AuditRequest
 from privctl.data.columns import columns_of
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError
+from privctl.models.precision import precision_named
 from privctl.storage.atomic import require_absent, require_regular
 from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_file
 
@@ -92,6 +93,8 @@ def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> 
         )
     if options["base_bits"] not in (None, "4", 4):
         raise CommandError(f"--base-bits is {options['base_bits']}; it must be 4")
+    if options["base_bits"] is not None and options["precision"] is not None:
+        raise CommandError("--base-bits holds the base in 4 bits and computes in float32; remove --precision")
     report, scores = output_paths(model, output)
     request = AuditRequest(
         model=model,
@@ -109,6 +112,7 @@ def request_of(model: Path, output: Path | None, options: Mapping[str, Any]) -> 
         reference=None if options["reference"] is None else Path(options["reference"]),
         base=None if options["base"] is None else Path(options["base"]),
         base_bits=None if options["base_bits"] is None else int(options["base_bits"]),
+        precision=precision_named(options["precision"]),
         cache=options["cache"] or (default_root() if options["keep_scores"] else None),
         device=options["device"],
         force=options["force"],

@@ -39,6 +39,7 @@ OF_A_MODEL = (
         "plan",
         "base",
         "base_bits",
+        "precision",
         "candidates",
         "most_secrets",
         "beam",

@@ -14,6 +14,7 @@ from audits.secrets.audit import SecretRequest
 from privctl.data.columns import USUAL, Columns
 from privctl.data.several import DataPath, paths_of
 from privctl.domain.errors import CommandError
+from privctl.models.choices import FloatFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class AuditRequest:
     base: Path | None = None
     #: 4 holds the base of an adapter, and a base that it is compared with, in 4 bits.
     base_bits: int | None = None
+    #: Of all models' forward passes; None is float32, on a GPU the audited model's own format.
+    precision: FloatFormat | None = None
     #: Where scores are kept between audits; None keeps none.
     cache: Path | None = None
     task: str | None = None

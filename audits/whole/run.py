@@ -33,6 +33,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact, LogPosition, PrivacyReport
+from privctl.models.choices import FloatFormat
 from privctl.parallel import ALONE, Workers
 from privctl.reports.audit_log import Entry
 from privctl.reports.audit_parameters import AskedAudit
@@ -42,6 +43,10 @@ from privctl.storage.digest import DigestedFile
 _OTHER_BITS = (
     "the training held the adapter's base in as many bits as its report's base_bits says, and this audit did not: what "
     "is audited answers differently from what was trained; give --base-bits 4 if, and only if, the report has it"
+)
+_ROUNDED = (
+    "all models were run in bfloat16, their weights rounded to it: scores of members and of others are rounded alike, "
+    "and an attack may find less than in float32"
 )
 
 
@@ -68,7 +73,13 @@ def run_audit(
     that exist and may not be replaced.
     """
     require_distinct(request)
-    model_scorer = ModelScorer(cache=request.cache, device=request.device, workers=workers, progress=progress)
+    model_scorer = ModelScorer(
+        cache=request.cache,
+        device=request.device,
+        workers=workers,
+        progress=progress,
+        precision=request.precision,
+    )
     opened = model_scorer.open(
         request.model,
         request.report,
@@ -207,6 +218,7 @@ def _asked(
         reference=request.reference is not None and extraction is not None and extraction.heldout is not None,
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
+        precision=request.precision,
         logged=request.log is not None,
     )
 
@@ -236,6 +248,7 @@ def _report(
     parameters = {name: value for part in findings for name, value in part.parameters.items()}
     bits = opened.subject.model.base_bits
     doubts = lineage.doubts if bits == lineage.base_bits else (*lineage.doubts, _OTHER_BITS)
+    rounded = [_ROUNDED] if opened.subject.model.precision is FloatFormat.BFLOAT16 else []
     return PrivacyReport(
         step="audit",
         created=now(),
@@ -253,7 +266,7 @@ def _report(
         evidence=tuple(item for part in findings for item in part.evidence),
         verdicts=tuple(item for part in findings for item in part.verdicts),
         omissions=tuple(item for part in findings for item in part.omissions),
-        warnings=(*(line for part in findings for line in part.warnings), *doubts, PRIVATE),
+        warnings=(*(line for part in findings for line in part.warnings), *doubts, *rounded, PRIVATE),
         parents=lineage.parents,
     )
 
@@ -265,7 +278,9 @@ def _open_other(
     if path is None:
         return None
     bits = request.base_bits if path == request.base else None
-    other = model_scorer.open(path, request.report, task=opened.subject.task, resize=request.resize, base_bits=bits)
+    other = model_scorer.open(
+        path, request.report, task=opened.subject.task, resize=request.resize, base_bits=bits, beside=opened
+    )
     if {t.digest for i in opened.inputs for t in i.tensors} == {t.digest for i in other.inputs for t in i.tensors}:
         raise CommandError(f"{flag} {path} is the audited model itself; give {hint}")
     return other

@@ -37,11 +37,14 @@ def audit_model(
     from audits.whole.run import run_audit
     from privctl.accounting.profile import profile
     from privctl.models.language import choose_device
+    from privctl.models.precision import why_slow
     from privctl.parallel import own_device, start_workers
 
     if request.log is not None and is_logged(request.log, request.report):
         notify(f"{request.report} is in {request.log}, and is replaced: a gate that asks for every audit will miss it")
     device = own_device(choose_device(request.device))
+    if slow := why_slow(request.precision, device):
+        notify(slow)
     request = replace(request, device=str(device))
     with start_workers(device, together=False) as workers:
         seen = progress if workers.is_main else unseen
@@ -51,7 +54,7 @@ def audit_model(
 
 
 def score_shares(
-    model: Path, output: Path, options: Mapping[str, Any], progress: Progress = unseen
+    model: Path, output: Path, options: Mapping[str, Any], progress: Progress = unseen, notify: Notify = lambda _: None
 ) -> tuple[Path, int]:
     """Score the records that the options of ``privctl audit score-records`` name, in all processes of torchrun.
 
@@ -61,11 +64,14 @@ def score_shares(
     from privctl.data.columns import columns_of
     from privctl.data.places import require_inputs
     from privctl.models.language import choose_device
+    from privctl.models.precision import precision_named, why_slow
     from privctl.parallel import own_device, start_workers
     from privctl.storage.reader import missing_model
 
     names = ("members", "nonmembers", "thorough", "task", "max_length", "resize", "force")
-    device = own_device(choose_device(options["device"]))
+    device, precision = own_device(choose_device(options["device"])), precision_named(options["precision"])
+    if slow := why_slow(precision, device):
+        notify(slow)
     request = ScoringRequest(
         model=model,
         output=output,
@@ -73,6 +79,7 @@ def score_shares(
         reference=path_or_none(options["reference"]),
         base=path_or_none(options["base"]),
         base_bits=None if options["base_bits"] is None else int(options["base_bits"]),
+        precision=precision,
         columns=columns_of(options),
         device=str(device),
         **{name: options[name] for name in names},
@@ -159,6 +166,7 @@ def audit(
     cache: FilePath | None = None,
     no_cache: bool = False,
     device: str | None = None,
+    precision: str | None = None,
     force: bool = False,
     progress: Progress = unseen,
     notify: Notify = lambda _: None,
@@ -176,7 +184,8 @@ def audit(
     its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
     ``claim`` is a pair (epsilon, delta). Lengths are in tokens, AUCs
-    and probabilities without unit. The audit is entered into a log beside the model (``log``), as a gate may ask.
+    and probabilities without unit. ``precision`` is ``float32`` or ``bfloat16``, of all forward passes. The audit is
+    entered into a log beside the model (``log``), as a gate may ask.
 
     ``on_records`` gets the training records, those that leak most first. The report holds measurements of private
     records that no guarantee covers: it is not for release. A claim that is refuted is a verdict of it, not an error.

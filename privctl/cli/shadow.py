@@ -14,7 +14,7 @@ from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, data_o
 from privctl.domain.errors import CommandError
 from privctl.domain.mechanism import Optimizer
 from privctl.domain.shown import counted
-from privctl.models.choices import TaskName
+from privctl.models.choices import FloatFormat, TaskName
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
@@ -100,6 +100,10 @@ _SHOWN = (
 @click.option("--keep-models", is_flag=True, help="Keep the models' weights, not only their scores.")
 @click.option("--device", help="Device, such as cpu or cuda.  [default: cuda if available]")
 @click.option("--bf16", is_flag=True, help="Compute in bfloat16 where that is safe.")
+@click.option(
+    "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
+    help="float32 or bfloat16: format of the passes that score; give the audit the same.  [default: float32]",
+)  # fmt: skip
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of halves, weights and orders; public.")
 @click.option("-o", "--output", type=_FILE, required=True, help="Folder to write, or to continue.")
 @common
@@ -120,6 +124,7 @@ def shadow(**options: Any) -> None:
     """
     from privctl.domain.progress import unseen
     from privctl.models.language import choose_device
+    from privctl.models.precision import why_slow
     from privctl.parallel import start_workers
     from privctl.reports.codec import encode
     from privctl.shadow.run import run_shadows
@@ -129,7 +134,10 @@ def shadow(**options: Any) -> None:
     require_folder(options["output"])
     request = _request(options)
     quiet = options["quiet"]
-    with start_workers(choose_device(request.training.device)) as workers:
+    device = choose_device(request.training.device)
+    if slow := why_slow(request.precision, device):
+        note(slow, quiet=quiet)
+    with start_workers(device) as workers:
         report = run_shadows(request, partial(progress, quiet=quiet) if workers.is_main else unseen, workers)
     if report is None:  # the main process of torchrun has it
         return
@@ -166,6 +174,7 @@ def _request(options: dict[str, Any]) -> ShadowRequest:
         count=options["count"],
         vectorize=options["vectorize"],
         keep_models=options["keep_models"],
+        precision=None if options["precision"] is None else FloatFormat(options["precision"]),
     )
 
 

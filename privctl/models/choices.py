@@ -24,6 +24,13 @@ NOT_ON_TEXTS = (TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
 ONE_TEXT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM, TaskName.TEXT_CLASSIFICATION)
 
 
+class FloatFormat(StrEnum):
+    """The format of the numbers that a forward pass multiplies."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 class LongTextPolicy(StrEnum):
     """What becomes of a text that is longer than the model can read.
 

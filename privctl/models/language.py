@@ -34,17 +34,17 @@ from transformers import (
 
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import adapter_at, on_base, trained_classes
+from privctl.models.choices import FloatFormat
 from privctl.models.context import context_of
 from privctl.models.four_bit import in_four_bits
 from privctl.models.guard.loading import as_folder, check_alone, check_size, checked_config, strip
 from privctl.models.guard.tokenizers import check_tokenizer
 from privctl.models.guard.weights import check_loaded
 from privctl.models.misfits import TensorMismatch, of_body, refuse, without_heads
+from privctl.models.precision import convert
 from privctl.models.quiet import quiet_transformers
 from privctl.models.running import check_text_alone
 from privctl.storage.reader import Checkpoint, holds_adapter, missing_model, open_checkpoint, refuse_adapter_file
-
-#: transformers types some of what is used here loosely.
 
 CONFIG_NAME = "config.json"
 _OWN_CLASS = "for a network of your own class see docs/python.md#a-model-of-your-own-class"
@@ -118,7 +118,8 @@ class LanguageModel:
     """A model ready to be evaluated; ``path`` is what the user named, ``folder`` holds configuration and tokenizer.
 
     ``network`` and ``tokenizer`` are transformers' own objects; only networks that read text have one. ``base``
-    is what an adapter at ``path`` was loaded on, held in ``base_bits`` bits where that is not None.
+    is what an adapter at ``path`` was loaded on, held in ``base_bits`` bits where that is not None. ``precision`` is
+    the one that was asked for.
     """
 
     path: Path
@@ -128,6 +129,7 @@ class LanguageModel:
     device: torch.device
     base: Path | None = None
     base_bits: int | None = None
+    precision: FloatFormat | None = None
 
     @property
     def tokenizer_from(self) -> Path:
@@ -158,12 +160,14 @@ def load_model(
     kind: ModelClass = CAUSAL,
     base: Path | None = None,
     base_bits: int | None = None,
+    precision: FloatFormat | None = None,
 ) -> LanguageModel:
     """Load the model at ``path``: a Hugging Face directory, or a ``.safetensors`` file beside its config and tokenizer.
 
     It may be an adapter's folder, whose base is the model at ``base`` or else the one that the adapter names.
     ``kind`` is what it must be for. ``folder`` names another place for configuration and tokenizer. ``device`` None is
-    CUDA where there is one, else the CPU. Weights are float32 on a CPU, and in the checkpoint's own format elsewhere.
+    CUDA where there is one, else the CPU. Weights are in ``precision``; None is float32 on a CPU, and the checkpoint's
+    own format elsewhere.
     With ``base_bits`` 4 all but heads and adapter is held in 4 bits, as a training with ``--base-bits 4`` holds it.
     Raises InputError for what is missing, unsupported or disagrees; CommandError for a device that is not there.
     """
@@ -178,7 +182,8 @@ def load_model(
         reads = kind not in (IMAGE_CLASSIFIER, AUDIO_CLASSIFIER)
         own = tokenizer_folder(path)
         tokenizer = read_tokenizer(own or folder, path if own else whole) if reads else None
-        dtype: torch.dtype | str = torch.float32 if target.type == "cpu" or base_bits is not None else "auto"
+        as_stored = target.type != "cpu" and base_bits is None and precision is None
+        dtype: torch.dtype | str = "auto" if as_stored else torch.float32
         if adapter is not None and kind in (TEXT_CLASSIFIER, IMAGE_CLASSIFIER, AUDIO_CLASSIFIER):
             _fit_head(config, adapter.adapter)
         network, misfits = read_network(checkpoint, folder, config, dtype, kind)
@@ -193,6 +198,8 @@ def load_model(
         misfits = replace(misfits, unexpected=tuple(n for n in misfits.unexpected if of_body(network, n)))
     refuse(checkpoint.root, misfits)
     network.eval().requires_grad_(False)
+    if precision is not None:
+        convert(network, precision)
     return LanguageModel(
         path=path,
         folder=folder,
@@ -201,6 +208,7 @@ def load_model(
         device=target,
         base=None if adapter is None else adapter.base,
         base_bits=base_bits,
+        precision=precision,
     )
 
 

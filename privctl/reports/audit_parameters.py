@@ -24,7 +24,7 @@ class AskedAudit:
     ``text_column`` and ``label_column`` the fields of records, None where they have the usual names.
     ``beam`` is the width of a beam search for secrets, and ``secret_figures`` name all that was measured of secrets:
     method, colon, quantity. ``reference`` says that what a reference model gives too was not to count as extracted.
-    ``logged`` says that it was entered into a log.
+    ``precision`` is the format of forward passes. ``logged`` says that it was entered into a log.
     """
 
     files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -46,6 +46,7 @@ class AskedAudit:
     reference: bool = False
     beam: int | None = None
     secret_figures: tuple[str, ...] = ()
+    precision: str | None = None
     logged: bool = False
 
 
@@ -63,6 +64,7 @@ class AuditParameters:
     asked: AskedAudit | None = None
     extraction: Mapping[str, Any] | None = None
     confidence: float | None = None
+    dtype: str | None = None
     least_auc: float | None = None
     claimed_epsilon: float | None = None
     claimed_delta: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -23,16 +24,18 @@ from audits.membership.shadows import (
     weights_digest,
 )
 from audits.scores.scorer import compute_scores, plan_scoring
-from audits.scores.subject import AuditedModel, subject_of
+from audits.scores.subject import AuditedModel, scoring_of, subject_of
 from audits.scores.table import FIELDS
 from privctl.data.recorded import recorded_files
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
 from privctl.domain.shown import counted
 from privctl.models.adapters import state_of
+from privctl.models.choices import FloatFormat
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
 from privctl.models.loading import TrainingModel
 from privctl.models.normalisation import require_initial
+from privctl.models.precision import convert
 from privctl.reports.files import (
     digested_artifact,
     file_artifact,
@@ -195,7 +198,7 @@ def settings_of(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
         "long": str(training.data.long),
         "response_only": training.data.response_only,
         "seed": training.seed,
-        "scoring": subject.describe(),
+        "scoring": scoring_of(subject),
     }
 
 
@@ -208,6 +211,9 @@ def audited_model(
     loaded: Any = model.network if network is None else network
     if network is not None and training.model.adapter_only:
         loaded = loaded.base_model.model
+    if pool.request.precision is FloatFormat.BFLOAT16:
+        loaded = copy.deepcopy(loaded)  # the weights that are stored are not rounded
+        convert(loaded, FloatFormat.BFLOAT16)
     audited = LanguageModel(
         path=path,
         folder=path if path.is_dir() else path.parent,

@@ -19,7 +19,7 @@ from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.chat import chat_of
-from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, TaskName
+from privctl.models.choices import NOT_ON_TEXTS, FloatFormat, LongTextPolicy, TaskName
 from privctl.models.language import read_config
 from privctl.models.loading import CLASSIFICATION, LABELLED, TrainingModel, known_labels, load_for_training
 from privctl.models.purpose import problem_of
@@ -47,13 +47,15 @@ class ShadowRequest:
     """The request of ``privctl shadow``.
 
     ``training`` is how each model is trained; its ``output`` is the folder to write, the records of its ``data.train``
-    are the pool. ``vectorize`` models are trained at a time, None decides by size.
+    are the pool. ``vectorize`` models are trained at a time, None decides by size. ``precision`` is that of the
+    passes that score; None is float32.
     """
 
     training: RetrainRequest
     count: int
     vectorize: int | None = None
     keep_models: bool = False
+    precision: FloatFormat | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ BENCHES = {
     "audit-null": ("tests.bench.audit_null", "whole audits in which nothing is to be found, and the power to find"),
     "audit-peers": ("tests.bench.audit_peers", "membership attacks of several projects on the same targets"),
     "audit-power": ("tests.bench.audit_power", "how often tests find a weak trace of membership in made-up scores"),
+    "audit-precision": ("tests.bench.audit_precision", "scores in bfloat16: their time, and what attacks lose by it"),
     "audit-repeats": ("tests.bench.audit_repeats", "how often a test errs where records repeat, by which are left out"),
     "adaptive-clipping": ("tests.bench.adaptive_clipping", "accuracy from wrong first clip norms, fixed and adaptive"),
     "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),

@@ -129,6 +129,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, seed in (("model", 0), ("base", 0), ("old", 1)):
             save_model(folder / name, seed)
         shutil.copy("model/model.safetensors", "model.safetensors")
+        shutil.copy("model/model.safetensors", "own.safetensors")
         for name, seed in (
             ("train", 1),
             ("test", 2),

@@ -22,7 +22,8 @@ def generated() -> dict[Path, str]:
     """Each page that is made, or holds made parts, as it ought to be."""
     found = {DOCS / "cli.md": commands.reference(), DOCS / "demo.svg": picture.svg()}
     made = {
-        "reports.md": fields.parts(), "performance.md": figures.parts(), "utility.md": figures.of_utility(),
+        "reports.md": fields.parts(), "performance.md": figures.parts() | peer_tables.of_precision(),
+        "utility.md": figures.of_utility(),
         "claims.md": judged.parts(),
         "scale.md": scale_tables.parts(), "architectures.md": coverage_tables.parts(),
         "audit-measurements.md": audit_tables.of_audits(), "attack-measurements.md": audit_tables.of_attacks(),

@@ -18,8 +18,19 @@ def parts() -> dict[str, str]:
     return {
         "figures audit-peers summary": f"{summary(targets)}\n{ahead(targets)}",
         "figures audit-peers": _found(targets),
-        "figures audit-peers floor": _floor(targets),
+        "figures audit-peers floor": _floor(targets, results("audit-precision")["targets"]),
+        "figures audit-precision": _lost(results("audit-precision")["targets"]),
     }
+
+
+def of_precision() -> dict[str, str]:
+    """The made part of ``docs/performance.md`` about forward passes in bfloat16."""
+    networks = results("audit-precision")["networks"]
+    rows = [
+        [name, f"{each['bfloat16']:.2f}", " to ".join(f"{one:.2f}" for one in each["bfloat16_range"])]
+        for name, each in networks.items()
+    ]
+    return {"figures audit-precision": as_table(["network", "time / float32", "least to most"], rows)}
 
 
 def summary(targets: Mapping[str, Any]) -> str:
@@ -107,7 +118,7 @@ def _rates_apart(found: Mapping[str, Any]) -> str:
     return f"{one['difference']:+.3f} ({one['lower']:+.3f} to {one['upper']:+.3f})" if one else "-"
 
 
-def _floor(targets: Mapping[str, Any]) -> str:
+def _floor(targets: Mapping[str, Any], precisions: Mapping[str, Any]) -> str:
     rows = []
     for target, each in targets.items():
         if "floor" not in each:
@@ -117,8 +128,32 @@ def _floor(targets: Mapping[str, Any]) -> str:
             f"{each['parties'][party]['seconds'] / bare:.2f}" if party in each["parties"] else "-"
             for party in ("Privacy Meter", "PrivacyGuard")
         )
-        rows.append([target, f"{bare:.3g}", f"{one['ratio']:.2f}", *others])
-    return as_table(["target", "bare passes, s", "privctl's scores", "Privacy Meter", "PrivacyGuard"], rows)
+        coarse = f"{precisions[target]['bfloat16']:.2f}" if target in precisions else "-"
+        rows.append([target, f"{bare:.3g}", f"{one['ratio']:.2f}", coarse, *others])
+    headings = ["target", "bare passes, s", "privctl's scores", "in bfloat16", "Privacy Meter", "PrivacyGuard"]
+    return as_table(headings, rows)
+
+
+def _lost(precisions: Mapping[str, Any]) -> str:
+    """What scores take in both formats, of bare passes in float32 of the same rounds, and how AUCs differ."""
+    rows = []
+    for target, each in precisions.items():
+        most = max(each["attacks"], key=lambda name: abs(each["attacks"][name]["difference"]))
+        loss, other = (
+            f"{one['difference']:+.4f} ({one['lower']:+.4f} to {one['upper']:+.4f})"
+            for one in (each["attacks"]["loss"], each["attacks"][most])
+        )
+        times = (f"{each[name]:.2f}" for name in ("float32", "bfloat16"))
+        rows.append([target, *times, f"{each['attacks']['loss']['float32']:.3f}", loss, f"{most}: {other}"])
+    headings = [
+        "target",
+        "float32",
+        "bfloat16",
+        "loss, AUC in float32",
+        "loss, changed by (95 %)",
+        "changed most (95 %)",
+    ]
+    return as_table(headings, rows)
 
 
 def _best(found: Mapping[str, Any], quantity: str) -> tuple[str, str]:

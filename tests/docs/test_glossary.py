@@ -25,7 +25,7 @@ _PLAIN = """
 --device --dropout --dry-run --exact --exclude --export --force --format --fsdp --from-scores --from-scratch
 --full-precision
 --id-column --member-column --models --score-column --greedy-only --exact-only --include --init --json --keep-models
---keep-scores --float32
+--keep-scores --float32 --precision
 --kind --kinds --learning-rate --leaks --least-prefix --length --literals --long --lora-rank --luq-levels --manifest
 --max-length --micro-examples --micro-tokens --model --momentum --most-secrets --no-cache --no-exact --no-peers
 --optimizer --output --pattern --pattern-seconds --presidio --plot --prefix-from --prefix-tokens --quiet --rare-least

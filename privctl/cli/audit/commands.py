@@ -179,7 +179,8 @@ def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: b
     from privctl.domain.shown import counted
     from privctl.show.progress import note, progress
 
-    path, count = score_shares(Path(model), output, {**options, "force": force}, partial(progress, quiet=quiet))
+    options["force"] = force
+    path, count = score_shares(Path(model), output, options, partial(progress, quiet=quiet), partial(note, quiet=quiet))
     if as_json:
         show(json.dumps({"scores": str(path), "records": count}), as_json=True)
     note(f"wrote {path}, the scores of {counted(count, 'record')}, which are not for release", quiet=quiet)

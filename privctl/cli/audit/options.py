@@ -14,7 +14,7 @@ from privctl.cli.numbers import AMOUNT, BELOW_ONE, CHANCE, COUNT, FRACTION, SEED
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, Command, common, data_option, force
 from privctl.domain import ranges
 from privctl.domain.ranges import Range
-from privctl.models.choices import TaskName
+from privctl.models.choices import FloatFormat, TaskName
 
 Decorator = Callable[[Any], Any]
 
@@ -29,6 +29,10 @@ SEED = click.option(
     "--seed", type=SEED32, metavar="N", default=0, show_default=True, help="Seed of splits; not private."
 )
 DEVICE = click.option("--device", help="cpu, cuda:0, ...; a GPU by default if there is one.")
+PRECISION = click.option(
+    "--precision", type=click.Choice([str(each) for each in FloatFormat]), metavar="FORMAT",
+    help="float32 or bfloat16: format of forward passes.",
+)  # fmt: skip
 #: What every audit of a model takes.
 OF_ANY_MODEL: tuple[Decorator, ...] = (
     OUTPUT,
@@ -42,6 +46,7 @@ OF_ANY_MODEL: tuple[Decorator, ...] = (
     click.option("--no-cache", is_flag=True, hidden=True),  # the default now; scripts may still give it
     TEXT_COLUMN,
     DEVICE,
+    PRECISION,
 )  # fmt: skip
 TASK = click.option(
     "--task",
@@ -200,7 +205,7 @@ SCORING: tuple[Decorator, ...] = (
     ),
     THOROUGH_FLAG,
     _REFERENCE,
-    *(BASE, BASE_BITS, TASK, TEXT_COLUMN, LABEL_COLUMN, MAX_LENGTH, RESIZE, DEVICE),
+    *(BASE, BASE_BITS, TASK, TEXT_COLUMN, LABEL_COLUMN, MAX_LENGTH, RESIZE, DEVICE, PRECISION),
 )  # fmt: skip
 CANARIES: tuple[Decorator, ...] = (_manifest(True), COMMITMENT, *_CANARIES, CLAIM, DELTA, BASE, BASE_BITS)
 EXTRACTION: tuple[Decorator, ...] = (
@@ -225,10 +230,10 @@ ALL: tuple[Decorator, ...] = (
 )
 #: Subcommand -> its options that only ``--help-all`` shows, as ``--help`` is a screen.
 RARE: dict[str, frozenset[str]] = {
-    "membership": frozenset({"base", "base_bits", "resize"}),
+    "membership": frozenset({"base", "base_bits", "resize", "seed"}),
     "extraction": frozenset({
         *("least_prefix", "adversarial_budget", "adversarial_tokens", "continuation_tokens", "sampling_seed"),
-        *("base", "base_bits", "label_column", "cache", "query_probability"),
+        *("base", "base_bits", "label_column", "cache", "query_probability", "seed"),
     }),
 }  # fmt: skip
 #: What the help of ``privctl audit`` shows of ``ALL``; the subcommands show the others.
