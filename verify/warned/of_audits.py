@@ -10,6 +10,10 @@ PRIVATE = form(
     "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
     "guarantee covers them"
 )
+IN_BFLOAT16 = form(
+    "all models were run in bfloat16, their weights rounded to it: scores of members and of others are rounded alike, "
+    "and an attack may find less than in float32"
+)
 # Of membership.
 ASSERTED = form(
     "membership is what the caller asserts: records of {name} are taken to be training data, and those of {name} not",
@@ -238,6 +242,7 @@ _TEXTS = r"(?:1 {0} text|\d+ {0} texts)"
 #: Name of a warning -> its text, as a regular expression for the whole of it.
 TEXTS: dict[str, str] = {
     "private report": PRIVATE,
+    "bfloat16": IN_BFLOAT16,
     "asserted membership": ASSERTED,
     "drawn split": drawn(None),
     "trained on members": TRAINED_ON,

@@ -15,9 +15,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shared_records import SharedRecords
 from privctl.domain.shown import counted
 from privctl.domain.strength import is_useful, stated_regimes
-from privctl.reports.parameters import ExternalTrainingParameters, ProtectionParameters, parameters_as
+from privctl.reports.parameters import ExternalTrainingParameters, ProtectionParameters, ShadowParameters, parameters_as
 from privctl.storage.reader import ADAPTER_NAME
-from verify.stated import method_of, training_of
+from verify.stated import method_of, readable, training_of
 from verify.warned import forms, texts
 from verify.warned.forms import form
 from verify.warned.required_of_audits import of_audit
@@ -84,15 +84,15 @@ def _of_what_follows(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[
 
 
 def _useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
-    """Whether a bound that follows from what is stated of the loss rules anything out."""
+    """Whether a bound that follows from what is stated of the loss rules anything out.
+
+    The published formula is for the replacement of a record; for which neighbours other noise is, no entry says.
+    """
     assert mechanism.training is not None
-    regime = mechanism.regime if mechanism.calibration is Calibration.GAUSSIAN else None
-    names = {str(regime) for regime in stated_regimes(mechanism.training, regime)}
-    adjacency = report.parameters.get("adjacency") or Adjacency.REPLACE_ONE
-    following = (
-        g for g in report.guarantees if g.name in names and g.scope is Scope.THIS_MODEL and g.adjacency == adjacency
-    )
-    return any(map(is_useful, following))
+    published = mechanism.calibration is not Calibration.GAUSSIAN
+    names = {str(regime) for regime in stated_regimes(mechanism.training, None if published else mechanism.regime)}
+    following = (g for g in report.guarantees if g.name in names and g.scope is Scope.THIS_MODEL)
+    return any(is_useful(g) for g in following if not published or g.adjacency is Adjacency.REPLACE_ONE)
 
 
 def _of_external(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _of_scan(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
 
 def _of_shadows(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     yield texts.SHADOWS
-    if "count" in report.parameters:
+    if readable(ShadowParameters, report) is not None:  # of all of a folder, not of one
         yield texts.ALIKE_SHADOWS
 
 

@@ -24,7 +24,7 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
     stated = parameters_as(AuditParameters, report)
     files = {} if stated.asked is None else stated.asked.files
     records = bool(stated.attack) and all(name.startswith(_COLUMN) for name in stated.attack)
-    if not (stated.attack or stated.canary_conditions or stated.extraction or "secrets" in report.parameters):
+    if not (stated.attack or stated.canary_conditions or stated.extraction or "secrets" in files):
         yield from () if stated.asked is None else _of_models(stated.asked)
         return
     yield of_audits.PRIVATE
@@ -38,7 +38,7 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
         yield from _of_canaries(report, stated)
     if stated.extraction:
         yield from _of_extraction(report, stated)
-    if "secrets" in report.parameters:
+    if "secrets" in files:
         yield from (of_audits.NOT_INDEPENDENT, of_audits.OTHER_CANDIDATES)
         if "plan" in files:
             yield of_audits.ALLOWED

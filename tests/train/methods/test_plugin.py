@@ -172,7 +172,7 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
 }
 #: The same of a method with a guarantee, which is as good as another's, and not known to be that.
 BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
-    "another method": (lambda r: r["parameters"].update(method="dp-sgd"), ExitCode.BAD_INPUT),
+    "another method": (lambda r: r["parameters"].update(method="dp-sgd"), ExitCode.REFUTED),
     "less noise": (lambda r: r["parameters"].update(noise_multiplier=0.5), ExitCode.REFUTED),
     "fewer steps": (lambda r: r["parameters"].update(steps_begun=1), ExitCode.REFUTED),
     "smaller epsilon": (lambda r: r["guarantees"][0].update(epsilon=0.1), ExitCode.REFUTED),
