@@ -75,7 +75,7 @@ def _forms() -> Iterator[tuple[str, str, bool]]:
         yield f"left out: 1 nonmember, {skip.reason}", "left out", True
 
 
-@pytest.mark.parametrize(("text", "name", "allowed"), _forms())
+@pytest.mark.parametrize(("text", "name", "allowed"), list(_forms()))
 def test_forms(text: str, name: str, allowed: bool) -> None:
     assert (re.fullmatch(OF_AUDITS[name], text) is not None) is allowed
 
