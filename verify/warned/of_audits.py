@@ -66,7 +66,7 @@ NOT_FITTED = form(
 #: The name was not stated before a gate's policy could accept it.
 _OF_MODEL = "nothing but the caller's word ties the scores to the model{name}: {statement}"
 _COLUMNS = (
-    "whether {columns} of scores does better than chance is decided by one permutation test, which errs at most "
+    "whether {columns} does better than chance is decided by one permutation test, which errs at most "
     "{number} times in 100 if both sides were drawn alike and no score was fitted to the labels"
 )
 COLUMN_INTERVALS = form(
@@ -204,10 +204,11 @@ def of_model(statement: str) -> str:
     return form(_OF_MODEL, name=form(" (assumption 'scores of the model')") + "|", statement=statement)
 
 
-def columns(count: int | None) -> str:
-    """How many columns of scores were tested."""
-    known = either("column") if count is None else re.escape(f"{count} column{'s' * (count != 1)}")
-    return form(_COLUMNS, columns=known, number=NUMBER)
+def columns(count: int | None, *, grouped: bool = False) -> str:
+    """How many columns of scores, or kinds of scores of groups, were tested."""
+    word, of = ("kind", " of scores of groups") if grouped else ("column", " of scores")
+    known = either(word) if count is None else re.escape(f"{count} {word}{'s' * (count != 1)}")
+    return form(_COLUMNS, columns=f"(?:{known}){of}", number=NUMBER)
 
 
 def threshold(value: float | None) -> str:
@@ -262,6 +263,7 @@ TEXTS: dict[str, str] = {
     "scores not fitted": NOT_FITTED,
     "scores of the model": of_model(".{1,600}"),
     "columns tested": columns(None),
+    "kinds tested": columns(None, grouped=True),
     "column intervals": COLUMN_INTERVALS,
     "stronger scores": STRONGER_SCORES,
     "names spelled alike": form(

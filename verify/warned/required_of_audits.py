@@ -58,6 +58,10 @@ def _of_membership(stated: AuditParameters) -> Iterator[str]:
         yield of_audits.TRAINED_ON
     yield of_audits.tried(stated.attack)
     yield from (of_audits.INTERVALS, of_audits.STRONGER)
+    yield from _of_groups(stated)
+
+
+def _of_groups(stated: AuditParameters) -> Iterator[str]:
     if stated.group_by is not None:
         yield of_audits.groups(stated.group_by)
         if stated.similar_names:
@@ -72,9 +76,10 @@ def _of_columns(stated: AuditParameters) -> Iterator[str]:
         yield of_audits.NOT_FITTED if tied is None else of_audits.FITTED
     else:
         yield of_audits.NOTHING_SHOWN if tied is None else of_audits.NO_SPLIT_SHOWN
+    yield from _of_groups(stated)
     for each in tied or ():
         yield of_audits.of_model(re.escape(each.statement))
-    yield of_audits.columns(len(stated.attack))
+    yield of_audits.columns(len(stated.attack), grouped=stated.group_by is not None)
     yield from (of_audits.COLUMN_INTERVALS, of_audits.STRONGER_SCORES)
 
 
