@@ -43,6 +43,7 @@ class Watch:
     def __init__(self) -> None:
         self.placed: list[Path] = []
         self.seen: set[str] = set()
+        self.warnings: set[str] = set()
         self.every = False
         self.exempt = self.patched = False
         self.verified = self.skipped = 0
@@ -60,7 +61,10 @@ class Watch:
 
         placed, self.placed = self.placed, []
         for path in dict.fromkeys(placed):
-            if self.exempt or not path.is_file() or not self._new(path):
+            if self.exempt or not path.is_file():
+                continue
+            if not self._new(path):
+                self._warned(path)
                 continue
             try:
                 with nullcontext() if self.patched else remembered.bounds(remembered.FEW_DRAWS):
@@ -71,6 +75,18 @@ class Watch:
             said = verify_text(found.integrity, rows, (), (), found.omissions)
             self.verified += 1
             assert found.exit_code is ExitCode.OK, f"privctl verify does not pass what privctl wrote, {path}:\n{said}"
+
+    def _warned(self, path: Path) -> None:
+        """Look at the warnings, if they are new, of a report that says the same as another in all else."""
+        from privctl.reports.files import read_report
+        from verify.warned.check import check_warnings
+
+        said = json.loads(path.read_text(encoding="utf-8"))
+        key = json.dumps([said["step"], _outline(said.get("warnings", []))])
+        if said.get("warnings") and key not in self.warnings:
+            self.warnings.add(key)
+            wrong = [found.reason for found in check_warnings(path, read_report(path), ())]
+            assert not wrong, f"privctl verify does not know the warnings of what privctl wrote, {path}: {wrong}"
 
     def _new(self, path: Path) -> bool:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -142,8 +142,8 @@ def _target(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
 
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """What no check rests on, in one sentence; of a step that makes no model that is the texts of its warnings."""
-    warned = ["the texts of its warnings"] if report.warnings else []
+    """What no check rests on, in one sentence; of a step that makes no model that is what its warnings name."""
+    warned = ["names and most numbers in its warnings"] if report.warnings else []
     if report.step not in (TRAINING, EXTERNAL, "noise", "replay") or not report.versions:
         if warned:
             yield Omission(what=_TITLE, reason=f"no check rests on {warned[0]}: an edit there may go unnoticed")

@@ -25,6 +25,7 @@ from verify.answers import Answer
 from verify.asked import unanswered
 from verify.audited_groups import check_groups
 from verify.beside import changed_base, check_configurations
+from verify.canary_gradients import check_observed
 from verify.completeness import STEPS, gaps
 from verify.drawn_split import check_split, check_unseen
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
@@ -37,6 +38,7 @@ from verify.registered_guesses import check_guesses
 from verify.report_consistency import contradictions
 from verify.secret_plan import Part, of_plan_file, parts_of
 from verify.stated import check_readable, method_of, strangers, training_of
+from verify.warned.check import check_warnings
 from verify.wording import unknown
 
 MODEL = "model"
@@ -195,7 +197,7 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown, _ledger_file, _plans, changed_base,
     check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
-    check_updates,
+    check_updates, check_warnings, check_observed,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.asked import not_as_kept
 from verify.counted_again import KeptRanks, RightGuesses
 from verify.given_scores import MisreadError, given_scores, is_of_scores
+from verify.kept_gradients import count_again
 from verify.laws import normal_quantile
 from verify.rank_figures import ROUNDING, Figures, area, largest_statistic, rate_beyond, won
 from verify.relabelled import FUSED, Relabelled, test_faults
@@ -72,7 +73,10 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
         return found
     ranks, why, misread = _readable_ranks(path, report, files)
     again, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
-    for item in report.evidence:
+    gradients = count_again(path, report, files)
+    found.verdicts += gradients.verdicts
+    found.omissions += gradients.omissions
+    for item in (each for each in report.evidence if each not in gradients.bounds):
         faults = None if ranks is None else ranks.faults(item)
         if faults is None:
             left.append(f"{item.method}: {item.quantity}")
@@ -95,11 +99,7 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
         reason += f"; whether the model gives those {source.partition(' ')[0]} was not looked at"
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
     if left:
-        more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        are = "is" if len(left) == 1 else "are"
-        of = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
-        reason = f"{of} {are} the report's word ({why}): "
-        found.omissions.append(Omission(what=_OMITTED, reason=reason + "; ".join(left[:_SHOWN]) + more))
+        found.omissions.append(_not_recomputed(left, report, why))
     return found
 
 
@@ -109,6 +109,14 @@ def _readable_ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tup
         return *_ranks(path, report, files), []
     except MisreadError as fault:
         return None, str(fault), [str(fault)]
+
+
+def _not_recomputed(left: Sequence[str], report: PrivacyReport, why: str) -> Omission:
+    more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    are = "is" if len(left) == 1 else "are"
+    of = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
+    reason = f"{of} {are} the report's word ({why}): "
+    return Omission(what=_OMITTED, reason=reason + "; ".join(left[:_SHOWN]) + more)
 
 
 def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str]:

@@ -9,6 +9,7 @@ from typing import Any
 from privctl.domain.events import Batches, SampledGaussian, SignBits
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
+from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import TrainingParameters
 from verify.compare import compare
 
@@ -53,7 +54,8 @@ class ExpectedMethod:
     parameters, a sentence for each difference. ``premises`` names the assumptions that a guarantee must state, in
     addition to those of every training. ``statements`` and ``accountants`` are the texts of its own assumptions and
     guarantees, as in ``verify.wording``. ``of_another_ledger`` names guarantees about events outside the report's
-    ledger.
+    ledger. ``warnings`` are the texts of its own warnings, and ``warned`` yields those, as regular expressions, that a
+    report with such parameters must have, in addition to those of every training.
 
     ``released`` is a lower bound on the noisy numbers released, None where the report does not say. ``signs`` are the
     signs published. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if not empty, says why
@@ -70,6 +72,8 @@ class ExpectedMethod:
     statements: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     accountants: Mapping[str, str] = field(default_factory=dict)
     of_another_ledger: frozenset[str] = frozenset()
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    warned: Callable[[PrivacyReport, Any], Iterator[str]] = nothing
     released: Callable[[Any], int | None] = numbers_of_steps
     signs: Callable[[Any], SignBits | None] = lambda _: None
     unclipped: Callable[[Any], bool] = lambda _: False

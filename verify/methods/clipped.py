@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from verify.compare import compare
 from verify.method import ExpectedMethod, StatedTraining
+from verify.warned.forms import OWNER_OF_MEASURES, UNPROTECTED, form
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: StatedTraining) -> Iterator[str]:
@@ -32,4 +33,12 @@ def _disagreements(mechanism: Mechanism | None, parameters: StatedTraining) -> I
         yield "it does not say how many updates were made"
 
 
-EXPECTED = ExpectedMethod(mechanisms=(ClippedTraining,), disagreements=_disagreements, clipped=True)
+_UNPROTECTED = UNPROTECTED + form("; privctl noise makes a release of them")
+
+EXPECTED = ExpectedMethod(
+    mechanisms=(ClippedTraining,),
+    disagreements=_disagreements,
+    warnings={"unprotected": _UNPROTECTED},
+    warned=lambda *_: iter((_UNPROTECTED, OWNER_OF_MEASURES)),
+    clipped=True,
+)

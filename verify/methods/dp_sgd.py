@@ -17,6 +17,7 @@ from privctl.domain.events import (
 )
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
+from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from verify import public_records, users
 from verify.clip_norms import StatedNorms, norms_disagree
@@ -25,6 +26,7 @@ from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
 from verify.events.buffered_gaussian import moved_by_one
 from verify.method import ExpectedMethod, StatedTraining
+from verify.warned.forms import CHOSEN_BY_HELD_OUT, EARLIER, ONE_RUN, OWNER, WHOLE_SEARCH, form
 from verify.wording import TESTED, TIGHT
 
 #: By so much the norm of a column may exceed 1, which its coefficients' last digits are good for.
@@ -313,6 +315,18 @@ def _unbounded(parameters: PrivateSteps, adaptive: bool) -> str:
     return f"gradients of public records were not clipped, and nothing bounds what {parameters.optimizer} makes of them"
 
 
+def private_run_warns(_: PrivacyReport, parameters: NoisyGradients) -> Iterator[str]:
+    """The warnings of a run with noise, or of the best run of a search."""
+    search = parameters.search if isinstance(parameters, SearchedTraining) else None
+    yield OWNER
+    if search is None:
+        yield ONE_RUN
+        return
+    yield from (WHOLE_SEARCH, CHOSEN_BY_HELD_OUT)
+    if search.earlier:
+        yield form(EARLIER, searches=counted(search.earlier, "earlier search", "earlier searches"))
+
+
 #: What a guarantee says where public records are mixed in; ``verify.public_records`` compares the numbers.
 OF_PUBLIC_RECORDS = {
     public_records.MIXED: (
@@ -335,6 +349,7 @@ EXPECTED = ExpectedMethod(
     premises=_premises,
     accountants={"dp-sgd": TIGHT},
     statements=OF_SEARCHES | OF_PUBLIC_RECORDS,
+    warned=private_run_warns,
     noised=True,
     clipped=True,
     unbounded=_unbounded,

@@ -13,6 +13,7 @@ from verify.method import ExpectedMethod
 from verify.methods.dp_sgd import (
     OF_SEARCHES,
     SearchedTraining,
+    private_run_warns,
     sampled_only,
     search_disagrees,
     search_premises,
@@ -76,6 +77,7 @@ EXPECTED = ExpectedMethod(
             "rounding, are of that record and of weights that are released anyway",
         ),
     },
+    warned=private_run_warns,
     noised=True,
     clipped=True,
     unbounded=lambda *_: "moves along public directions are bounded by none but their numbers, which are looked at",

@@ -10,9 +10,11 @@ from types import NoneType
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
+from privctl.domain.report import PrivacyReport
 from verify.compare import compare
 from verify.method import ExpectedMethod, of_poisson_batches
-from verify.methods.dp_sgd import NoisyGradients, sampled_only, steps_disagree
+from verify.methods.dp_sgd import NoisyGradients, private_run_warns, sampled_only, steps_disagree
+from verify.warned.forms import NUMBER, form
 from verify.wording import TIGHT
 
 _AS_PUBLISHED = "dpquant, measurements as its paper makes and accounts for them"
@@ -135,6 +137,21 @@ def _premises(parameters: RoundedTraining, guarantee: Guarantee) -> Iterator[str
         yield "measurements"
 
 
+_DEAR = "the measurements take {share} % of epsilon; raise --measure-noise or --measure-every, or give {advice}"
+#: The second is from before layers could be measured on made-up inputs.
+_ADVICE = "--sensitivity synthetic, which takes none|--layers random, which measures nothing"
+#: Of epsilon, from which on the share of measurements is warned of; and the figure that states it.
+_MOST, _SHARE = 0.1, "share of epsilon that measurements take"
+
+
+def _warned(report: PrivacyReport, parameters: RoundedTraining) -> Iterator[str]:
+    yield from private_run_warns(report, parameters)
+    shares = (i.estimate for i in report.evidence if i.quantity == _SHARE and i.estimate is not None)
+    for share in shares:
+        if share > _MOST:
+            yield form(_DEAR, share=f"{100 * share:.2g}".replace("+", r"\+"), advice=_ADVICE)
+
+
 EXPECTED = ExpectedMethod(
     parameters=RoundedTraining,
     mechanisms=(Ledger, NoneType),
@@ -164,6 +181,8 @@ EXPECTED = ExpectedMethod(
     },
     accountants={"dpquant": TIGHT, _AS_PUBLISHED: f"({TIGHT}); DPQuant's own events"},
     of_another_ledger=frozenset({_AS_PUBLISHED}),
+    warnings={"dear measurements": form(_DEAR, share=NUMBER, advice=_ADVICE)},
+    warned=_warned,
     rough="sums of measured differences of losses have no margin for it",
     noised=True,
     clipped=True,

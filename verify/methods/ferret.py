@@ -15,8 +15,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from privctl.domain.events import Batches, Event, Ledger, RandomizedResponse, SampledGaussian, SignBits
 from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
+from privctl.domain.report import PrivacyReport
 from verify.compare import ROUNDING, compare
 from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
+from verify.warned.forms import ONE_RUN, OWNER, form
 from verify.wording import RENYI, TESTED, TIGHT
 
 #: More coins than this are not thrown again (a GiB of keystream), nor those of more steps.
@@ -229,6 +231,22 @@ def _unbounded(parameters: SignTraining, adaptive: bool) -> str:
     return "no bound is derived here for these updates; privctl retrain ferret --replay makes them again"
 
 
+_AVERAGE = form(
+    "signs as published have no (epsilon, delta) guarantee: the nats are an average over the data, and one record that "
+    "decides the sign of its batch shows itself; --release gaussian has a guarantee at the same cost in time"
+)
+_UNTESTED = form(
+    "derivatives were found by differences that could be compared with no backward pass, so nothing tells whether "
+    "their signs are right"
+)
+
+
+def _warned(report: PrivacyReport, _: SignTraining) -> Iterator[str]:
+    yield OWNER
+    if isinstance(report.mechanism, (SignBits, Ledger)):
+        yield _AVERAGE if isinstance(report.mechanism, SignBits) else ONE_RUN
+
+
 EXPECTED = ExpectedMethod(
     parameters=SignTraining,
     mechanisms=(Ledger, SignBits, NoneType),
@@ -241,6 +259,8 @@ EXPECTED = ExpectedMethod(
         ),
     },
     accountants={"ferret, .+, Renyi DP": RENYI, "ferret, [a-z-]+": TIGHT},
+    warnings={"average case": _AVERAGE, "untested differences": _UNTESTED},
+    warned=_warned,
     released=lambda parameters: parameters.fired,
     signs=_signs,
     # All of a batch may change with one record there, whatever is clipped.

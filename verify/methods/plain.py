@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import NoneType
 
 from verify.method import ExpectedMethod, StatedTraining
+from verify.warned.forms import OWNER_OF_MEASURES, UNPROTECTED
 
 
 def _unbounded(parameters: StatedTraining, adaptive: bool) -> str:
@@ -13,4 +14,9 @@ def _unbounded(parameters: StatedTraining, adaptive: bool) -> str:
     )
 
 
-EXPECTED = ExpectedMethod(mechanisms=(NoneType,), unbounded=_unbounded)
+EXPECTED = ExpectedMethod(
+    mechanisms=(NoneType,),
+    unbounded=_unbounded,
+    warnings={"unprotected": UNPROTECTED},
+    warned=lambda *_: iter((UNPROTECTED, OWNER_OF_MEASURES)),
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -17,22 +18,28 @@ from audits.canaries.design import register
 from audits.canaries.gradients import EVERY_STEP, read_gradient_evidence
 from audits.canaries.verdict import claims, curves
 from audits.claims import CurveClaim, EpsilonClaim, with_half_noise
+from audits.statistics.several_guesses import GuessCount
+from audits.statistics.several_guesses import epsilon_bound as bound_of_guesses
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.profile import profile
 from privctl.cli import run
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.codec import encode
 from privctl.reports.files import read_report
+from privctl.storage.digest import NamedFiles
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps import gradient_noise
 from privctl.train.steps.gradient_canaries import GradientCanaries
 from tests.audits.canaries.small import new_model, texts
 from tests.audits.tiny import write_jsonl
 from verify import audit_consistency
+from verify.canary_gradients import check_observed
+from verify.kept_gradients import count_again
+from verify.run import verify
 
 #: Epsilon 2.0 at delta 1e-5, by the accountant.
 SETTINGS = TrainingSettings(
@@ -137,6 +144,26 @@ def audited(place: Path, name: str, *more: str, evidence: Path | None = None) ->
     return code, read_report(place / f"{name}.audit.report.json")
 
 
+def _with_more_right(audit: PrivacyReport, item: Evidence, more: int) -> PrivacyReport:
+    """The audit with so many more right guesses of the last set behind ``item``, and the bound that they give."""
+    last = int(item.details["sets"])
+    details = {**item.details, f"correct {last}": item.details[f"correct {last}"] + more}
+    canaries, sets = item.samples["canaries"], range(1, last + 1)
+    pairs = [(int(details[f"guesses {i}"]), int(details[f"correct {i}"])) for i in sets]
+    counts = [GuessCount(canaries=canaries, guesses=made, correct=right) for made, right in pairs]
+    bound, best = bound_of_guesses(counts, item.details["delta"], 1 - item.confidence)
+    samples = {"canaries": counts[best].canaries, "guesses": counts[best].guesses}
+    changed = replace(item, estimate=bound, lower=bound, details=details, samples=samples)
+    return replace(audit, evidence=tuple(changed if each is item else each for each in audit.evidence))
+
+
+def _counted(place: Path, audit: PrivacyReport) -> tuple[tuple[Outcome, ...], str]:
+    """What is found by what the audit kept alone, and what is omitted."""
+    assert list(check_observed(place, audit, ())) == []
+    found = count_again(place, audit, NamedFiles())
+    return tuple(each.outcome for each in found.verdicts), "; ".join(each.reason for each in found.omissions)
+
+
 def on_the_curve(report: PrivacyReport) -> Verdict:
     (found,) = [each for each in report.verdicts if "the mechanism stated in" in each.subject]
     return found
@@ -185,6 +212,21 @@ def test_a_run_and_its_audit(start: Path, capfd: pytest.CaptureFixture[str], tmp
     }  # fmt: skip
     for sentence, changed in forged.items():
         assert any(sentence in fault for fault in audit_consistency.faults(changed)), (sentence, encode(changed)[:0])
+
+    place = start / "model.audit.report.json"
+    assert verify(place, audit).exit_code is ExitCode.OK
+    for each in (by_step, at_end):
+        for more in (-3, 3):
+            lied = _with_more_right(audit, each, more)
+            assert list(audit_consistency.faults(lied)) == [], "the bound is what these counts give"
+            (wrong,) = (v for v in check_observed(place, lied, ()) if v.outcome is Outcome.REFUTED)
+            assert "guesses were right, and model.gradient-canaries.json gives" in wrong.reason
+    kept = tmp_path / "away" / "model.audit.report.json"
+    kept.parent.mkdir()
+    assert "is the report's word" in _counted(kept, audit)[1]
+    shutil.copy(start / audit.outputs[0].path, kept.parent)
+    assert _counted(kept, audit) == ((Outcome.CONSISTENT,), "")
+    assert _counted(kept, _with_more_right(audit, at_end, 3)) == ((Outcome.REFUTED,), "")
 
     edited = tmp_path / "edited.json"
     edited.write_text(path.read_text().replace('"included": [0', '"included": [1', 1).replace('"steps"', '"steps" '))

@@ -78,7 +78,7 @@ def test_a_gate_counts_silence_only_where_its_policy_accepts_the_word(weights: P
     said = rules(refused, GateOutcome.INCONCLUSIVE)
     assert said.keys() == {"required_steps", "max_auc", "min_power"}
     assert "rests on scores of the model, which the policy does not accept unchecked" in said["required_steps"]
-    assert {f.fix.rpartition(": ")[2] for f in refused.of(GateOutcome.INCONCLUSIVE)} == {WORD}
+    assert {f.fix.rpartition(": ")[2] for f in refused.of(GateOutcome.INCONCLUSIVE)} == {f'"{WORD}"'}
     accepted = privctl.gate(weights, **POLICY, accepted_assumptions=[WORD])
     assert accepted.outcome is GateOutcome.PASS
     assert "is asserted, as the policy accepts" in rules(accepted, GateOutcome.PASS)["required_steps"]

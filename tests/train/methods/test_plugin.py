@@ -107,7 +107,15 @@ def loud(install: Callable[[TrainingMethod, ExpectedMethod], None]) -> None:
         name="loud", help="Train MODEL loudly.", takes=("schedule",), clips=False, voided="",
         warning="nothing protects these examples", sampled=lambda _: False, **_SHARED,
     )  # fmt: skip
-    install(method, ExpectedMethod(parameters=LoudTraining, mechanisms=(NoneType,), disagreements=_too_loud))
+    install(
+        method,
+        ExpectedMethod(
+            parameters=LoudTraining,
+            mechanisms=(NoneType,),
+            disagreements=_too_loud,
+            warnings={"loud": "nothing protects these examples"},
+        ),
+    )
 
 
 @pytest.fixture
@@ -119,7 +127,7 @@ def hushed(install: Callable[[TrainingMethod, ExpectedMethod], None]) -> None:
     )  # fmt: skip
     expected = ExpectedMethod(
         parameters=HushedTraining, mechanisms=(Ledger,), disagreements=_too_loud, accountants={"hushed": TIGHT},
-        noised=True, clipped=True,
+        noised=True, clipped=True, warnings={"hushed": "turn it down"},
     )  # fmt: skip
     install(method, expected)
 
@@ -164,7 +172,7 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
 }
 #: The same of a method with a guarantee, which is as good as another's, and not known to be that.
 BROKEN: dict[str, tuple[Callable[[dict[str, Any]], object], ExitCode]] = {
-    "another method": (lambda r: r["parameters"].update(method="dp-sgd"), ExitCode.BAD_INPUT),
+    "another method": (lambda r: r["parameters"].update(method="dp-sgd"), ExitCode.REFUTED),
     "less noise": (lambda r: r["parameters"].update(noise_multiplier=0.5), ExitCode.REFUTED),
     "fewer steps": (lambda r: r["parameters"].update(steps_begun=1), ExitCode.REFUTED),
     "smaller epsilon": (lambda r: r["guarantees"][0].update(epsilon=0.1), ExitCode.REFUTED),

@@ -1,0 +1,1 @@
+"""The warnings of reports: which texts privctl writes, and which of them a report cannot be without."""

@@ -1,0 +1,73 @@
+"""Whether the warnings of a report are texts that privctl writes, and none is missing that follows from the report."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from privctl import __version__
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import ParametersError
+from verify.method import TRAINING
+from verify.stated import method_of
+from verify.warned.required import RULES
+from verify.warned.texts import TEXTS
+
+_SUBJECT = "warnings"
+#: Of a text that is shown.
+_SHOWN = 120
+
+
+def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refuted where a text is none of this version's, stands twice, or is missing; inconclusive of other versions'."""
+    try:
+        known = {**TEXTS.get(report.step, {}), **_of_method(report)}
+        needed = list(RULES[report.step](report, parents)) if report.step in RULES else []
+    except ParametersError:
+        return  # another check says so
+    # What a method warns of that is not known here is not known either.
+    same = report.versions.get("privctl") == __version__ and (report.step != TRAINING or method_of(report) is not None)
+    for text, times in Counter(report.warnings).items():
+        if times > 1:
+            yield _refuted(f"it warns {times} times that {_cut(text)}")
+        if any(re.fullmatch(pattern, text, re.DOTALL) for pattern in known.values()):
+            continue
+        if same:
+            yield _refuted(f"unknown warning: no {report.step} report of this version says {_cut(text)}")
+        else:
+            reason = f"unknown warning: what another version or method may mean by {_cut(text)} is not known here"
+            yield Verdict(subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=reason)
+    for pattern in dict.fromkeys(needed):
+        if not any(re.fullmatch(pattern, text, re.DOTALL) for text in report.warnings):
+            yield _refuted(f"what the report says elsewhere calls for the warning {_cut(_readable(pattern))}")
+
+
+def _of_method(report: PrivacyReport) -> dict[str, str]:
+    method = method_of(report)
+    return {} if method is None else dict(method.warnings)
+
+
+def _refuted(reason: str) -> Verdict:
+    return Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=reason)
+
+
+def _readable(pattern: str) -> str:
+    """An expression as a text: what is escaped stands for itself, and each gap is three dots."""
+    text, depth, out = pattern, 0, []
+    for i, letter in enumerate(text):
+        escaped = i > 0 and text[i - 1] == "\\"
+        if letter == "(" and not escaped:
+            depth += 1
+            out += ["..."] if depth == 1 else []
+        elif letter == ")" and not escaped:
+            depth -= 1
+        elif depth == 0 and letter != "\\":
+            out.append(letter)
+    return "".join(out)
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")

@@ -1,0 +1,71 @@
+"""Texts with gaps, as regular expressions; and the texts that several kinds of reports share."""
+
+from __future__ import annotations
+
+import re
+
+NUMBER, COUNT = r"(?:[\d.]+(?:e[+-]?\d+)?|inf|nan)", r"\d+"
+#: A name from outside, such as a file's: nothing says what is in it.
+NAME = r".{1,4096}?"
+#: As Python writes a string.
+QUOTED = r"(?:'.{0,400}?'|\".{0,400}?\")"
+
+
+def form(text: str, **gaps: str) -> str:
+    """The regular expression of ``text``, in which ``{name}`` is a gap that the expression ``gaps[name]`` fills."""
+    pieces = re.split(r"\{(\w+)\}", text)
+    return "".join(f"(?:{gaps[each]})" if i % 2 else re.escape(each) for i, each in enumerate(pieces))
+
+
+def either(one: str, many: str = "") -> str:
+    """The expression for any count of something."""
+    return rf"(?:1 {re.escape(one)}|\d+ {re.escape(many or one + 's')})"
+
+
+ONE_RUN = form(
+    "the guarantee is for this one run, given that it came to its end: settings chosen by looking at other runs on the "
+    "same data cost more"
+)
+WHOLE_SEARCH = form(
+    "the guarantee is for the whole search, given that it came to its end: one that is thrown away and begun again, or "
+    "settings chosen by looking at other runs on the same data, cost more"
+)
+CHOSEN_BY_HELD_OUT = form(
+    "the held-out examples chose this run: no guarantee covers them, and their measures flatter it, so measure it on "
+    "others"
+)
+EARLIER = (
+    "{searches} of these data for this output began before, by the log beside it: whatever anyone learned from what "
+    "they showed costs privacy beside what is reported; searches elsewhere are not in that log"
+)
+UNPROTECTED = form(
+    "no noise was added to these weights: nothing bounds what they give away about the examples; do not hand them out"
+)
+#: Of a report that holds measures of its examples, and of one that withholds them.
+OWNER_OF_MEASURES = form(
+    "no guarantee covers this report itself: losses, norms, fractions and the like were measured on the private "
+    "examples, held-out measures on held-out ones, and the data's digest tells whoever guesses the data whether that "
+    "is right; keep the report to yourself"
+)
+OWNER = form(
+    "no guarantee covers this report itself: it holds the exact number of examples, and the data's digest tells "
+    "whoever guesses the data whether that is right; keep the report to yourself"
+)
+REAL_ARITHMETIC = form(
+    "bounds are for real arithmetic; the report of a run adds what floating-point noise costs on its model"
+)
+_ALIKE = (
+    "{count} names in {field} differ from another's only in case, spaces or Unicode form, and count as different "
+    "users; where they are the same, say so by fold({name}) in place of {name}"
+)
+ALIKE_USERS = form(_ALIKE, count=COUNT, field=QUOTED, name=NAME)
+DELTA = form(
+    "delta {number} is {near} 1 / {count} records, so that publishing each record with probability delta would meet "
+    "it; choose a delta such as {number}",
+    number=NUMBER, near="at least|not far below", count=COUNT,
+)  # fmt: skip
+
+
+def alike_users(count: int, field: str) -> str:
+    """What is said of ``count`` users of ``field`` whose names are spelled alike."""
+    return form(_ALIKE, count=str(count), field=re.escape(repr(field)), name=re.escape(field))

@@ -1,0 +1,161 @@
+"""The warnings that a report cannot be without, because its own entries say what they warn of.
+
+Each is the regular expression of its text, with the numbers and names that the report states elsewhere filled in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+
+from privctl.domain.guarantee import Adjacency, Scope
+from privctl.domain.mechanism import Calibration, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shared_records import SharedRecords
+from privctl.domain.shown import counted
+from privctl.domain.strength import is_useful, stated_regimes
+from privctl.reports.parameters import ExternalTrainingParameters, ProtectionParameters, ShadowParameters, parameters_as
+from privctl.storage.reader import ADAPTER_NAME
+from verify.stated import method_of, readable, training_of
+from verify.warned import forms, texts
+from verify.warned.forms import form
+from verify.warned.required_of_audits import of_audit
+
+#: A report and the reports that it builds on, as far as these are at hand; the texts that it must have.
+Rule = Callable[[PrivacyReport, Sequence[PrivacyReport]], Iterator[str]]
+
+_ROUNDED, _SEEDED = "unrounded-weights", "a given seed"
+
+
+def _of_training(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+    stated, method = training_of(report), method_of(report)
+    if method is not None:
+        yield from method.warned(report, stated)
+    guarded = bool(report.guarantees)
+    if stated.adapter:
+        yield form(texts.ADAPTER, base=forms.NAME, where="among the inputs")
+    if stated.base_bits is not None:
+        yield texts.IN_FOUR_BITS
+    if stated.shared_records is not None and stated.shared_records != SharedRecords.ALL:
+        yield texts.FIXED_GRAPH
+    if stated.similar_names and stated.unit is not None:
+        yield forms.alike_users(stated.similar_names, stated.unit)
+    if guarded and any(artifact.role == "held-out" for artifact in report.inputs):
+        yield texts.HELD_OUT_IS_PUBLIC
+    if stated.plan is not None:
+        yield texts.KEEP_THE_PLAN
+    zeroed = max((epoch.get("zeroed_fraction", 0.0) for epoch in stated.history), default=0.0)
+    if zeroed > 0:
+        yield form(texts.ZEROED, share=re.escape(f"{100 * zeroed:.2g}"))
+    if stated.gradient_canaries:
+        yield texts.canaries(stated.gradient_canaries)
+
+
+def _of_noise(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    mechanism = report.mechanism
+    if not isinstance(mechanism, WeightNoise):
+        return
+    yield from _of_what_follows(report, mechanism)
+    if any(PurePosixPath(artifact.path).name == ADAPTER_NAME for artifact in report.outputs):
+        known = any(artifact.role.startswith("base-") for artifact in report.inputs)
+        where = "among the inputs" if known else "not known here"
+        yield form(texts.ADAPTER, base=forms.NAME, where=where)
+    if _SEEDED in (mechanism.noise_source or ""):
+        yield texts.SEEDED
+    rounded = (a.statement for g in report.guarantees for a in g.assumptions if a.name == _ROUNDED)
+    for statement in dict.fromkeys(rounded):
+        yield form(texts.ROUNDED, statement=re.escape(statement))
+    if (count := len(mechanism.candidate_stddevs)) > 1:
+        yield form(texts.CANDIDATES, count=str(count))
+    before = {artifact.digest for artifact in report.inputs if artifact.role == "model"}
+    for parent in parents:
+        if parent.step == "noise" and any(artifact.digest in before for artifact in parent.outputs):
+            yield texts.NOISED_BEFORE
+
+
+def _of_what_follows(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
+    if mechanism.training is None:
+        yield texts.NOTHING_CLAIMED
+        return
+    yield from texts.NOT_COVERED
+    if not _useful(report, mechanism):
+        yield texts.USELESS
+
+
+def _useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
+    """Whether a bound that follows from what is stated of the loss rules anything out.
+
+    The published formula is for the replacement of a record; for which neighbours other noise is, no entry says.
+    """
+    assert mechanism.training is not None
+    published = mechanism.calibration is not Calibration.GAUSSIAN
+    names = {str(regime) for regime in stated_regimes(mechanism.training, None if published else mechanism.regime)}
+    following = (g for g in report.guarantees if g.name in names and g.scope is Scope.THIS_MODEL)
+    return any(is_useful(g) for g in following if not published or g.adjacency is Adjacency.REPLACE_ONE)
+
+
+def _of_external(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+    stated = parameters_as(ExternalTrainingParameters, report)
+    yield texts.EXTERNAL_OWNER
+    if stated.program == "transformers-trainer":
+        yield forms.UNPROTECTED
+    if not report.guarantees:
+        return
+    yield forms.ONE_RUN
+    if (
+        stated.examples
+        and stated.delta is not None
+        and stated.delta > max(0.1 / stated.examples, min(1e-5, stated.examples**-1.1))
+    ):
+        near = "at least" if stated.delta >= 1 / stated.examples else "not far below"
+        yield rf"delta {re.escape(f'{stated.delta:g}')} is {near} 1 / {stated.examples} records, so that .+"
+    if stated.similar_names and stated.unit is not None:
+        yield forms.alike_users(stated.similar_names, stated.unit)
+    if stated.program == "opacus":
+        yield from _of_history(stated)
+
+
+def _of_history(stated: ExternalTrainingParameters) -> Iterator[str]:
+    history = stated.accountant_history
+    yield form(texts.OF_OPACUS, entries=counted(len(history), "entry", "entries"))
+    for at, (noise, rate, _) in enumerate(history, start=1):
+        if noise < rate:
+            shown = {"noise": re.escape(f"{noise:g}"), "rate": re.escape(f"{rate:g}")}
+            yield form(texts.SWAPPED_ENTRY, at=str(at), **shown)
+        elif stated.examples and rate * stated.examples < 1:
+            yield form(texts.SMALL_ENTRY, at=str(at), drawn=re.escape(f"{rate * stated.examples:.2g}"))
+
+
+def _of_secrets_plan(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+    yield from texts.SECRETS_PLAN
+    stated = parameters_as(ProtectionParameters, report)
+    if (unused := stated.secrets_in_no_record) and stated.secrets is not None:
+        are = "is" if unused == 1 else "are"
+        yield form(texts.UNUSED_SECRETS, count=str(unused), secrets=counted(stated.secrets, "secret"), are=are)
+
+
+def _of_scan(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+    yield texts.KEEP_THE_BOOK
+    yield texts.NOT_LOOKED_FOR
+
+
+def _of_shadows(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+    yield texts.SHADOWS
+    if readable(ShadowParameters, report) is not None:  # of all of a folder, not of one
+        yield texts.ALIKE_SHADOWS
+
+
+def _of_replay(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+    yield texts.POST_PROCESSING
+
+
+def _of_account(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
+    yield from (texts.PLAN, forms.REAL_ARITHMETIC)
+
+
+#: Step -> what its report must have.
+RULES: Mapping[str, Rule] = {
+    "retrain": _of_training, "noise": _of_noise, "external-training": _of_external, "secrets-plan": _of_secrets_plan,
+    "secrets-scan": _of_scan, "shadow": _of_shadows, "replay": _of_replay, "account": _of_account, "audit": of_audit,
+}  # fmt: skip
