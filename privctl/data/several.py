@@ -79,7 +79,7 @@ def _path(given: object) -> Path:
     if not isinstance(given, str | os.PathLike):
         raise CommandError(f"{_kind(given)} stands where data is due; {_DUE}")
     place = os.fspath(given)
-    if not isinstance(place, str) or "\n" in place or len(place) > _LONGEST:
+    if not isinstance(place, str) or (("\n" in place or len(place) > _LONGEST) and not os.path.lexists(place)):
         raise CommandError(f"a text that is no path stands where data is due; {_DUE}")
     return Path(place)
 

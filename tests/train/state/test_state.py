@@ -69,7 +69,7 @@ def test_a_key_of_batches_that_is_missing_after_the_first_step_is_not_drawn_anew
 def test_a_folder_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.begin(tmp_path / "run", FACTS)
     with monkeypatch.context() as patched:
-        patched.setattr("privctl.train.state.run_folder.shutil.rmtree", lambda *_, **__: None)
+        patched.setattr("privctl.train.preparation.places.shutil.rmtree", lambda *_, **__: None)
         assert "secret noise" in (folder.remove() or "")
     assert folder.remove() is None
     assert not (tmp_path / "run").exists()
