@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., P
     with _as_usual():
         made = {**quick(folder, write_model), **trained(folder)}
 
-    def further() -> dict[str, Kind]:
-        with _as_usual():
-            return later(folder)
+    return Kinds(made, {name: partial(_made, make) for name, make in later(folder).items()})
 
-    return Kinds(made, further)
+
+def _made(make: Callable[[], Kind]) -> Kind:
+    with _as_usual():
+        return make()
 
 
 @contextmanager
