@@ -318,18 +318,6 @@ def test_a_base_that_was_put_in_the_place_of_another_is_noticed(folder: Path) ->
     assert run(["verify", "out", "-q"]) == 1
 
 
-def test_a_report_is_read_without_its_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As by somebody who was sent the report alone."""
-    assert run(["retrain", *DP[:1], "adapter", *DP[1:], *TRAIN, "-o", "out", "-q"]) == 0
-    (folder / "sent").mkdir()
-    shutil.copy(folder / "out.report.json", folder / "sent")
-    assert run(["verify", "sent/out.report.json", "-q"]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "INCONCLUSIVE: out/adapter_model.safetensors: the model is not at hand" in said
-    assert "conditional PROVED" in said
-    assert run(["gate", "sent/out.report.json", "--max-epsilon", "8", "-q"]) == 0
-
-
 @pytest.mark.slow
 def test_noise_on_a_clipped_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["retrain", "clipped", "base", "--optimizer", "sgd", "--learning-rate", "0.1", *NEW, *TRAIN]

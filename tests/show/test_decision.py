@@ -90,7 +90,7 @@ def test_a_mechanism_that_could_not_be_tested_is_said_without_figures() -> None:
     judged = Verdict(
         subject="(noise multiplier 0.8, 21 steps): the mechanism stated in m.report.json",
         outcome=Outcome.INCONCLUSIVE,
-        reason="the guesses do not refute its trade-off curve (p = 1, level 0.025); if there had been half of the noise",
+        reason="the guesses do not refute its trade-off curve (p = 1, level 0.025); if there had been half the noise",
     )
     said = conclusion(report(verdicts=(judged,))).sentence
     assert said == "Inconclusive: the audit is too small to test the mechanism stated in m.report.json."
