@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,12 +20,11 @@ def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., P
     with _as_usual():
         made = {**quick(folder, write_model), **trained(folder)}
 
-    return Kinds(made, {name: partial(_made, make) for name, make in later(folder).items()})
+    def further() -> dict[str, Kind]:
+        with _as_usual():
+            return later(folder)
 
-
-def _made(make: Callable[[], Kind]) -> Kind:
-    with _as_usual():
-        return make()
+    return Kinds(made, further)
 
 
 @contextmanager

@@ -51,20 +51,20 @@ class Kind:
 
 
 class Kinds(Mapping[str, Kind]):
-    """Kinds by name: those of ``quick`` tests, and others, each made when it is asked for."""
+    """Kinds by name: those of ``quick`` tests, and others, made when one of them or every kind is asked for."""
 
-    def __init__(self, quick: dict[str, Kind], later: Mapping[str, Callable[[], Kind]]) -> None:
+    def __init__(self, quick: dict[str, Kind], later: Callable[[], dict[str, Kind]]) -> None:
         self.quick = quick
-        self._later = {name: functools.cache(make) for name, make in later.items()}
+        self._later = functools.cache(later)
 
     def __getitem__(self, name: str) -> Kind:
-        return self.quick[name] if name in self.quick else self._later[name]()
+        return self.quick[name] if name in self.quick else self._later()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self.quick, **self._later})
+        return iter({**self.quick, **self._later()})
 
     def __len__(self) -> int:
-        return len(self.quick) + len(self._later)
+        return len(self.quick) + len(self._later())
 
 
 def quick(folder: Path, write_model: Callable[..., Path]) -> dict[str, Kind]:
@@ -127,15 +127,12 @@ def _by(method: str, folder: Path) -> Kind:
     return Kind(path=path, policy=None if method == "clipped" else _USUAL | policy, model=model)
 
 
-def later(folder: Path) -> dict[str, Callable[[], Kind]]:
-    """What makes kinds whose like is among ``trained``, in the folder of those; ``tests/cli`` verifies such reports."""
-    found = {name: functools.partial(_by, name, folder) for name in reports.TRAININGS if name not in _FIRST}
-    return {**found, "mixed": functools.partial(_mixed, folder), **further(folder)}
-
-
-def _mixed(folder: Path) -> Kind:
+def later(folder: Path) -> dict[str, Kind]:
+    """Kinds whose like is among ``trained``, in the folder of those: files of ``tests/cli`` verify each, and lies."""
+    found = {name: _by(name, folder) for name in reports.TRAININGS if name not in _FIRST}
     policy = {"max_epsilon": "3", "accepted_assumptions": "public data,vocabulary"}
-    return Kind(path=reports.mixed(folder), policy=_USUAL | policy, model=folder / "mixed")
+    found["mixed"] = Kind(path=reports.mixed(folder), policy=_USUAL | policy, model=folder / "mixed")
+    return found | further(folder)
 
 
 def trained(folder: Path) -> dict[str, Kind]:
@@ -157,25 +154,20 @@ def trained(folder: Path) -> dict[str, Kind]:
     return found
 
 
-def further(folder: Path) -> dict[str, Callable[[], Kind]]:
-    """What makes kinds of dp-sgd whose guarantees rest on more than its batches, and audits of splits of privctl's."""
-    found = {name: functools.cache(functools.partial(one_further, folder, name)) for name in reports.FURTHER}
-    policy = {"max_auc": "0.99", "max_epsilon_lower_bound": "3", "required_steps": "audit"}
-    audits = {
-        f"audit of {name}": functools.partial(_on_split, folder, name, found[name], reports.of_split, policy)
-        for name in ("cut batches", "several records a draw")
-    }
+def further(folder: Path) -> dict[str, Kind]:
+    """Kinds of dp-sgd whose guarantees rest on more than its batches, and audits of splits that privctl drew."""
+    found = {name: one_further(folder, name) for name in reports.FURTHER}
+    for name in ("cut batches", "several records a draw"):
+        policy = {"max_auc": "0.99", "max_epsilon_lower_bound": "3", "required_steps": "audit"}
+        of = found[name]
+        found[f"audit of {name}"] = Kind(
+            path=reports.of_split(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model
+        )
     policy, of = {"max_extracted": "0.9", "required_steps": "audit"}, found["cut batches"]
-    extraction = functools.partial(_on_split, folder, "cut batches", of, reports.extracted, policy)
-    return {**found, **audits, "extraction of cut batches": extraction}
-
-
-def _on_split(
-    folder: Path, name: str, make: Callable[[], Kind], audit: Callable[[Path, str], Path], policy: dict[str, str]
-) -> Kind:
-    """An ``audit`` of what ``make`` trained on a drawn split."""
-    of = make()
-    return Kind(path=audit(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model)
+    found["extraction of cut batches"] = Kind(
+        path=reports.extracted(folder, "cut batches"), policy=_USUAL | policy, beside=(of.path,), model=of.model
+    )
+    return found
 
 
 def one_further(folder: Path, name: str) -> Kind:
