@@ -86,7 +86,8 @@ def audit_module(
     counts the audit where its policy accepts that.
 
     Raises InputError for a module that is not what is saved, for a function that does not run it or gives no finite
-    number for each record, or one number for all of a batch, and for records that are on both sides; CommandError for settings that do not go together and files in the way.
+    number for each record, or one number for all of a batch, and for records that are on both sides; CommandError for
+    settings that do not go together and files in the way.
     """
     if not isinstance(module, nn.Module) or not isinstance(model, str | os.PathLike) or not callable(scores):
         raise CommandError(

@@ -14,9 +14,9 @@ from audits.membership import fused
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.joint_test import with_joint_test
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, staged_scores
+from audits.statistics import max_t as max_t_module
 from audits.statistics.cross_fit import folds
 from audits.statistics.fused import FusedScore
-from audits.statistics import max_t as max_t_module
 from audits.statistics.max_t import max_t, rank_statistics
 from audits.statistics.relabel import data_seed
 from privctl.domain.evidence import Evidence, JointTest

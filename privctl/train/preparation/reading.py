@@ -97,8 +97,8 @@ def require_none_private(
         others, private = contents_at(request, public), contents_at(request, request.data.train)
         if (place := first_shared(others, private)) is not None:
             raise CommandError(
-                f"record {place} of {flag} {public} stands in --data {request.data.train} too{aside}, so one of the two "
-                f"is not what it is taken for; leave what is private out of the public records{otherwise}"
+                f"record {place} of {flag} {public} stands in --data {request.data.train} too{aside}, so one of the "
+                f"two is not what it is taken for; leave what is private out of the public records{otherwise}"
             )
         return b""
 
