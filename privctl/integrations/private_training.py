@@ -24,9 +24,15 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
-from privctl.integrations.own_model import fixed_digests, note_training, require_fixed, require_saved, require_unstepped
+from privctl.integrations.own_model import (
+    SetOnce,
+    fixed_digests,
+    note_training,
+    require_fixed,
+    require_saved,
+    require_unstepped,
+)
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
-from privctl.integrations.set_once import SetOnce
 from privctl.integrations.users import Users, require_rows
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
