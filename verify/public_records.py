@@ -11,7 +11,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 
-_ROLE = "public"
+_ROLE, _DATA = "public", "data"
 _FIELDS = ("public_weight", "public_batch_size", "public_examples", "public_overlap")
 #: What may be done with a public record that is a private one too.
 _REFUSED, _KEPT = "refuse", "keep"
@@ -43,6 +43,10 @@ def premises(parameters: Any) -> Iterator[str]:
 
 def disagreements(report: PrivacyReport, parameters: Any) -> Iterator[str]:
     """What cannot be true of public records by the parameters, or is not in the report; a sentence each."""
+    if getattr(parameters, "measured_public_digest", None) in {
+        each.digest for each in report.inputs if each.role == _DATA
+    }:
+        yield "layers were measured on the training data itself, without noise, and not on public records"
     read = any(artifact.role == _ROLE for artifact in report.inputs)
     missing = [name for name in _FIELDS if getattr(parameters, name, None) is None]
     if len(missing) == len(_FIELDS):

@@ -223,7 +223,8 @@ def _tied(ranks: NDArray[np.float64]) -> float:
 def _normal_of_hits(members: int, others: int, allowed: int) -> NDArray[np.float64]:
     from scipy.stats import betabinom
 
-    tail = betabinom.sf(np.arange(-1, members), members, allowed + 1, others - allowed)
+    law = betabinom.pmf(np.arange(members + 1), members, allowed + 1, others - allowed)
+    tail = np.minimum(np.cumsum(law[::-1])[::-1], 1.0)  # of each number or more; scipy's sf sums anew for each
     return np.asarray(np.clip(normal_quantile(tail), _LOW, _HIGH))
 
 

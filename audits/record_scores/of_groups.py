@@ -18,7 +18,7 @@ from audits.scores.table import Skip
 from audits.split.bounds import place_of
 from audits.split.drawn import DrawnSplit
 from privctl.data.columns import USUAL
-from privctl.domain.errors import CommandError
+from privctl.domain.errors import CommandError, InputError
 from privctl.domain.shown import counted
 from privctl.storage.json_text import shown
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _BY_ITSELF = (Skip.TOO_SHORT, Skip.NOT_FINITE)
 #: Decimals of the largest score that are kept, so that scores which only rounding tells apart are tied.
 _DECIMALS = 9
+#: The largest score of a record from which those of groups are computed, by squares of differences.
+_LARGEST = 1e150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,8 @@ class ScoredGroups:
 def in_groups(read: ScoredRecords, split: DrawnSplit) -> ScoredGroups:
     """The groups of ``split``, a split of groups, that the records in ``read`` make.
 
-    Raises InputError for records that are not of the split, CommandError for columns named as a group's scores are.
+    Raises InputError for records that are not of the split and scores that are too large, CommandError for columns
+    named as a group's scores are.
     """
     assert split.group_by is not None
     grouping = read_groups(split.group_by, split.members, split.nonmembers, USUAL)
@@ -56,6 +59,11 @@ def in_groups(read: ScoredRecords, split: DrawnSplit) -> ScoredGroups:
     first = np.unique(index, return_index=True)[1]
     scores: dict[str, NDArray[np.float64]] = {}
     for name, values in read.scores.items():
+        if float(np.abs(values).max()) > _LARGEST:
+            raise InputError(
+                f"the column {shown(name)} has scores above {_LARGEST:g}, whose squares are no floats, so that those "
+                "of groups cannot be computed; give their logarithms"
+            )
         scores[name] = _rounded(weighed(values, index))
         if len(index) > len(first):
             if name + TOP in read.scores:

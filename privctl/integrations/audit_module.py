@@ -30,6 +30,7 @@ from privctl.accounting.profile import profile
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.own_model import require_saved
+from privctl.integrations.own_records import content_of, require_apart, require_one_each
 from privctl.reports.codec import encode
 from privctl.storage.atomic import require_absent, require_regular, write_bytes
 from privctl.storage.json_text import parse_json
@@ -43,11 +44,15 @@ _RESERVED = frozenset({"id", "member"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Records:
-    """What is to be scored: whether each is a ``member`` [records], its name among ``ids``, and what ``reads`` it."""
+    """What is to be scored: whether each is a ``member`` [records], its name among ``ids``, and what ``reads`` it.
+
+    ``drawn`` says that coins of a split decided, which know of lines that occur twice.
+    """
 
     ids: Sequence[str]
     member: Sequence[bool]
     reads: Callable[[int], Any]
+    drawn: bool = False
 
 
 def audit_module(
@@ -80,8 +85,9 @@ def audit_module(
     assumption ``scores of the model``: that the function scored by nothing but the record and the network. A gate
     counts the audit where its policy accepts that.
 
-    Raises InputError for a module that is not what is saved, or a function that does not run it or gives no finite
-    number for each record; CommandError for settings that do not go together and files in the way.
+    Raises InputError for a module that is not what is saved, for a function that does not run it or gives no finite
+    number for each record, or one number for all of a batch, and for records that are on both sides; CommandError for
+    settings that do not go together and files in the way.
     """
     if not isinstance(module, nn.Module) or not isinstance(model, str | os.PathLike) or not callable(scores):
         raise CommandError(
@@ -160,6 +166,7 @@ def _of_split(drawn: DrawnSplit) -> _Records:
         ids=ids,
         member=[each.startswith("members") for each in ids],
         reads=lambda i: parse_json(lines[i][0].decode(), lines[i][1]),
+        drawn=True,
     )
 
 
@@ -168,23 +175,29 @@ def _scored(module: nn.Module, scores: Scores, records: _Records, batch_size: in
     count = len(records.ids)
     order = np.random.default_rng(list(os.urandom(16))).permutation(count)
     named: dict[str, np.ndarray[Any, Any]] = {}
+    contents: list[bytes | None] = [None] * count
+    batches = [order[start : start + batch_size] for start in range(0, count, batch_size)]
     with _evaluated(module) as runs:
-        for start in range(0, count, batch_size):
-            rows = order[start : start + batch_size]
+        for rows in batches:
             before = len(runs)
-            given = scores(module, [records.reads(int(row)) for row in rows])
+            batch = [records.reads(int(row)) for row in rows]
+            for row, record in zip(rows.tolist(), batch, strict=True):
+                contents[row] = None if records.drawn else content_of(record)
+            given = scores(module, batch)
             if len(runs) == before:
                 raise InputError(
                     "the function of scores did not run the module that it was given, so its scores are not of it; "
                     "compute them with its first argument"
                 )
             found = given if isinstance(given, Mapping) else {_ONLY: given}
-            if start and found.keys() != named.keys():
+            if named and found.keys() != named.keys():
                 raise InputError("the function of scores named other scores for one batch than for another; name all")
             for name, values in found.items():
                 named.setdefault(_column(name), np.full(count, math.nan))[rows] = _numbers(values, len(rows), name)
     if not named:
         raise InputError("the function of scores returned none; return a tensor of one score a record")
+    require_apart(contents, records.member)
+    require_one_each(named, batches)
     return named
 
 

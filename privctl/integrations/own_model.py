@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 import torch
@@ -16,6 +17,28 @@ from privctl.train.network.tensors import read_tensors
 
 #: Models that were trained privately in this process.
 _KNOWN: WeakSet[nn.Module] = WeakSet()
+
+_Value = TypeVar("_Value")
+
+
+class SetOnce(Generic[_Value]):
+    """An attribute that steps and report both go by: it keeps its first value, and raises CommandError for another."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> _Value:
+        if instance is None:
+            raise AttributeError(self._name)
+        return cast("_Value", vars(instance)[self._name])
+
+    def __set__(self, instance: Any, value: _Value) -> None:
+        if self._name in vars(instance):
+            raise CommandError(
+                f"{self._name} cannot be changed in a training: all its steps are made and accounted for by the first "
+                "one; call make_private with another"
+            )
+        vars(instance)[self._name] = value
 
 
 def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

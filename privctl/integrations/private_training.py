@@ -24,7 +24,14 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
-from privctl.integrations.own_model import fixed_digests, note_training, require_fixed, require_saved, require_unstepped
+from privctl.integrations.own_model import (
+    SetOnce,
+    fixed_digests,
+    note_training,
+    require_fixed,
+    require_saved,
+    require_unstepped,
+)
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
 from privctl.integrations.users import Users, require_rows
 from privctl.train.clipping.engine import ClippedBatch, PerExample
@@ -71,6 +78,8 @@ class PrivateTraining:
     ``loader`` yields Poisson batches as the given loader collates them. ``steps_begun`` counts the batches drawn, all
     of which are accounted for. ``close`` leaves model and optimizer as they were. It loads examples in this process.
     """
+
+    noise_multiplier, clip_norm, clipping = SetOnce[float](), SetOnce[float](), SetOnce[ClippingStyle]()
 
     def __init__(
         self,

@@ -160,6 +160,12 @@ def _not_of_it(network: nn.Module, records: list[Any]) -> Tensor:
 BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str]] = {
     "another": (_not_of_it, {}, InputError, "did not run the module that it was given"),
     "one number": (lambda n, r: negative_losses(n, r).mean(), {}, InputError, r"of the shape \(\) for"),
+    "one a batch": (
+        lambda n, r: negative_losses(n, r).mean().expand(len(r)),
+        {"batch_size": 30},
+        InputError,
+        "all records of a batch",
+    ),
     "not finite": (lambda n, r: negative_losses(n, r) / 0, {}, InputError, "not finite"),
     "text": (lambda n, r: (negative_losses(n, r), ["x"] * len(r))[1], {}, InputError, "one number for each"),
     "name": (lambda n, r: {"member": negative_losses(n, r)}, {}, InputError, "named one 'member'"),
@@ -183,6 +189,29 @@ def test_a_function_that_scores_something_else_leaves_no_report(name: str, split
         (audit,) = read_log(log).audits
         assert audit.end is not None
         assert audit.end.says["reason"] == str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["tensors", "mappings", "arrays"])
+def test_records_on_both_sides_are_refused(kind: str, split: Path) -> None:
+    """They would hide what the network learned: each has one score, and is told on both sides."""
+    model, place = private(split)
+    every = [torch.randn(6) for _ in range(60)]
+    of_kind: Callable[[Tensor], Any] = {
+        "tensors": lambda each: (each.clone(), 1),
+        "mappings": lambda each: {"label": "a", "inputs": each.tolist()},
+        "arrays": lambda each: [None, each.numpy().copy()],
+    }[kind]
+
+    def scores(network: nn.Module, records: list[Any]) -> Tensor:
+        output: Tensor = network(torch.randn(len(records), 6))[:, 0]
+        return output
+
+    sides = {"members": list(map(of_kind, every[:30])), "nonmembers": list(map(of_kind, every[28:]))}
+    with pytest.raises(InputError, match="2 records are among members and non-members alike"):
+        privctl.audit_module(model, place, scores, **sides)
+    assert not place.with_name("own.audit.report.json").exists()
+    sides["nonmembers"] = [object() for _ in range(30)]  # what cannot be compared is taken to be another
+    privctl.audit_module(model, place, scores, **sides)
 
 
 def test_a_module_that_is_not_what_was_saved_is_refused(split: Path) -> None:

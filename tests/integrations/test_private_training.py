@@ -272,6 +272,15 @@ def other_data(loop: Loop) -> None:
     loop.train()
 
 
+def a_schedule_of_noise(loop: Loop) -> None:
+    """The report would go by the last value, and no step by any but the first."""
+    loop.private.noise_multiplier *= 4
+
+
+def a_schedule_of_clip_norms(loop: Loop) -> None:
+    loop.private.clip_norm /= 2
+
+
 @pytest.mark.parametrize(
     ("misuse", "says"),
     [
@@ -288,6 +297,8 @@ def other_data(loop: Loop) -> None:
         (a_closure, "closure"),
         (more_parameters, "exactly these"),
         (other_data, "has 30 now"),
+        (a_schedule_of_noise, "noise_multiplier cannot be changed"),
+        (a_schedule_of_clip_norms, "clip_norm cannot be changed"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

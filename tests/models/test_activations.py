@@ -127,6 +127,14 @@ def test_inside_another_one_the_outer_one_ends_it() -> None:
     assert not is_fused(network[0])
 
 
+def test_two_at_once_leave_it_as_it_was() -> None:
+    """As two threads that begin together: both put the kernel in, and the second finds it taken out."""
+    network = nn.Sequential(activations.NewGELUActivation())
+    with fused_activations(network):
+        del network[0].forward
+    assert not is_fused(network[0])
+
+
 def test_nothing_is_asked_of_autograd_in_inference() -> None:
     network = nn.Sequential(nn.Linear(2, 2), activations.QuickGELUActivation()).requires_grad_(False)
     with torch.inference_mode(), fused_activations(network):

@@ -63,6 +63,19 @@ def a_measurement_left_out(report: Report) -> None:
     report["mechanism"]["events"][1]["steps"] -= 1
 
 
+def measured_on_its_own_data(report: Report) -> None:
+    """As a training was that took a copy of its data for public records."""
+    without_measurements(report)
+    parameters = report["parameters"]
+    for name in [name for name in parameters if name.startswith(("measure_n", "measure_r", "measurements_"))]:
+        del parameters[name]
+    said = "the records on which it is measured how much quantizing a layer hurts are public: none depends on a "
+    premise = {"name": "public measurements", "statement": f"{said}private one", "state": "asserted"}
+    report["guarantees"][0]["assumptions"].append(premise)
+    (data,) = [each["digest"] for each in report["inputs"] if each["role"] == "data"]
+    parameters |= {"sensitivity": "public", "measured_public_records": 3, "measured_public_digest": data}
+
+
 def with_another_model(report: Report) -> None:
     """Weights of a training without noise, beside those that the report is of."""
     report["outputs"].append(_other_weights(report))
@@ -112,6 +125,7 @@ _FORGERIES: dict[str, tuple[str, Callable[[Report], None], str]] = {
     "no seed": ("ferret responses", without_seed, "it states no public seed"),
     "no measurements": ("dpquant", without_measurements, "for which 2 measurements begin, and it states 0"),
     "a measurement left out": ("dpquant", a_measurement_left_out, "number of measurements in the ledger"),
+    "private records as public": ("dpquant", measured_on_its_own_data, "measured on the training data itself"),
     "plan put away": ("dp-sgd", with_a_plan, "0.001, which is less than 0.2, the mean of its probabilities"),
     "plan left out": ("dp-sgd", with_secrets, "of which no parameter says what it holds"),
     "canaries left out": (

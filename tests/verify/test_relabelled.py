@@ -14,6 +14,7 @@ from audits.membership import fused
 from audits.membership.attack import RATES, Settings, curve_evidence
 from audits.membership.joint_test import with_joint_test
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, staged_scores
+from audits.statistics import max_t as max_t_module
 from audits.statistics.cross_fit import folds
 from audits.statistics.fused import FusedScore
 from audits.statistics.max_t import max_t, rank_statistics
@@ -23,6 +24,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.files import file_artifact, now, versions
 from privctl.storage.digest import NamedFiles
+from verify import relabelled
 from verify.evidence import check_evidence
 from verify.relabelled import Relabelled
 
@@ -194,3 +196,13 @@ def test_equal_scores_are_equal_again() -> None:
     again = Relabelled(scores=scores, member=member, fold=whole.fold.astype(np.uint8), seed=5, fused=values)
     assert again.fused_fault() == ""
     assert again.own == pytest.approx((whole.center, whole.deviation))
+
+
+@pytest.mark.parametrize(("members", "others", "allowed"), [(5, 7, 1), (40, 300, 3), (100_000, 100_000, 1000)])
+def test_hits_are_as_unlikely_as_the_audit_has_it(members: int, others: int, allowed: int) -> None:
+    """By another formula, and of many records in one pass over them."""
+    found = relabelled._normal_of_hits(members, others, allowed)
+    expected = max_t_module._normal_of_hits(members, others, allowed)
+    usual = (expected > -3) & (expected < 30)  # further out, a float has the chance to a few digits, or not at all
+    assert usual.sum() > members**0.5
+    np.testing.assert_allclose(found[usual], expected[usual], rtol=0, atol=1e-6)

@@ -80,6 +80,18 @@ def test_forms(text: str, name: str, allowed: bool) -> None:
     assert (re.fullmatch(OF_AUDITS[name], text) is not None) is allowed
 
 
+def test_a_text_may_name_any_number_of_classes_and_files_of_any_length() -> None:
+    names = ", ".join(f"the animals of kind {i}" for i in range(1000))
+    assert re.fullmatch(
+        TEXTS["retrain"]["classes of an adapter"],
+        f"load base with num_labels=1000; the classes are, in this order, {names}",
+    )
+    other = f"the model's training report names other data than {'n' * 250}.jsonl"
+    assert re.fullmatch(OF_AUDITS["secrets: broken"], f"secrets: {other}")
+    unread = f"the model names a report of how it was made, which cannot be used: {'d' * 2000}/r.json is no report"
+    assert re.fullmatch(OF_AUDITS["unusable report"], unread)
+
+
 @pytest.mark.parametrize("names", [(), tuple(KINDS), ("email",), (PERSON,), (*KINDS, PERSON)])
 def test_what_a_scan_does_not_look_for(names: tuple[str, ...]) -> None:
     form, text = TEXTS["secrets-scan"]["not looked for"], _limits(names)

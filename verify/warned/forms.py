@@ -8,7 +8,7 @@ NUMBER, COUNT = r"(?:[\d.]+(?:e[+-]?\d+)?|inf|nan)", r"\d+"
 #: A name from outside, such as a file's: nothing says what is in it.
 NAME = r".{1,4096}?"
 #: As Python writes a string.
-QUOTED = r"(?:'.{0,400}?'|\".{0,400}?\")"
+QUOTED = r"(?:'.{0,4096}?'|\".{0,4096}?\")"
 
 
 def form(text: str, **gaps: str) -> str:

@@ -370,11 +370,11 @@ TEXTS: dict[str, str] = {
         "the book", taken=r"1 planted canary is taken as a found value|\d+ planted canaries are taken as found values",
     ),
     "secrets: broken": form(
-        "secrets: {broken}", broken=f"the model's training report names other data than .{{1,200}}|(?:{_CONDITIONS})"
+        "secrets: {broken}", broken=f"the model's training report names other data than {NAME}|(?:{_CONDITIONS})"
         f"(?:; (?:{_CONDITIONS}))*",
     ),
     "unusable report": form(
-        "the model names a report of how it was made, which cannot be used: {why}", why=".{1,1000}"
+        "the model names a report of how it was made, which cannot be used: {why}", why=".+"
     ),
     "missing report": form("the model names a report of how it was made, but {name} is not a file", name=NAME),
     "report of other weights": form(

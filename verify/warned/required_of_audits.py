@@ -13,6 +13,7 @@ from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import parameters_as
 from verify.canary_bounds import BOUND, of_split
+from verify.extraction_tests import drawn
 from verify.warned import forms, of_audits
 from verify.warned.forms import form
 
@@ -140,7 +141,7 @@ def _of_extraction(report: PrivacyReport, stated: AuditParameters) -> Iterator[s
         yield form(of_audits.NOT_NEAR, why="was not asked for")
     if "heldout" not in asked.files:
         yield of_audits.NO_CONTROL
-    elif "split" in asked.files:
+    elif drawn(stated.extraction):  # a split may be the members' alone: verify.asked
         yield of_audits.prefixed(of_audits.drawn(stated.split_commitment))
         yield of_audits.prefixed(of_audits.TRAINED_ON)
     else:

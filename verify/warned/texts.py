@@ -191,7 +191,8 @@ TEXTS: dict[str, dict[str, str]] = {
         "private report with measures": OWNER_OF_MEASURES,
         "adapter": form(ADAPTER, base=NAME, where="among the inputs"),
         "classes of an adapter": form(
-            "load {name} with num_labels={count}; the classes are, in this order, {name}", name=NAME, count=COUNT
+            "load {base} with num_labels={count}; the classes are, in this order, {names}",
+            base=NAME, count=COUNT, names=".+",
         ),
         "base in 4 bits": IN_FOUR_BITS,
         "users of the records": FIXED_GRAPH,
@@ -208,7 +209,7 @@ TEXTS: dict[str, dict[str, str]] = {
         **{f"not covered {i}": text for i, text in enumerate(NOT_COVERED, start=1)},
         "adapter": form(ADAPTER, base=NAME, where="among the inputs|not known here"),
         "seed": SEEDED,
-        "rounded weights": form(ROUNDED, statement="the weights were not rounded to .{1,200}"),
+        "rounded weights": form(ROUNDED, statement=f"the weights were not rounded to {NAME}"),
         "candidates": form(CANDIDATES, count=COUNT),
         "noise before": NOISED_BEFORE,
         "coarse tensors": _COARSE,

@@ -79,18 +79,26 @@ def require_apart(request: RetrainRequest, workers: Workers) -> None:
     ask. Raises as the reading of either does.
     """
     asked = request.public
-    if asked is None or asked.overlap is PublicOverlap.KEEP:
-        return
+    if asked is not None and asked.overlap is not PublicOverlap.KEEP:
+        or_keep = ", or add --public-overlap keep if all of them are public all the same"
+        require_none_private(request, asked.data, "--public", workers, otherwise=or_keep)
 
+
+def require_none_private(
+    request: RetrainRequest, public: DataPath, flag: str, workers: Workers, *, otherwise: str = ""
+) -> None:
+    """Raise CommandError where a record of ``public``, given with ``flag``, stands among the private ones.
+
+    ``otherwise`` is what else can be done. All ``workers`` must ask. Raises as the reading of either does.
+    """
     aside = "" if request.task in NOT_ON_TEXTS else ", case and white space aside"
 
     def compared() -> bytes:
-        public, private = contents_at(request, asked.data), contents_at(request, request.data.train)
-        if (place := first_shared(public, private)) is not None:
+        others, private = contents_at(request, public), contents_at(request, request.data.train)
+        if (place := first_shared(others, private)) is not None:
             raise CommandError(
-                f"record {place} of --public {asked.data} stands in --data {request.data.train} too{aside}, so one of "
-                "the two is not what it is taken for; leave what is private out of the public records, or add "
-                "--public-overlap keep if all of them are public all the same"
+                f"record {place} of {flag} {public} stands in --data {request.data.train} too{aside}, so one of the "
+                f"two is not what it is taken for; leave what is private out of the public records{otherwise}"
             )
         return b""
 

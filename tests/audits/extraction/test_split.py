@@ -31,6 +31,7 @@ from tests.audits.extraction.test_part import words
 from verify.audit_consistency import faults
 from verify.audited_groups import check_groups
 from verify.drawn_split import check_split
+from verify.warned.check import check_warnings
 
 RECORDS, KNOWN = 100, 14
 EXACT = (BEYOND, NEAR_BEYOND, GRID)
@@ -304,3 +305,21 @@ def test_one_audit_is_of_one_split(place: Path, capfd: pytest.CaptureFixture[str
     for more in (both, ["--split", str(place / "users")]):
         assert run([*call, *more]) == 2
         assert "give it as --split too" in capfd.readouterr().err
+
+
+def test_a_split_of_members_says_nothing_of_texts_given_beside_it(place: Path, tmp_path: Path) -> None:
+    """Such a report has the split among its inputs, and warns that its held-out text is nobody's drawing."""
+    split, output = place / "records", tmp_path / "a.report.json"
+    call = ["audit", str(place / "model"), "--split", str(split), "--attack", "loss", "--log", str(tmp_path / "log")]
+    call += ["--train", str(split / "members.jsonl"), "--heldout", str(split / "nonmembers.jsonl"), "-o", str(output)]
+    call += ["--prefix-tokens", str(PREFIX), "--suffix-tokens", str(SPAN), "--greedy-only", "--exact-only"]
+    assert run([*call, "--device", "cpu", "-q"]) == 0
+    report = read_report(output)
+    assert wrong_warnings(output, report) == []
+    control = next(each for each in report.warnings if each.startswith("extraction: held-out text is taken"))
+    left = replace(report, warnings=tuple(each for each in report.warnings if each != control))
+    assert "calls for the warning" in wrong_warnings(output, left)[0]
+
+
+def wrong_warnings(path: Path, report: PrivacyReport) -> list[str]:
+    return [found.reason for found in check_warnings(path, report, ())]

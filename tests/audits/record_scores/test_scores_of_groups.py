@@ -87,6 +87,9 @@ def test_records_of_another_split_and_names_that_are_taken_are_refused(split: Pa
     with pytest.raises(InputError, match="the record 'members:99999' is none of"):
         audited(split, scores)
     lines = text.splitlines()
+    scores.write_text("\n".join([lines[0], *(f"{line.rpartition(',')[0]},1e308" for line in lines[1:])]) + "\n")
+    with pytest.raises(InputError, match="has scores above 1e\\+150"):
+        audited(split, scores)
     scores.write_text("\n".join([f"{lines[0]},score-top", *(f"{line},1" for line in lines[1:])]) + "\n")
     with pytest.raises(CommandError, match="is named as the highest scores of a group"):
         privctl.audit_scores(scores, score_column=("score", "score-top"), split=split / "manifest.json")

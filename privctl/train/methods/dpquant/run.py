@@ -19,6 +19,7 @@ from privctl.train.methods.dpquant.sensitivity import LayerSensitivity, Losses, 
 from privctl.train.methods.dpquant.settings import Sensitivity
 from privctl.train.methods.dpquant.synthetic_sensitivity import SyntheticSensitivity, made_up
 from privctl.train.preparation.prepare import beside
+from privctl.train.preparation.reading import require_none_private
 from privctl.train.runs.dry_run import plan_gradients
 from privctl.train.runs.gradient_training import MethodHooks, train_by_gradients
 from privctl.train.runs.placing import in_step
@@ -38,8 +39,13 @@ if TYPE_CHECKING:
 
 
 def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
-    """As ``train_by_gradients``, with some layers in few bits."""
+    """As ``train_by_gradients``, with some layers in few bits.
+
+    Raises CommandError where a record that layers are measured on as a public one is private.
+    """
     request = job.request
+    if (public := asked_of(request).public_records) is not None:
+        require_none_private(request, public, "--measure-on", session.workers)
     seed = public_seed(request, session.workers, asked_of(request).public_seed)
     made: list[Quantization] = []
 
