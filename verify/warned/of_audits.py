@@ -84,6 +84,11 @@ ONE_RECORD = form(
     "the bound is about this record and this score; another record or a stronger score may show a larger epsilon"
 )
 PROCEDURE = form("what the bound certifies is the training procedure, not one model made by it")
+EQUAL_SCORES = form("some scores of one side are equal; a model that is counted twice makes the bound invalid")
+SWAPPED = form(
+    "models without the record score higher than those with it; check that the two sides were not swapped and that a "
+    "higher score means that the record was used"
+)
 _THRESHOLD = (
     "the threshold {threshold} is taken to be chosen before these scores were seen, as the caller asserts: one chosen "
     "by them makes the bounds invalid"
@@ -273,11 +278,8 @@ TEXTS: dict[str, str] = {
     "independent models": INDEPENDENT,
     "one record": ONE_RECORD,
     "procedure": PROCEDURE,
-    "equal scores": form("some scores of one side are equal; a model that is counted twice makes the bound invalid"),
-    "sides swapped": form(
-        "models without the record score higher than those with it; check that the two sides were not swapped and that "
-        "a higher score means that the record was used"
-    ),
+    "equal scores": EQUAL_SCORES,
+    "sides swapped": SWAPPED,
     "threshold": threshold(None),
     "made-up canaries": MADE_UP,
     "copies": form(COPIES, most=COUNT),
