@@ -17,7 +17,6 @@ import numpy as np
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
-from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_text

@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
@@ -171,14 +171,17 @@ def _needed(sizes: tuple[int, int], delta: float, claim: float) -> tuple[tuple[S
     found, curve = [], approximate(claim, delta)
     for test in tests_of(*sizes):
         level = ALPHA * test.share
-        fewest = bisect_left(
-            range(test.counted + 1), True, key=lambda seen, of=test, at=level: of.p_value(seen, curve) <= at + at * ROUNDING
-        )
+        at_most = partial(_rejects, test, curve, level * (1 + ROUNDING))
+        fewest = bisect_left(range(test.counted + 1), True, key=at_most)
         surely = fewest
-        while surely <= test.counted and test.p_value(surely, curve) > level * (1 - ROUNDING):
+        while surely <= test.counted and not _rejects(test, curve, level * (1 - ROUNDING), surely):
             surely += 1
         found.append((test, fewest, surely))
     return tuple(found)
+
+
+def _rejects(test: SizedTest, curve: Curve, level: float, seen: int) -> bool:
+    return test.p_value(seen, curve) <= level
 
 
 def _chances(sizes: tuple[int, int], delta: float, claim: float, curve: Curve) -> tuple[float, float]:
@@ -202,12 +205,9 @@ def _mu_at(epsilon: float, delta: float) -> float:
     return (low + high) / 2
 
 
-def _of_claim(
-    item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: Sequence[Evidence]
-) -> Iterator[str]:
+def _of_claim(item: Evidence, sizes: tuple[int, int], asked: AskedAudit, items: Sequence[Evidence]) -> Iterator[str]:
     """The p-value of a claim is no larger than what the tests behind the bounds give."""
-    claim = item.details.get("epsilon"), item.details.get("delta")
-    if claim not in asked.claims:
+    if _claim_of(item) not in asked.claims:
         yield "no such claim was to be judged"
         return
     epsilon, delta = asked.claims[0]
@@ -227,10 +227,16 @@ def _of_claim(
     yield from _of_sizes(item, sizes, delta, epsilon)
 
 
+def _claim_of(item: Evidence) -> tuple[float | None, float | None]:
+    return item.details.get("epsilon"), item.details.get("delta")
+
+
 def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAudit) -> Iterator[str]:
     """The verdict on the claim is what its p-value, the ceiling and the power give."""
     for epsilon, delta in asked.claims:
-        tested = next((i for i in items if (i.details.get("epsilon"), i.details.get("delta")) == (epsilon, delta)), None)
+        tested = next(
+            (i for i in items if (i.details.get("epsilon"), i.details.get("delta")) == (epsilon, delta)), None
+        )
         if tested is None or tested.estimate is None:
             yield f"{METHOD}: it was to judge ({epsilon:g}, {delta:g})-DP, and states no p-value of it"
             continue

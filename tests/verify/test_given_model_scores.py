@@ -135,7 +135,9 @@ def test_without_the_file_that_was_judged_the_counts_are_the_reports_word(tmp_pa
     )  # fmt: skip
     (tmp_path / "s.csv").unlink()
     (omission,) = [each for each in privctl.verify(place).omissions if each.what == "evidence not recomputed"]
-    assert omission.reason.startswith("2 of 2 measured figures are the report's word (the file of scores is not at hand")
+    assert omission.reason.startswith(
+        "2 of 2 measured figures are the report's word (the file of scores is not at hand"
+    )
 
 
 def _claimed(report: PrivacyReport, **changes: Any) -> PrivacyReport:
@@ -154,7 +156,10 @@ def _judged(report: PrivacyReport, outcome: Outcome) -> PrivacyReport:
 
 
 EDITS: dict[str, tuple[Callable[[PrivacyReport], PrivacyReport], str]] = {
-    "a p-value too large": (lambda r: _judged(_claimed(r, estimate=0.5), Outcome.CONSISTENT), "its p-value is 0.5, but"),
+    "a p-value too large": (
+        lambda r: _judged(_claimed(r, estimate=0.5), Outcome.CONSISTENT),
+        "its p-value is 0.5, but",
+    ),
     "no p-value": (lambda r: replace(r, evidence=r.evidence[:-1]), "states no p-value of it"),
     "another verdict": (lambda r: _judged(r, Outcome.CONSISTENT), "but its figures make it REFUTED"),
     "a higher ceiling": (lambda r: _detail(r, 0, ceiling=9.0), "its ceiling is 9"),

@@ -11,8 +11,16 @@ from audits.statistics.two_arm import ApproximateDp, GaussianDp, RankTest, epsil
 from privctl.domain.evidence import Bound, Evidence
 from verify import rank_bound
 
-COUNTS = [(4, 500, 60, 500), (1, 50, 9, 50), (0, 30, 28, 40), (125, 500, 300, 500), (30, 10_000, 9, 12), (2, 9, 1, 9),
-          (2, 150, 200, 200), (1, 20, 900, 1000)]
+COUNTS = [
+    (4, 500, 60, 500),
+    (1, 50, 9, 50),
+    (0, 30, 28, 40),
+    (125, 500, 300, 500),
+    (30, 10_000, 9, 12),
+    (2, 9, 1, 9),
+    (2, 150, 200, 200),
+    (1, 20, 900, 1000),
+]
 
 
 def evidence(counts: tuple[int, int, int, int], kind: str) -> Evidence:

@@ -16,7 +16,13 @@ from verify.canary_bounds import BOUND, of_split
 from verify.warned import forms, of_audits
 from verify.warned.forms import form
 
-_COLUMN = "column "
+_COLUMN, _BFLOAT16 = "column ", "bfloat16"
+
+
+def unfounded(report: PrivacyReport) -> Iterator[str]:
+    """The texts that contradict what the report of an audit says elsewhere."""
+    if report.step == "audit" and parameters_as(AuditParameters, report).dtype != _BFLOAT16:
+        yield of_audits.IN_BFLOAT16
 
 
 def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
@@ -28,6 +34,8 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
         yield from () if stated.asked is None else _of_models(stated.asked)
         return
     yield of_audits.PRIVATE
+    if stated.dtype == _BFLOAT16:
+        yield of_audits.IN_BFLOAT16
     if records:
         yield from _of_columns(stated)
     elif stated.attack:
