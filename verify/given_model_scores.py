@@ -37,7 +37,7 @@ from verify.rank_tests import (
 )
 from verify.split_groups import speaks_of
 from verify.stated import readable
-from verify.warned.of_audits import EQUAL_SCORES
+from verify.warned.of_scores import EQUAL_SCORES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from verify.rank_bound import METHOD, ROUNDING, Curve, approximate, gaussian, p_value
 from verify.split_groups import speaks_of
-from verify.warned.of_audits import SWAPPED
+from verify.warned.of_scores import SWAPPED
 
 #: What no option changes: of a test's level, what is left where scores are equal; how surely something is noticed.
 CERTAIN, ALPHA, _POWER = 0.95, 0.05, 0.8
