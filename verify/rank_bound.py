@@ -31,7 +31,7 @@ _NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class PowerCurve:
     """``most`` is the highest true positive rate at a false positive rate; it bends at the rates ``bends``."""
 
     most: Callable[[float], float]
@@ -62,7 +62,7 @@ def fault(item: Evidence) -> str:
     return "" if fits else f"at its bound of {item.lower:.6g} the test's p-value is {found:.4g}, and not {level:.4g}"
 
 
-def curve_of(item: Evidence) -> Callable[[float], Curve] | None:
+def curve_of(item: Evidence) -> Callable[[float], PowerCurve] | None:
     """From the bounded parameter to T."""
     delta = item.details.get("delta")
     if item.quantity.startswith("epsilon lower bound") and delta is not None:
@@ -70,22 +70,22 @@ def curve_of(item: Evidence) -> Callable[[float], Curve] | None:
     return gaussian if item.quantity.startswith("lower bound on mu") else None
 
 
-def approximate(epsilon: float, delta: float) -> Curve:
+def approximate(epsilon: float, delta: float) -> PowerCurve:
     """The highest power of a test of each level under (epsilon, delta)-DP, from both of its inequalities."""
     factor = math.exp(min(epsilon, _OVERFLOW))
 
     def most(rate: float) -> float:
         return min(1.0, factor * rate + delta, 1 - max(0.0, 1 - rate - delta) / factor)
 
-    return Curve(most=most, bends=((1 - delta) / (1 + factor), 1 - delta))
+    return PowerCurve(most=most, bends=((1 - delta) / (1 + factor), 1 - delta))
 
 
-def gaussian(mu: float) -> Curve:
+def gaussian(mu: float) -> PowerCurve:
     """The same of two normal laws ``mu`` deviations apart."""
-    return Curve(most=lambda rate: _NORMAL.cdf(_NORMAL.inv_cdf(rate) + mu) if 0 < rate < 1 else rate)
+    return PowerCurve(most=lambda rate: _NORMAL.cdf(_NORMAL.inv_cdf(rate) + mu) if 0 < rate < 1 else rate)
 
 
-def p_value(rank: int, ranked: int, beyond: int, counted: int, curve: Curve) -> float:
+def p_value(rank: int, ranked: int, beyond: int, counted: int, curve: PowerCurve) -> float:
     """The chance that so many or more of the ``counted`` lie beyond the threshold, if ``curve`` is the true one.
 
     ``curve`` is its own mirror image in the other diagonal, so each of the two sides may be the one with a law of its

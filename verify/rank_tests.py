@@ -17,7 +17,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
-from verify.rank_bound import METHOD, ROUNDING, Curve, approximate, gaussian, p_value
+from verify.rank_bound import METHOD, ROUNDING, PowerCurve, approximate, gaussian, p_value
 from verify.split_groups import speaks_of
 from verify.warned.of_scores import SWAPPED
 
@@ -46,7 +46,7 @@ class SizedTest:
     from_without: bool
     share: float
 
-    def p_value(self, beyond: int, curve: Curve) -> float:
+    def p_value(self, beyond: int, curve: PowerCurve) -> float:
         """The chance of so many or more beyond the threshold, if ``curve`` is the true one."""
         return p_value(self.rank, self.ranked, beyond, self.counted, curve)
 
@@ -65,7 +65,7 @@ def tests_of(inner: int, outer: int) -> tuple[SizedTest, ...]:
     return tuple(found)
 
 
-def is_largest_rejected(value: float, tests: Sequence[tuple[SizedTest, int]], curve: Curve) -> bool:
+def is_largest_rejected(value: float, tests: Sequence[tuple[SizedTest, int]], curve: PowerCurve) -> bool:
     """Whether the tests, each with what it found beyond its threshold, reject the curves of ``value`` and no larger."""
     least = min(test.p_value(beyond, curve) / (ALPHA * test.share) for test, beyond in tests)
     return least >= 1 - ROUNDING and (value == 0 or least <= 1 + ROUNDING)
@@ -180,11 +180,11 @@ def _needed(sizes: tuple[int, int], delta: float, claim: float) -> tuple[tuple[S
     return tuple(found)
 
 
-def _rejects(test: SizedTest, curve: Curve, level: float, seen: int) -> bool:
+def _rejects(test: SizedTest, curve: PowerCurve, level: float, seen: int) -> bool:
     return test.p_value(seen, curve) <= level
 
 
-def _chances(sizes: tuple[int, int], delta: float, claim: float, curve: Curve) -> tuple[float, float]:
+def _chances(sizes: tuple[int, int], delta: float, claim: float, curve: PowerCurve) -> tuple[float, float]:
     """The least and the largest chance that the best test rejects ``claim`` where ``curve`` is the true one."""
     chances = [
         tuple(0.0 if seen > test.counted else test.p_value(seen, curve) for seen in dict.fromkeys((surely, fewest)))

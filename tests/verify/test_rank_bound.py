@@ -89,7 +89,7 @@ def test_the_p_value_of_models_told_apart(rank: int, expected: float) -> None:
 @pytest.mark.parametrize("curve", [ApproximateDp(epsilon=0.7, delta=0.01), GaussianDp(mu=0.6)])
 def test_both_formulations_agree_on_a_p_value(curve: ApproximateDp | GaussianDp) -> None:
     test = RankTest(threshold=0.0, rank=3, ranked=80, beyond=9, counted=70, from_without=True)
-    same = rank_bound.Curve(most=lambda rate: float(curve.most(np.array(rate))), bends=tuple(curve.corners[:, 0]))
+    same = rank_bound.PowerCurve(most=lambda rate: float(curve.most(np.array(rate))), bends=tuple(curve.corners[:, 0]))
     again = rank_bound.p_value(3, 80, 9, 70, same)
     assert again == pytest.approx(p_value(test, curve), rel=1e-3)
 
