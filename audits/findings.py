@@ -10,6 +10,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.leaking import Reason
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Verdict
+from privctl.models.choices import FloatFormat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +24,10 @@ ALPHA = 0.05
 PRIVATE = (
     "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
     "guarantee covers them"
+)
+_ROUNDED = (
+    "all models were run in bfloat16, their weights rounded to it: scores of members and of others are rounded alike, "
+    "and an attack may find less than in float32"
 )
 
 
@@ -52,3 +57,8 @@ class AuditPart(Protocol):
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Judge the scores. The probability that any conclusion is wrong is at most ``alpha``."""
+
+
+def rounded(dtype: str | None) -> tuple[str, ...]:
+    """What is to be warned of where the passes of all models were in ``dtype``."""
+    return (_ROUNDED,) if dtype == FloatFormat.BFLOAT16 else ()

@@ -27,6 +27,7 @@ from verify import (
     known_elsewhere,
     outside_scores,
     rank_bound,
+    rank_tests,
     split_groups,
     threshold_bound,
 )
@@ -109,6 +110,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from wrong_claims(report)
     yield from split_groups.faults(report, parameters)
     yield from threshold_bound.wrong_claims(report)
+    yield from rank_tests.faults(report, parameters)
 
 
 def _interval(item: Evidence) -> str:

@@ -25,6 +25,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.asked import not_as_kept
 from verify.counted_again import KeptRanks, RightGuesses
+from verify.given_model_scores import against_scores, is_of_models
 from verify.given_scores import MisreadError, given_scores, is_of_scores
 from verify.kept_gradients import count_again
 from verify.laws import normal_quantile
@@ -66,11 +67,13 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
 
     Areas under ROC curves, true positive rates and their intervals are computed again; the fused score is learned
     again, and the joint test repeated. Every other figure, and all of them without the ranks, are named in an omission.
-    An audit of scores of records is held against the file of scores in the same way.
+    An audit of scores, of records or of models, is held against the file of scores in the same way.
     """
     found = Recomputed()
     if not report.evidence:
         return found
+    if is_of_models(report):
+        return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
     again, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
     gradients = count_again(path, report, files)
@@ -93,14 +96,28 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
     if again and not wrong:
         source = _KEPT if ranks is None else ranks.source
-        reason = f"{counted(again, 'figure is', 'figures are')} what the {source} give"
-        if ranks is not None and ranks.again is not None:
-            reason += ", and no p-value of the joint test is smaller than relabelling them gives"
-        reason += f"; whether the model gives those {source.partition(' ')[0]} was not looked at"
-        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
+        tested = ranks is not None and ranks.again is not None
+        more = ", and no p-value of the joint test is smaller than relabelling them gives" if tested else ""
+        unseen = f"whether the model gives those {source.partition(' ')[0]}"
+        found.verdicts.append(_consistent(again, source, unseen, more))
     if left:
         found.omissions.append(_not_recomputed(left, report, why))
     return found
+
+
+def _of_models(path: Path, report: PrivacyReport) -> Recomputed:
+    wrong, why = against_scores(path, report)
+    if wrong is None:
+        left = [f"{item.method}: {item.quantity}" for item in report.evidence]
+        return Recomputed(omissions=[_not_recomputed(left, report, why)])
+    if not wrong:
+        return Recomputed(verdicts=[_consistent(len(report.evidence), _SCORES, "whether the models give those scores")])
+    return Recomputed(verdicts=[Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong])
+
+
+def _consistent(figures: int, source: str, unseen: str, more: str = "") -> Verdict:
+    reason = f"{counted(figures, 'figure is', 'figures are')} what the {source} give{more}; {unseen} was not looked at"
+    return Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason)
 
 
 def _readable_ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str, list[str]]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: Names of columns where the report states none.
 _RECORD, _MEMBER = "id", "member"
 _INSIDE = {"1": True, "true": True, "0": False, "false": False}
+#: The key of a Parquet file's note that says how privctl made its scores.
+_NOTE = b"privctl.scores"
 #: How the scores of a column are called, and those of the highest of a group.
 _COLUMN, _TOP = "column ", "-top"
 #: Scores of groups are rounded to so many decimals of the largest.
@@ -76,6 +78,7 @@ def given_scores(path: Path, report: PrivacyReport) -> tuple[GivenScores | None,
     asked, files = stated.asked, [place for place in places if place is not None]
     try:
         names, member, scores = _columns(files, asked)
+        _require_precision(files[0], stated.dtype)
         if not 0 < int(member.sum()) < len(member):
             return None, "the file of scores has records of one side only"
         rows = np.stack(list(scores.values()), axis=1)
@@ -115,6 +118,19 @@ def _columns(
     inside = np.array([side for _, side, _ in rows], dtype=np.bool_)
     # Copies, as a column of a table is summed in another order than an array of its own.
     return [name for name, _, _ in rows], inside, {name: table[:, i].copy() for i, name in enumerate(asked.columns)}
+
+
+def _require_precision(file: Path, stated: str | None) -> None:
+    """Raises ValueError where privctl made the scores by passes in another format than is ``stated``.
+
+    Reports from before it was stated are of float32.
+    """
+    from privctl.data.arrow import parquet_notes
+
+    note = parquet_notes(file).get(_NOTE) if file.suffix.lower() == ".parquet" else None
+    made = None if note is None else parse_json(note.decode(), str(file))["settings"].get("dtype")
+    if made != stated and (stated, made) != (None, "float32"):
+        raise ValueError(f"its passes were in {made or 'no format that it names'}, and the report says {stated}")
 
 
 def _of_text(file: Path) -> Iterator[Mapping[str, Any]]:

@@ -10,19 +10,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 
 from privctl.domain.evidence import Evidence
 
 METHOD = "rank test"
 _COUNTS = ("rank", "ranked", "beyond", "counted", "share")
-#: Half of the panels of Simpson's rule, in standard deviations, and how many.
-_REACH, _PANELS = 12.0, 600
+#: Half of the range of Simpson's rule, in standard deviations; how many panels it has, and half of a part's at least.
+_REACH, _PANELS, _FEWEST = 12.0, 400, 8
+#: Where the count of the others changes abruptly beside a bend, in log-odds.
+_BESIDE = (0.0, *(sign * 10.0**-k for k in range(1, 6) for sign in (-1, 1)))
 #: Relative error of a p-value that is put down to rounding; the rule itself errs by at most a tenth of this.
-_ROUNDING = 5e-3
+ROUNDING = 5e-3
 #: The work grows with the square root of the counts.
 _MOST = 10_000_000
+_OVERFLOW = 700.0
 _NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCurve:
+    """``most`` is the highest true positive rate at a false positive rate; it bends at the rates ``bends``."""
+
+    most: Callable[[float], float]
+    bends: tuple[float, ...] = ()
 
 
 def fault(item: Evidence) -> str:
@@ -38,50 +51,74 @@ def fault(item: Evidence) -> str:
     if sorted((ranked, counted)) != sorted(item.samples.values()):
         return "its test is not of the models that it was made from"
     level = (1 - item.confidence) * item.details["share"]
-    curve = _curve(item)
+    curve = curve_of(item)
     if curve is None:
         return "it bounds nothing that is known here"
-    found = _p_value(rank, ranked, beyond, counted, curve(item.lower))
+    found = p_value(rank, ranked, beyond, counted, curve(item.lower))
     if item.lower > 0:
-        fits = math.isclose(found, level, rel_tol=_ROUNDING)
+        fits = math.isclose(found, level, rel_tol=ROUNDING)
     else:
-        fits = item.lower == 0 and found >= level * (1 - _ROUNDING)
+        fits = item.lower == 0 and found >= level * (1 - ROUNDING)
     return "" if fits else f"at its bound of {item.lower:.6g} the test's p-value is {found:.4g}, and not {level:.4g}"
 
 
-def _curve(item: Evidence) -> Callable[[float], Callable[[float], float]] | None:
+def curve_of(item: Evidence) -> Callable[[float], PowerCurve] | None:
     """From the bounded parameter to T."""
     delta = item.details.get("delta")
     if item.quantity.startswith("epsilon lower bound") and delta is not None:
-        return lambda epsilon: lambda rate: _approximate(epsilon, delta, rate)
-    if item.quantity.startswith("lower bound on mu"):
-        return lambda mu: lambda rate: _NORMAL.cdf(_NORMAL.inv_cdf(rate) + mu) if 0 < rate < 1 else rate
-    return None
+        return lambda epsilon: approximate(epsilon, delta)
+    return gaussian if item.quantity.startswith("lower bound on mu") else None
 
 
-def _approximate(epsilon: float, delta: float, rate: float) -> float:
-    """The highest power of a test of this level under (epsilon, delta)-DP, from both of its inequalities."""
-    power = min(1.0, math.exp(epsilon) * rate + delta)
-    missed = math.exp(-epsilon) * max(0.0, 1 - rate - delta)
-    return min(power, 1 - missed)
+def approximate(epsilon: float, delta: float) -> PowerCurve:
+    """The highest power of a test of each level under (epsilon, delta)-DP, from both of its inequalities."""
+    factor = math.exp(min(epsilon, _OVERFLOW))
+
+    def most(rate: float) -> float:
+        return min(1.0, factor * rate + delta, 1 - max(0.0, 1 - rate - delta) / factor)
+
+    return PowerCurve(most=most, bends=((1 - delta) / (1 + factor), 1 - delta))
 
 
-def _p_value(rank: int, ranked: int, beyond: int, counted: int, curve: Callable[[float], float]) -> float:
+def gaussian(mu: float) -> PowerCurve:
+    """The same of two normal laws ``mu`` deviations apart."""
+    return PowerCurve(most=lambda rate: _NORMAL.cdf(_NORMAL.inv_cdf(rate) + mu) if 0 < rate < 1 else rate)
+
+
+def p_value(rank: int, ranked: int, beyond: int, counted: int, curve: PowerCurve) -> float:
+    """The chance that so many or more of the ``counted`` lie beyond the threshold, if ``curve`` is the true one.
+
+    ``curve`` is its own mirror image in the other diagonal, so each of the two sides may be the one with a law of its
+    own rate; that is the one of which it varies less, beside which the other's count changes slowly.
+    """
+    if beyond <= 0:
+        return 1.0
     a, b = rank + 1, ranked - rank
+    if 1 / (counted - beyond + 1) + 1 / beyond < 1 / a + 1 / b:
+        a, b, beyond, counted = counted - beyond + 1, beyond, b, ranked
     # The log-odds of a beta variable are close to normal with these moments.
-    middle, spread = math.log(a / b), math.sqrt(1 / a + 1 / b)
-    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-    step = 2 * _REACH * spread / _PANELS
+    middle, reach = math.log(a / b), _REACH * math.sqrt(1 / a + 1 / b)
+    bends = (math.log(at) - math.log1p(-at) for at in curve.bends if 0 < at < 1)
+    inside = [at + beside for at in bends for beside in _BESIDE]
+    ends = sorted({middle - reach, middle + reach, *(at for at in inside if abs(at - middle) < reach)})
     total = mass = 0.0
-    for i in range(_PANELS + 1):
-        odds = middle - _REACH * spread + i * step
-        rate = 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
-        log_density = -a * _softplus(-odds) - b * _softplus(odds) - log_beta
-        weight = math.exp(log_density) * (1 if i in (0, _PANELS) else 4 if i % 2 else 2)
-        mass += weight
-        if weight > 1e-18:
-            total += weight * at_least(beyond, counted, curve(rate))
+    for low, high in pairwise(ends):
+        panels = 2 * max(_FEWEST, math.ceil(_PANELS * (high - low) / (4 * reach)))
+        step = (high - low) / panels
+        for i in range(panels + 1):
+            odds = low + i * step
+            weight = step * _density(odds, a, b) * (1 if i in (0, panels) else 4 if i % 2 else 2)
+            mass += weight
+            if weight > 1e-18:
+                rate = 1 / (1 + math.exp(-odds)) if odds > -_OVERFLOW else 0.0
+                total += weight * at_least(beyond, counted, curve.most(rate))
     return total / mass
+
+
+def _density(odds: float, a: int, b: int) -> float:
+    """Of the log-odds of a beta variable."""
+    log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+    return math.exp(-a * _softplus(-odds) - b * _softplus(odds) - log_beta)
 
 
 def _softplus(x: float) -> float:

@@ -6,6 +6,7 @@ Clopper and Pearson's limits are found by halving, from binomial tails that are 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from statistics import NormalDist
 
@@ -18,6 +19,8 @@ from verify.rank_bound import at_least
 METHOD = "fixed threshold"
 _COUNTS = ("true_positives", "false_positives")
 _NEAR, _MOST = 1e-6, 10_000_000
+#: What no option changes: the confidence, and that twice the claim is to be noticed but for two chances of a tenth.
+_CONFIDENCE, _VIOLATION, _MISSED = 0.95, 2, 0.1
 _LARGEST_EPSILON, _LARGEST_MU = 64.0, 32.0
 _NORMAL = NormalDist()
 
@@ -60,17 +63,44 @@ def wrong_claims(report: PrivacyReport) -> Iterator[str]:
     bound = next((item for item in report.evidence if item.method == METHOD and "delta" in item.details), None)
     if bound is None or fault(bound):
         return  # another check says what is wrong
+    if not math.isclose(bound.confidence, _CONFIDENCE):
+        yield f"{METHOD}: it holds with {bound.confidence:g}, and such a bound with {_CONFIDENCE:g}"
     hits, errors = (int(bound.details[name]) for name in _COUNTS)
-    inner, outer, tail = bound.samples["with"], bound.samples["without"], (1 - bound.confidence) / 2
-    least, most = _least(hits, inner, tail), 1 - _least(outer - errors, outer, tail)
+    sizes, tail = (bound.samples["with"], bound.samples["without"]), (1 - bound.confidence) / 2
     for verdict in report.verdicts:
         if (stated := CLAIM.match(verdict.subject)) is None:
             continue
-        epsilon, found = float(stated[1]), _epsilon(least, most, float(stated[2]))
+        epsilon, delta = float(stated[1]), float(stated[2])
+        found = _certified(hits, errors, sizes, tail, delta)
         refuted = verdict.outcome is Outcome.REFUTED
-        if not math.isclose(epsilon, found, rel_tol=CLAIMED, abs_tol=CLAIMED) and refuted is not (found > epsilon):
+        if math.isclose(epsilon, found, rel_tol=CLAIMED, abs_tol=CLAIMED):
+            continue
+        if refuted is not (found > epsilon):
             how = "refute" if found > epsilon else "do not refute"
             yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {how} that"
+        elif verdict.outcome is Outcome.CONSISTENT and not _would_notice(sizes, tail, epsilon, delta):
+            yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but so few models would not notice more"
+
+
+def _certified(hits: int, errors: int, sizes: tuple[int, int], tail: float, delta: float) -> float:
+    """The bound on epsilon at ``delta`` from these counts."""
+    least, most = _least(hits, sizes[0], tail), 1 - _least(sizes[1] - errors, sizes[1], tail)
+    return _epsilon(least, most, delta)
+
+
+def _would_notice(sizes: tuple[int, int], tail: float, claim: float, delta: float) -> bool:
+    """Whether randomized response of twice the ``claim`` refutes it four times in five, by the best threshold.
+
+    Each count is taken at what it reaches with all but half of the remaining chance.
+    """
+    rate = 1 / (1 + math.exp(-_VIOLATION * claim * (1 + CLAIMED) - CLAIMED))
+    hits, errors = _quantile(_MISSED, sizes[0], rate), _quantile(1 - _MISSED, sizes[1], 1 - rate)
+    return _certified(hits, errors, sizes, tail, delta) > claim * (1 - CLAIMED)
+
+
+def _quantile(share: float, trials: int, rate: float) -> int:
+    """The least count that is not exceeded with a probability of ``share`` at least."""
+    return bisect_left(range(trials), True, key=lambda count: at_least(count + 1, trials, rate) <= 1 - share)
 
 
 def _epsilon(least: float, most: float, delta: float) -> float:

@@ -19,13 +19,14 @@ from audits.statistics.fixed_threshold import ThresholdCounts, count
 from audits.statistics.laws import binomial_quantile
 from audits.statistics.power import POWER
 from audits.statistics.search import smallest
+from privctl.data.recorded import digested, require_unchanged
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import downward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AskedAudit
-from privctl.reports.files import file_artifact, now, versions
+from privctl.reports.files import digested_artifact, now, versions
 
 METHOD = "fixed threshold"
 INTERVAL = "Clopper-Pearson for each rate, at half of alpha"
@@ -36,15 +37,20 @@ _MOST = 32.0
 def run_scores(
     path: Path, report: Path, *, claim: EpsilonClaim | None, delta: float | None, threshold: float | None = None
 ) -> PrivacyReport:
-    """The report, to be written to ``report``, on the scores of models at ``path``: by ranks, or by a ``threshold``."""
+    """The report, to be written to ``report``, on the scores of models at ``path``: by ranks, or by a ``threshold``.
+
+    Raises as ``audit_at_threshold``, and InputError where the file changes meanwhile.
+    """
+    before = digested(path)
     if threshold is None:
         audit = audit_scores(path, delta=delta, claim=claim)
     else:
         audit = audit_at_threshold(path, threshold, delta=delta, claim=claim)
+    require_unchanged([before])
     settings: dict[str, Any] = {}
     if claim is not None:
         settings = {"claimed_epsilon": claim.epsilon, "claimed_delta": claim.delta}
-    scores = file_artifact("scores", path, report)
+    scores = digested_artifact("scores", before, report)
     asked = AskedAudit(
         files=files_of([scores]),
         claims=() if claim is None else pairs_of([claim]),

@@ -16,7 +16,7 @@ import numpy as np
 from audits.asked import files_of, pairs_of, stated
 from audits.canaries.design import BOUNDS_SHARE
 from audits.claims import DEFAULT_DELTA
-from audits.findings import ALPHA, PRIVATE, Findings
+from audits.findings import ALPHA, PRIVATE, Findings, rounded
 from audits.lineage import Lineage
 from audits.mechanism_curve import curve_of
 from audits.membership.attack import RATES, Settings, curve_evidence
@@ -148,6 +148,7 @@ def run_record_scores(
         parameters={
             "attack": list(judged.named), "least_auc": least_auc, "confidence": 1 - ALPHA,
             "asked": stated(asked),
+            **({} if read.precision is None else {"dtype": read.precision}),
             **judged.parameters,
             **({} if split is None else split_parameters(split)),
             **({} if model is None else {"score_conditions": [encode_value(model.condition)]}),
@@ -171,6 +172,7 @@ def run_record_scores(
             *_similar(read.ids, columns.record),
             *backwards_warnings(evidence, LOSSES),
             *lineage.doubts,
+            *rounded(read.precision),
             PRIVATE,
         ),
         parents=lineage.parents,

@@ -75,12 +75,16 @@ class ScorePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadScores:
-    """The rows of one or many files in the order of their ids: ``member`` [records], ``scores`` [records] by column."""
+    """The rows of one or many files in the order of their ids: ``member`` [records], ``scores`` [records] by column.
+
+    ``precision`` is the format of the passes that made the scores; None where nothing says so.
+    """
 
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     left_out: Mapping[tuple[bool, Skip], int]
     ids: Sequence[str] = ()
+    precision: str | None = None
 
 
 def part_path(output: Path, rank: int, size: int) -> Path:
@@ -153,7 +157,14 @@ def read_parts(paths: Sequence[Path], record: str, member: str, scores: Sequence
         scores={name: np.concatenate([*parts, np.zeros(0)])[places] for name, parts in values.items()},
         left_out=left_out,
         ids=ordered.to_pylist(),
+        precision=_precision_in(paths[0]),
     )
+
+
+def _precision_in(path: Path) -> str | None:
+    note = _note(path)
+    named = None if note is None else dict(note["settings"]).get("dtype")
+    return None if named is None else str(named)
 
 
 def _require_one_audit(paths: Sequence[Path]) -> dict[tuple[bool, Skip], int]:
@@ -200,7 +211,7 @@ def _note(path: Path) -> dict[str, Any] | None:
         rank, size = note["part"]
         same = note["format"] == _FORMAT or (note["format"] == _BEFORE and note["reference"] is None)
         sound = same and type(rank) is type(size) is int and 0 <= rank < size
-        sound = sound and isinstance(note["attacks"], list)
+        sound = sound and isinstance(note["attacks"], list) and isinstance(note["settings"], dict)
         sound = sound and all(Skip(skip) and type(many) is int and many > 0 for _, skip, many in note["left_out"])
     except (TypeError, KeyError, ValueError):
         sound = False

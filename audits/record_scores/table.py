@@ -47,13 +47,15 @@ class ScoreColumns:
 class ScoredRecords:
     """``member`` [records], the ``scores`` [records] of each attack by its column, and the records' ``ids``.
 
-    ``skipped`` counts the records that privctl left out of its own file of scores, by (member, reason).
+    ``skipped`` counts the records that privctl left out of its own file of scores, by (member, reason); ``precision``
+    is the format of the passes that made these.
     """
 
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     ids: Sequence[str] = ()
     skipped: Mapping[tuple[bool, Skip], int] = field(default_factory=dict)
+    precision: str | None = None
 
     @property
     def left_out(self) -> tuple[Omission, ...]:
@@ -86,7 +88,9 @@ def _parquet(paths: Sequence[Path], columns: ScoreColumns) -> ScoredRecords:
     if chosen == ScoreColumns().scores:
         chosen = attacks_in(paths) or chosen
     read = read_parts(paths, columns.record, columns.member, chosen)
-    return ScoredRecords(member=read.member, scores=read.scores, ids=read.ids, skipped=read.left_out)
+    return ScoredRecords(
+        member=read.member, scores=read.scores, ids=read.ids, skipped=read.left_out, precision=read.precision
+    )
 
 
 def _rows(path: Path, columns: ScoreColumns) -> ScoredRecords:

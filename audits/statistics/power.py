@@ -95,7 +95,7 @@ def _success_rate(mu: float, share: float) -> float:
 def two_arm_ceiling(with_count: int, without_count: int, delta: float, alpha: float = 0.05) -> float:
     """The largest epsilon these models can certify, if every score with the record is higher than every one without it.
 
-    ``two_arm_ceiling(1000, 1000, 1e-5)`` is 5.494.
+    ``two_arm_ceiling(1000, 1000, 1e-5)`` is 5.493.
     """
     tests = two_arm.rank_tests(np.ones(with_count), np.zeros(without_count))
     return two_arm.epsilon_bound(tests, delta, alpha).value

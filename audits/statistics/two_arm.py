@@ -228,7 +228,7 @@ def p_value(test: RankTest, curve: TradeOffCurve, seen: int | None = None) -> fl
         return 1.0
     if seen > m:
         return 0.0
-    if (n - k) / (n * (k + 1)) < (m - seen + 1) / (m * seen):
+    if 1 / (k + 1) + 1 / (n - k) < 1 / seen + 1 / (m - seen + 1):  # of log-odds
         rates, weights = _quadrature(k + 1, n - k, curve.corners[:, 0])
         return float(weights @ bdtrc(seen - 1, m, curve.most(rates)))
     rates, weights = _quadrature(seen, m - seen + 1, curve.corners[:, 1])
@@ -283,15 +283,20 @@ def _panels() -> _Array:
     return np.concatenate([half, [0.5], 1 - half[::-1]])
 
 
+#: Edges of panels beside a bend, where log-odds differ by as much.
+_BESIDE = np.array([0.0, *(sign * 10.0**-k for k in range(1, 6) for sign in (-1, 1))])
 _PANELS, _LEGENDRE = _panels(), np.polynomial.legendre.leggauss(16)
 
 
 def _quadrature(first: int, second: int, bends: _Array) -> tuple[_Array, _Array]:
     """Values that the law Beta(``first``, ``second``) takes, and their weights; what is integrated bends at ``bends``.
 
-    Gauss and Legendre's rule on panels of its quantiles: finer towards both ends, and cut at the bends.
+    Gauss and Legendre's rule on panels of its quantiles: finer towards both ends and towards the bends, beside which a
+    tail of many models changes abruptly.
     """
-    edges = np.union1d(_PANELS, np.clip(betainc(first, second, bends), 0.0, 1.0))
+    inside = bends[(bends > 0) & (bends < 1)]
+    beside = inside[:, None] + (inside * (1 - inside))[:, None] * _BESIDE
+    edges = np.union1d(_PANELS, np.clip(betainc(first, second, np.clip(beside, 0.0, 1.0)), 0.0, 1.0))
     nodes, reach = _nodes(edges)
     place = np.searchsorted(_PANELS[:-2], edges[:-1])
     whole = (_PANELS[place] == edges[:-1]) & (_PANELS[place + 1] == edges[1:])

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from audits.extraction.elsewhere import ReferenceModel
+from audits.findings import rounded
 from audits.lineage import Lineage, lineage_of, require_unseen, weights_of
 from audits.membership.audit import Reference
 from audits.membership.gradients import Differentiator
@@ -17,16 +18,11 @@ from privctl.data.recorded import recorded_files
 from privctl.domain.errors import CommandError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
-from privctl.models.choices import FloatFormat
 from privctl.parallel import Workers
 
 _OTHER_BITS = (
     "the training held the adapter's base in as many bits as its report's base_bits says, and this audit did not: what "
     "is audited answers differently from what was trained; give --base-bits 4 if, and only if, the report has it"
-)
-_ROUNDED = (
-    "all models were run in bfloat16, their weights rounded to it: scores of members and of others are rounded alike, "
-    "and an attack may find less than in float32"
 )
 
 
@@ -58,8 +54,7 @@ class AuditModels:
         """Why what is audited may not be what was trained, or answers otherwise."""
         model = self.audited.subject.model
         other_bits = () if model.base_bits == self.lineage.base_bits else (_OTHER_BITS,)
-        rounded = (_ROUNDED,) if model.precision is FloatFormat.BFLOAT16 else ()
-        return (*self.lineage.doubts, *other_bits, *rounded)
+        return (*self.lineage.doubts, *other_bits, *rounded(model.dtype))
 
     @property
     def reference_means(self) -> Reference | None:

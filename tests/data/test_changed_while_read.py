@@ -28,10 +28,21 @@ class Reading:
 
 
 SCAN = ("secrets", "scan", "data.jsonl", "-o", "out.jsonl")
+PLAN = (
+    *("secrets", "plan", "data.jsonl", "--secrets", "book.jsonl", "--steps", "10", "--batch-size", "4"),
+    *("-o", "out.safetensors"),
+)
 READINGS = {
     "scores": Reading(
         command=("audit", "scores", "s.csv"), file="s.csv", called="audits.record_scores.audit:read_record_scores"
     ),
+    "scores of models": Reading(
+        command=("audit", "scores", "m.csv", "--models"),
+        file="m.csv",
+        called="audits.model_scores.threshold:audit_scores",
+    ),
+    "plan": Reading(command=PLAN, file="data.jsonl", called="privctl.secrets.plan.sweep:count_texts"),
+    "book": Reading(command=PLAN, file="book.jsonl", called="privctl.secrets.plan.sweep:read_secrets"),
     "split": Reading(
         command=("audit", "split", "data.jsonl", "-o", "out"),
         file="data.jsonl",
@@ -79,6 +90,8 @@ def test_a_file_that_changes_while_it_is_read_is_not_named(
     Path("data.jsonl").write_text("\n".join(rows) + "\n")
     Path("listed.txt").write_text("mail\n")
     Path("s.csv").write_text("id,member,score\na,1,1\nb,0,2\nc,1,3\nd,0,4\n")
+    Path("m.csv").write_text("member,score\n1,1\n1,2\n0,1\n0,3\n")
+    Path("book.jsonl").write_text(json.dumps({"id": "s", "kind": "email", "records": [0, 3]}) + "\n")
     facts = {"epochs": 1, "learning_rate": 0.01, "clip_norm": 1.0, "dataset_size": 1000, "batch_size": 10}
     Path("facts.json").write_text(json.dumps(facts))
     save_file({"weight": np.full((30, 20), 0.5, np.float32)}, "own.safetensors")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.domain.gate import GateOutcome
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_log import read_log
+from privctl.reports.files import read_report, write_report
 
 RECORDS = 120
 
@@ -289,6 +291,32 @@ def test_a_claim_about_users_is_tested_by_coins_of_users(tmp_path: Path) -> None
     assert all(each.outcome is not Outcome.REFUTED for each in claims)
     for name in (place, tmp_path / "own.audit.report.json"):
         assert privctl.verify(name).exit_code is ExitCode.OK
+
+
+@pytest.mark.forged("one entry is another")
+def test_planted_an_entry_of_an_audit_by_users_that_is_another_fails_at_the_gate(tmp_path: Path) -> None:
+    """The number of groups, the field, the split and a warning; the log is left out, which a policy may require."""
+    model, split = of_users(tmp_path, 20.0)
+    place, beside = tmp_path / "own.safetensors", tmp_path / "own.audit.report.json"
+    privctl.audit_module(model, place, negative_losses, split=split)
+    honest = replace(read_report(beside), log=None)
+    asked = {**honest.parameters["asked"], "logged": False}
+    honest = replace(honest, parameters={**honest.parameters, "asked": asked})
+    asserted = [a.name for a in privctl.verify(place).report.guarantees[0].assumptions if a.state == "asserted"]
+
+    def judged(warnings: tuple[str, ...] | None = None, **parameters: Any) -> GateOutcome:
+        changed = honest.warnings if warnings is None else warnings
+        write_report(beside, replace(honest, warnings=changed, parameters={**honest.parameters, **parameters}))
+        policy: dict[str, Any] = {"max_epsilon": 1000, "required_steps": ["audit"]}
+        return privctl.gate(place, **policy, accepted_assumptions=[*asserted, "scores of the model"]).outcome
+
+    records = honest.parameters["grouped_records"]
+    assert judged() is GateOutcome.PASS
+    assert judged(split_groups=90) is GateOutcome.FAIL
+    assert judged(group_by="n", asked={**asked, "group_by": "n"}) is GateOutcome.FAIL
+    assert judged(grouped_records={**records, "members": records["members"] + 1}) is GateOutcome.FAIL
+    assert judged(dtype="bfloat16") is GateOutcome.FAIL
+    assert judged(warnings=tuple(each for each in honest.warnings if "stronger" not in each)) is GateOutcome.FAIL
 
 
 def test_planted_what_knows_the_users_refutes_the_claim_about_them(tmp_path: Path) -> None:

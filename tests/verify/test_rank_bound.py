@@ -11,7 +11,16 @@ from audits.statistics.two_arm import ApproximateDp, GaussianDp, RankTest, epsil
 from privctl.domain.evidence import Bound, Evidence
 from verify import rank_bound
 
-COUNTS = [(4, 500, 60, 500), (1, 50, 9, 50), (0, 30, 28, 40), (125, 500, 300, 500), (30, 10_000, 9, 12), (2, 9, 1, 9)]
+COUNTS = [
+    (4, 500, 60, 500),
+    (1, 50, 9, 50),
+    (0, 30, 28, 40),
+    (125, 500, 300, 500),
+    (30, 10_000, 9, 12),
+    (2, 9, 1, 9),
+    (2, 150, 200, 200),
+    (1, 20, 900, 1000),
+]
 
 
 def evidence(counts: tuple[int, int, int, int], kind: str) -> Evidence:
@@ -70,10 +79,18 @@ def test_other_evidence_is_left_alone() -> None:
     assert "nothing that is known" in rank_bound.fault(replace(evidence(COUNTS[0], KINDS[0]), quantity="else"))
 
 
+@pytest.mark.parametrize(("rank", "expected"), [(5, 0.0129140441874), (250, 0.0458524117818)])
+def test_the_p_value_of_models_told_apart(rank: int, expected: float) -> None:
+    """As in ``test_known_p_values``, where a curve bends within the step of a coarse rule."""
+    found = rank_bound.p_value(rank, 1000, 1000, 1000, rank_bound.approximate(5.4944, 1e-5))
+    assert found == pytest.approx(expected, rel=2e-4)
+
+
 @pytest.mark.parametrize("curve", [ApproximateDp(epsilon=0.7, delta=0.01), GaussianDp(mu=0.6)])
 def test_both_formulations_agree_on_a_p_value(curve: ApproximateDp | GaussianDp) -> None:
     test = RankTest(threshold=0.0, rank=3, ranked=80, beyond=9, counted=70, from_without=True)
-    again = rank_bound._p_value(3, 80, 9, 70, lambda rate: float(curve.most(np.array(rate))))
+    same = rank_bound.PowerCurve(most=lambda rate: float(curve.most(np.array(rate))), bends=tuple(curve.corners[:, 0]))
+    again = rank_bound.p_value(3, 80, 9, 70, same)
     assert again == pytest.approx(p_value(test, curve), rel=1e-3)
 
 

@@ -14,6 +14,7 @@ from privctl.reports.parameters import ParametersError
 from verify.method import TRAINING
 from verify.stated import method_of
 from verify.warned.required import RULES
+from verify.warned.required_of_audits import unfounded
 from verify.warned.texts import TEXTS
 
 _SUBJECT = "warnings"
@@ -22,10 +23,14 @@ _SHOWN = 120
 
 
 def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    """Refuted where a text is none of this version's, stands twice, or is missing; inconclusive of other versions'."""
+    """Refuted where a text is none of this version's, stands twice, is missing, or contradicts what else is stated.
+
+    Inconclusive where another version's may be meant.
+    """
     try:
         known = {**TEXTS.get(report.step, {}), **_of_method(report)}
         needed = list(RULES[report.step](report, parents)) if report.step in RULES else []
+        unwanted = list(unfounded(report))
     except ParametersError:
         return  # another check says so
     # What a method warns of that is not known here is not known either.
@@ -40,6 +45,9 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
         else:
             reason = f"unknown warning: what another version or method may mean by {_cut(text)} is not known here"
             yield Verdict(subject=_SUBJECT, outcome=Outcome.INCONCLUSIVE, reason=reason)
+    for pattern in unwanted:
+        if any(re.fullmatch(pattern, text, re.DOTALL) for text in report.warnings):
+            yield _refuted(f"what the report says elsewhere contradicts the warning {_cut(_readable(pattern))}")
     for pattern in dict.fromkeys(needed):
         if not any(re.fullmatch(pattern, text, re.DOTALL) for text in report.warnings):
             yield _refuted(f"what the report says elsewhere calls for the warning {_cut(_readable(pattern))}")

@@ -14,10 +14,16 @@ from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import parameters_as
 from verify.canary_bounds import BOUND, of_split
 from verify.extraction_tests import drawn
-from verify.warned import forms, of_audits
+from verify.warned import forms, of_audits, of_canaries, of_extraction, of_membership, of_scores
 from verify.warned.forms import form
 
-_COLUMN = "column "
+_COLUMN, _BFLOAT16 = "column ", "bfloat16"
+
+
+def unfounded(report: PrivacyReport) -> Iterator[str]:
+    """The texts that contradict what the report of an audit says elsewhere."""
+    if report.step == "audit" and parameters_as(AuditParameters, report).dtype != _BFLOAT16:
+        yield of_audits.IN_BFLOAT16
 
 
 def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
@@ -29,6 +35,8 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
         yield from () if stated.asked is None else _of_models(stated.asked)
         return
     yield of_audits.PRIVATE
+    if stated.dtype == _BFLOAT16:
+        yield of_audits.IN_BFLOAT16
     if records:
         yield from _of_columns(stated)
     elif stated.attack:
@@ -40,31 +48,31 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
     if stated.extraction:
         yield from _of_extraction(report, stated)
     if "secrets" in files:
-        yield from (of_audits.NOT_INDEPENDENT, of_audits.OTHER_CANDIDATES)
+        yield from (of_extraction.NOT_INDEPENDENT, of_extraction.OTHER_CANDIDATES)
         if "plan" in files:
-            yield of_audits.ALLOWED
+            yield of_extraction.ALLOWED
 
 
 def _of_models(asked: AskedAudit) -> Iterator[str]:
-    yield from (of_audits.INDEPENDENT, of_audits.ONE_RECORD, of_audits.PROCEDURE)
+    yield from (of_scores.INDEPENDENT, of_scores.ONE_RECORD, of_scores.PROCEDURE)
     if asked.threshold is not None:
-        yield of_audits.threshold(asked.threshold)
+        yield of_scores.threshold(asked.threshold)
 
 
 def _of_membership(stated: AuditParameters) -> Iterator[str]:
     if stated.split_commitment is None:
-        yield of_audits.ASSERTED
+        yield of_membership.ASSERTED
     else:
-        yield of_audits.drawn(stated.split_commitment)
-        yield of_audits.TRAINED_ON
-    yield of_audits.tried(stated.attack)
-    yield from (of_audits.INTERVALS, of_audits.STRONGER)
+        yield of_membership.drawn(stated.split_commitment)
+        yield of_membership.TRAINED_ON
+    yield of_membership.tried(stated.attack)
+    yield from (of_membership.INTERVALS, of_membership.STRONGER)
     yield from _of_groups(stated)
 
 
 def _of_groups(stated: AuditParameters) -> Iterator[str]:
     if stated.group_by is not None:
-        yield of_audits.groups(stated.group_by)
+        yield of_membership.groups(stated.group_by)
         if stated.similar_names:
             yield forms.alike_users(stated.similar_names, stated.group_by)
 
@@ -72,16 +80,16 @@ def _of_groups(stated: AuditParameters) -> Iterator[str]:
 def _of_columns(stated: AuditParameters) -> Iterator[str]:
     tied = stated.score_conditions
     if stated.split_commitment is not None:
-        yield of_audits.drawn(stated.split_commitment)
-        yield of_audits.TRAINED_ON
-        yield of_audits.NOT_FITTED if tied is None else of_audits.FITTED
+        yield of_membership.drawn(stated.split_commitment)
+        yield of_membership.TRAINED_ON
+        yield of_scores.NOT_FITTED if tied is None else of_scores.FITTED
     else:
-        yield of_audits.NOTHING_SHOWN if tied is None else of_audits.NO_SPLIT_SHOWN
+        yield of_scores.NOTHING_SHOWN if tied is None else of_scores.NO_SPLIT_SHOWN
     yield from _of_groups(stated)
     for each in tied or ():
-        yield of_audits.of_model(re.escape(each.statement))
-    yield of_audits.columns(len(stated.attack), grouped=stated.group_by is not None)
-    yield from (of_audits.COLUMN_INTERVALS, of_audits.STRONGER_SCORES)
+        yield of_scores.of_model(re.escape(each.statement))
+    yield of_scores.columns(len(stated.attack), grouped=stated.group_by is not None)
+    yield from (of_scores.COLUMN_INTERVALS, of_scores.STRONGER_SCORES)
 
 
 def _backwards(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
@@ -90,18 +98,18 @@ def _backwards(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
         if item.method not in stated.attack or item.quantity != "AUC" or item.upper is None or chance is None:
             continue
         if item.upper < chance:
-            yield of_audits.backwards(item.method, chance)
+            yield of_membership.backwards(item.method, chance)
 
 
 def _not_made(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
     """That guesses were not made counts for all bounds of a split together, and for each from planted canaries."""
     bounds = [item for item in report.evidence if item.method == BOUND]
     if missing := sum(_missing(item) for item in bounds if item.lower is not None and of_split(item, stated)):
-        yield form(of_audits.NOT_MADE, guesses=counted(missing, "guess was", "guesses were"), bounds="the bounds")
+        yield form(of_membership.NOT_MADE, guesses=counted(missing, "guess was", "guesses were"), bounds="the bounds")
     for item in bounds if stated.canary_commitment is not None else ():
         if not of_split(item, stated) and (missing := _missing(item)):
             guesses = counted(missing, "guess was", "guesses were")
-            yield form(of_audits.NOT_MADE, guesses=guesses, bounds=f"the bound on {re.escape(item.quantity)}")
+            yield form(of_membership.NOT_MADE, guesses=guesses, bounds=f"the bound on {re.escape(item.quantity)}")
 
 
 def _missing(item: Evidence) -> int:
@@ -112,37 +120,39 @@ def _missing(item: Evidence) -> int:
 def _of_canaries(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
     conditions = stated.canary_conditions or ()
     if stated.canary_commitment is None:  # the training's own, in its gradients
-        yield from (of_audits.TRAINING_TESTED, of_audits.STRONGEST)
+        yield from (of_canaries.TRAINING_TESTED, of_canaries.STRONGEST)
         yield from (re.escape(each.statement) for each in conditions if each.state is AssumptionState.ASSERTED)
         mechanism = stated.canary_mechanism
         if mechanism is not None and any(isinstance(event, TruncatedGaussian) for event in mechanism.events):
-            yield of_audits.UNCUT
+            yield of_canaries.UNCUT
         return
-    yield of_audits.MADE_UP
+    yield of_canaries.MADE_UP
     for each in conditions:
-        said = {AssumptionState.ASSERTED: of_audits.TAKEN, AssumptionState.VIOLATED: of_audits.BROKEN}.get(each.state)
+        said = {AssumptionState.ASSERTED: of_canaries.TAKEN, AssumptionState.VIOLATED: of_canaries.BROKEN}.get(
+            each.state
+        )
         if said is not None:
             yield form(said, statement=re.escape(each.statement))
     most = max((int(i.details["copies"]) for i in report.evidence if i.method == BOUND), default=1)
     if most > 1:
-        yield form(of_audits.COPIES, most=str(most))
+        yield form(of_canaries.COPIES, most=str(most))
     if (stated.canary_exact_groups or 0) < (stated.canary_groups or 0):
-        yield of_audits.exposure(None)
+        yield of_canaries.exposure(None)
 
 
 def _of_extraction(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
     asked, settings = stated.asked, stated.extraction or {}
-    yield of_audits.ALL_OF_TRAINING
+    yield of_extraction.ALL_OF_TRAINING
     if asked is None:
         return
     tokens = settings.get("suffix_tokens")
-    yield of_audits.after_what(tokens if isinstance(tokens, int) else None, searched=asked.adversarial)
+    yield of_extraction.after_what(tokens if isinstance(tokens, int) else None, searched=asked.adversarial)
     if asked.exact_only:
-        yield form(of_audits.NOT_NEAR, why="was not asked for")
+        yield form(of_extraction.NOT_NEAR, why="was not asked for")
     if "heldout" not in asked.files:
-        yield of_audits.NO_CONTROL
+        yield of_extraction.NO_CONTROL
     elif drawn(stated.extraction):  # a split may be the members' alone: verify.asked
-        yield of_audits.prefixed(of_audits.drawn(stated.split_commitment))
-        yield of_audits.prefixed(of_audits.TRAINED_ON)
+        yield of_extraction.prefixed(of_membership.drawn(stated.split_commitment))
+        yield of_extraction.prefixed(of_membership.TRAINED_ON)
     else:
-        yield of_audits.CONTROL
+        yield of_extraction.CONTROL

@@ -6,10 +6,12 @@ report agrees with itself and with the mathematics, not that the training it des
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from privctl.domain.errors import PrivctlError, missing_package
 from privctl.domain.gate import Finding, GateOutcome
+from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
@@ -18,6 +20,7 @@ from privctl.reports.parameters import ParametersError
 from privctl.storage.digest import NamedFiles
 from verify import audit_consistency
 from verify.asked import not_as_kept, unanswered
+from verify.drawn_split import check_split, check_unseen
 from verify.registered_guesses import check_guesses
 
 RULE = "recomputed"
@@ -38,7 +41,8 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
         own = {parent.digest for parent in report.report.parents}
         parents = [each.report for each in case.makers if each.digest in own]
         silent = unanswered(report.path, report.report, parents)
-        yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent))
+        beside = (each for each in _against_files(report, parents) if each.outcome is Outcome.REFUTED)
+        yield from (_as_finding(report, verdict, "evidence") for verdict in (*guessed, *silent, *beside))
     if policy.max_epsilon is None and policy.max_posterior is None:
         return
     reports = [each for each in (*case.makers, *case.inherited) if each.report.guarantees]
@@ -74,6 +78,22 @@ def check(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
             place=reports[0].place("guarantees"),
         )
     yield from findings
+
+
+def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """An audit against its split and its files, as far as they are at hand, and against the warnings that it owes."""
+    checks = [check_split, check_unseen]
+    with suppress(ImportError):  # these need numpy, which a gate over audits does without
+        from verify.audited_groups import check_groups
+        from verify.warned.check import check_warnings
+
+        checks += [check_groups, check_warnings]
+    for each in checks:
+        try:
+            yield from each(audit.path, audit.report, parents)
+        except (PrivctlError, LookupError) as fault:
+            reason = f"its files do not hold what it says of them ({fault})"
+            yield Verdict(subject="audit", outcome=Outcome.REFUTED, reason=reason)
 
 
 _FIX = "use the report as privctl wrote it, or run the step again; privctl verify says more"

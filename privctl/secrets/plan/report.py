@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from privctl.accounting.guarantees import finite, guarantee_of
-from privctl.data.recorded import recorded_files
 from privctl.data.several import paths_of
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
@@ -50,14 +49,12 @@ def report_of(
     """The report of all caps that were tried, and of the ``plan`` where one was ``written``."""
     request = problem.request
     place = report_beside(paths_of(request.data)[0] if plan_file is None else plan_file.path)
-    files = {"data": request.data, "secrets": request.secrets}
+    files = {"data": problem.data, "secrets": problem.secrets}
     return PrivacyReport(
         step="secrets-plan",
         created=now(),
         versions=versions(("numpy", "scipy", "highspy")),
-        inputs=tuple(
-            digested_artifact(role, file, place) for role, path in files.items() for file in recorded_files(path)
-        ),
+        inputs=tuple(digested_artifact(role, file, place) for role, read in files.items() for file in read),
         outputs=() if plan_file is None else (pending_artifact("plan", plan_file, place),),
         parameters=_parameters(problem, sweep),
         mechanism=None if plan is None else planned_ledger(plan),

@@ -21,7 +21,7 @@ from privctl.accounting.secrets.posterior_curves import (
     sharpen,
 )
 from privctl.data.columns import USUAL, Columns
-from privctl.data.recorded import data_digest, recorded_files
+from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.several import DataPath
 from privctl.data.texts import count_texts
 from privctl.domain.errors import CommandError, InputError
@@ -31,7 +31,7 @@ from privctl.secrets.plan.targets import Budgets, PosteriorTargets, budgets_of
 from privctl.secrets.plan.weights import Solver, Weighted, weights_for
 from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration
 from privctl.secrets.table import SecretTable, read_secrets, table_of
-from privctl.storage.digest import file_digest
+from privctl.storage.digest import DigestedFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,13 +69,14 @@ class PlanRequest:
 class PlanProblem:
     """What a plan needs to know about the data: ``examples``, the records of each secret, and the budgets.
 
-    ``without_record`` counts the secrets that are in no record. ``parent`` is the scan's report, if there is one.
+    ``data`` and ``secrets`` are the files that were read. ``without_record`` counts the secrets that are in no record.
+    ``parent`` is the scan's report, if there is one.
     """
 
     request: PlanRequest
     examples: int
-    data_digest: str
-    secrets_digest: str
+    data: tuple[DigestedFile, ...]
+    secrets: tuple[DigestedFile, ...]
     table: SecretTable
     budgets: Budgets
     without_record: int
@@ -121,8 +122,9 @@ class CapTrial:
 
 
 def read_problem(request: PlanRequest) -> PlanProblem:
-    """Read the size of the data and the book. Raises PrivctlError if they do not match."""
+    """Read the size of the data and the book. Raises PrivctlError if they do not match, or change meanwhile."""
     _check(request)
+    data, secrets = recorded_files(request.data), recorded_files(request.secrets)
     table = table_of(read_secrets(request.secrets))
     examples = count_texts(request.data, request.columns)
     highest_record = int(table.records.max(initial=-1))
@@ -132,16 +134,17 @@ def read_problem(request: PlanRequest) -> PlanProblem:
             f"{request.secrets} puts the secret {table.ids[j]!r} into record {highest_record}, and {request.data} "
             f"holds {examples} records, counted from 0; scan this data"
         )
-    digest = data_digest(request.data)
-    parent = _scan_report(request.secrets, request.data)
+    parent = _scan_report(request, data)
     unheld = int((np.diff(table.starts) == 0).sum())
     if unheld == len(table):
         raise InputError(f"no secret of {request.secrets} is in any record; there is nothing to protect")
+    require_same(request.data, data)
+    require_same(request.secrets, secrets)
     return PlanProblem(
         request=request,
         examples=examples,
-        data_digest=digest,
-        secrets_digest=file_digest(request.secrets),
+        data=data,
+        secrets=secrets,
         table=table,
         budgets=budgets_of(table, request.targets),
         without_record=unheld,
@@ -163,15 +166,18 @@ def _check(request: PlanRequest) -> None:
         )
 
 
-def _scan_report(secrets: Path, data: DataPath) -> FoundReport | None:
+def _scan_report(request: PlanRequest, data: Sequence[DigestedFile]) -> FoundReport | None:
     """The scan's report beside the book. Raises InputError if it describes other data."""
-    place = report_beside(secrets)
+    place = report_beside(request.secrets)
     if not place.is_file():
         return None
     scan = FoundReport(place, read_report(place))
     scanned = [entry.digest for entry in scan.report.inputs if entry.role == "data"]
-    if scanned and sorted(scanned) != sorted(file.digest for file in recorded_files(data)):
-        raise InputError(f"{secrets} was made from other data than {data}, as {place} says; scan {data} again")
+    if scanned and sorted(scanned) != sorted(file.digest for file in data):
+        raise InputError(
+            f"{request.secrets} was made from other data than {request.data}, as {place} says; scan {request.data} "
+            "again"
+        )
     return scan
 
 
@@ -275,10 +281,10 @@ def protection_of(problem: PlanProblem, trial: CapTrial) -> Protection:
     by_fano = fano_bounds(calibrated.informations, budgets.priors)
     return Protection(
         facts=PlanFacts(
-            data=problem.data_digest,
+            data=digest_of(problem.data),
             data_name=request.data.name,
             examples=problem.examples,
-            secrets=problem.secrets_digest,
+            secrets=digest_of(problem.secrets),
             steps=request.steps,
             batch_size=float(request.batch_size),
             noise_multiplier=trial.noise_multiplier,

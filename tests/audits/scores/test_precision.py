@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageClassification
 
+import privctl
 from audits.record_scores.parts import read_parts
 from audits.scores.cache import ScoreCache
 from audits.scores.scorer import compute_scores, plan_scoring
@@ -21,10 +22,11 @@ from audits.statistics.metrics import auc
 from privctl.cli import run
 from privctl.domain.errors import InputError
 from privctl.domain.progress import Advance, silent
+from privctl.domain.verdict import Outcome
 from privctl.models.choices import FloatFormat
 from privctl.models.language import load_model
 from privctl.models.precision import why_slow
-from privctl.reports.files import read_report
+from privctl.reports.files import read_report, write_report
 from tests.audits.other import save, write_data
 from tests.audits.scores.test_book import Counting
 from tests.audits.tiny import CONFIGS, save_model, sentences, write_jsonl
@@ -164,6 +166,35 @@ def test_scores_in_two_precisions_are_not_of_one_audit(here: Path) -> None:
         assert run([*call, *options, "-o", f"{name}.parquet"]) == 0
     with pytest.raises(InputError, match="of different audits, as their 'settings' differ"):
         read_parts([here / "a.parquet", here / "b.parquet"], "id", "member", ("loss",))
+
+
+def _warnings(place: Path) -> list[str]:
+    return [v.reason for v in privctl.verify(place).verdicts if v.subject in ("warnings", "evidence", "audit")
+            and v.outcome is Outcome.REFUTED]  # fmt: skip
+
+
+@pytest.mark.forged("another precision is stated")
+def test_an_audit_of_rounded_scores_says_so_and_no_other_does(here: Path) -> None:
+    """Planted: the format of the passes, the warning, and both changed."""
+    for name, options in (("low", ROUNDED), ("high", ())):
+        call = ["audit", "score-records", "model", *SIDES, *options, "-q", "-f", "-o", f"{name}.parquet"]
+        assert run(call) == 0
+        privctl.audit_scores(here / f"{name}.parquet", force=True)
+    low, high = (here / f"{name}.audit.report.json" for name in ("low", "high"))
+    (rounded,) = (w for w in read_report(low).warnings if "all models were run in bfloat16" in w)
+    assert (_warnings(low), _warnings(high)) == ([], [])
+    for place, dtype, warned, says in (
+        (low, "bfloat16", (), "calls for the warning"),
+        (low, "float32", (), "its passes were in bfloat16, and the report says float32"),
+        (low, "float32", (rounded,), "contradicts the warning"),
+        (high, "float32", (rounded,), "contradicts the warning"),
+        (high, "bfloat16", (rounded,), "its passes were in float32, and the report says bfloat16"),
+    ):
+        report = read_report(place)
+        kept = tuple(text for text in report.warnings if text != rounded)
+        forged = replace(report, parameters={**report.parameters, "dtype": dtype}, warnings=(*kept, *warned))
+        write_report(here / "forged.report.json", forged)
+        assert any(says in each for each in _warnings(here / "forged.report.json")), (dtype, warned)
 
 
 def test_shadow_models_are_scored_as_the_target(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

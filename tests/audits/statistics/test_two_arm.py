@@ -45,6 +45,9 @@ def one(rank: int, ranked: int, beyond: int, counted: int) -> RankTest:
         (one(1, 50, 9, 50), ApproximateDp(epsilon=0.3, delta=0.0), 0.02697078891),
         (one(4, 500, 60, 500), GaussianDp(mu=0.8), 0.01498756238),
         (one(0, 30, 28, 30), ApproximateDp(epsilon=3.0, delta=0.01), 0.2207577044),
+        # Told apart: beside the bend of the curve the tail changes within a thousandth of F.
+        (one(5, 1000, 1000, 1000), ApproximateDp(epsilon=5.4944, delta=1e-5), 0.0129140441874),
+        (one(250, 1000, 1000, 1000), ApproximateDp(epsilon=5.4944, delta=1e-5), 0.0458524117818),
     ],
 )
 def test_known_p_values(test: RankTest, curve: TradeOffCurve, expected: float) -> None:
