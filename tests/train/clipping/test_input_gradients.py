@@ -112,6 +112,13 @@ def test_sounds(formed: list[int]) -> None:
     assert formed == [2]
 
 
+def test_channels_last(formed: list[int]) -> None:
+    model, batch = network(BLOCKS["strided"][0](), 8), images(13, 12)
+    batch["x"] = batch["x"].contiguous(memory_format=torch.channels_last)
+    agree(model.to(memory_format=torch.channels_last), losses, batch, checked=False)  # type: ignore[call-overload]
+    assert formed == [2]
+
+
 def test_a_reader_that_is_left_out_is_seen(formed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     real = input_gradients._sum_of
     monkeypatch.setattr(input_gradients, "_sum_of", lambda readers, inputs: real(readers[:1], inputs))
