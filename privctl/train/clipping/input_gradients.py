@@ -25,7 +25,7 @@ Receive = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _ConvolutionOptions:
     """How a convolution goes over its input, for all its dimensions."""
 
     stride: tuple[int, ...]
@@ -34,22 +34,23 @@ class _Layer:
     groups: int
 
 
-class _Reader(NamedTuple):
+class _InputTerm(NamedTuple):
     """What a convolution adds to the gradient of the tensor that it read."""
 
     gradient: Tensor  # of its output
     weight: Tensor
-    layer: _Layer
+    layer: _ConvolutionOptions
 
     def add_to(self, total: Tensor, inputs: Tensor, rows: slice, *, fresh: bool) -> None:
         """Add to the ``rows`` of ``total``; ``fresh`` says that they hold nothing yet, not even zeros."""
         found, gradient = total[rows], self.gradient[rows]
         if self._is_pointwise():
-            pixels = (..., *(slice(None, None, step) for step in self.layer.stride))
+            pixels = (slice(None), slice(None), *(slice(None, None, step) for step in self.layer.stride))
             if fresh and math.prod(self.layer.stride) > 1:
                 found.zero_()
-            values = torch.matmul(self.weight.flatten(1).mT, gradient.flatten(2)).unflatten(2, gradient.shape[2:])
-            found[pixels] = values if fresh else found[pixels].add_(values)
+            values = torch.matmul(self.weight.flatten(1).mT, gradient.flatten(2))
+            values = values.view(*values.shape[:2], *gradient.shape[2:])
+            found[pixels].copy_(values) if fresh else found[pixels].add_(values)
             return
         g = self.layer
         values = torch.ops.aten.convolution_backward(
@@ -72,8 +73,8 @@ class _ConvolutionTap(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, receive: Receive, layer: _Layer, later: list[_Reader], turn: Tensor | None, anchor: Tensor,
-        output: Tensor, inputs: Tensor, weight: Tensor,
+        ctx: Any, receive: Receive, layer: _ConvolutionOptions, later: list[_InputTerm], turn: Tensor | None,
+        anchor: Tensor, output: Tensor, inputs: Tensor, weight: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         ctx.receive, ctx.layer, ctx.later, ctx.is_later = receive, layer, later, turn is not None
         ctx.set_materialize_grads(False)
@@ -84,7 +85,7 @@ class _ConvolutionTap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None, turn: None) -> tuple[Tensor | None, ...]:
         inputs, weight = (saved.detach() for saved in ctx.saved_tensors)
         ctx.receive((gradient,), (inputs,))
-        own = [] if gradient is None else [_Reader(gradient, weight, ctx.layer)]
+        own = [] if gradient is None else [_InputTerm(gradient, weight, ctx.layer)]
         found = None
         if ctx.is_later:
             ctx.later.extend(own)
@@ -102,7 +103,7 @@ class InputGradients:
 
     def __init__(self) -> None:
         # By the node of a tensor, and its place among the node's outputs, what its first reader left.
-        self._first: dict[tuple[Any, int], tuple[list[_Reader], Tensor]] = {}
+        self._first: dict[tuple[Any, int], tuple[list[_InputTerm], Tensor]] = {}
 
     def forget(self) -> None:
         """Let go of the pass."""
@@ -123,7 +124,9 @@ class InputGradients:
         if not _is_only_step(output, inputs, module.weight):
             return None
         assert not isinstance(module.padding, str)
-        layer = _Layer(stride=module.stride, padding=module.padding, dilation=module.dilation, groups=module.groups)
+        layer = _ConvolutionOptions(
+            stride=module.stride, padding=module.padding, dilation=module.dilation, groups=module.groups
+        )
         place = inputs.grad_fn, inputs.output_nr
         later, turn = self._first.get(place, ([], None))
         watched, own_turn = _TAP(receive, layer, later, turn, anchor, output.detach(), inputs, module.weight)
@@ -151,7 +154,7 @@ def _is_only_step(output: Tensor, inputs: Tensor, weight: Tensor) -> bool:
     return first is inputs.grad_fn and all(each is None for each in others) and same_type
 
 
-def _sum_of(readers: Sequence[_Reader], inputs: Tensor) -> Tensor:
+def _sum_of(readers: Sequence[_InputTerm], inputs: Tensor) -> Tensor:
     """The gradient of ``inputs`` (n, ...), some examples at a time."""
     total = torch.empty_like(inputs)
     for i, reader in enumerate(readers):

@@ -88,6 +88,10 @@ BLOCKS: dict[str, tuple[Callable[[], nn.Module], list[int]]] = {
     "pointwise first": (lambda: Block(conv(8, 1, stride=2, bias=False), conv(8, 3, stride=2, padding=1)), [2]),
     "grouped, dilated": (lambda: Block(conv(6, 3, padding=2, dilation=2, groups=3), conv(6, 1, groups=2)), [2]),
     "same size": (lambda: Block(conv(6, 3, padding=1), nn.Identity()), [1]),
+    "changed in place": (
+        lambda: nn.Sequential(Block(conv(6, 3, padding=1), conv(6, 1)), conv(6, 3), nn.ReLU(inplace=True)),
+        [1, 2],
+    ),
     "one module twice": (lambda: (lambda one: Block(one, one))(conv(8, 3, padding=1)), [2]),
     "one frozen": (lambda: Block(conv(8, 3, padding=1), conv(8, 1).requires_grad_(False)), [1]),
     "only the first counts": (lambda: Block(conv(8, 3, padding=1), conv(8, 1), (1, 0)), [1]),
