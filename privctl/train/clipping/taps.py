@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from privctl.parallel import short_of_memory
+from privctl.train.clipping.convolution import convolution
 from privctl.train.clipping.embedding import over_examples, own_frequency
 from privctl.train.clipping.generic import generic
+from privctl.train.clipping.input_gradients import InputGradients, Receive
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.rerun import UNRUNNABLE, Mode
 from privctl.train.clipping.rules import BY_POSITION, OWN_LAYOUT, RERUN, Rule
@@ -117,6 +119,7 @@ class Recorder:
         self._anchor: Tensor = torch.zeros((), requires_grad=True)
         self._settings: dict[nn.Module, CallContext] = {}
         self._casts = LastCast()
+        self._input_gradients = InputGradients()
         self._handles: list[RemovableHandle] = [
             model.register_forward_pre_hook(self._count_rows, with_kwargs=True, prepend=True)
         ]
@@ -155,6 +158,7 @@ class Recorder:
             module.scale_grad_by_freq = True
         self._settings.clear()
         self._casts.forget()
+        self._input_gradients.forget()
         self.sink = Kept()
 
     def remove(self) -> None:
@@ -278,11 +282,21 @@ class Recorder:
                     if fault.shared:
                         self.shared.add(site.name)
 
-        tapped = _TAP(receive, len(floating), self._anchor, *floating, *inputs)
+        watched = self._tapped(site, receive, floating, inputs, arguments)
         if site.module in self._by_frequency and not site.whole:
-            self._divide_by_frequency(site, inputs[0], tapped[0])
-        replaced = iter(tapped)
+            self._divide_by_frequency(site, inputs[0], watched[0])
+        replaced = iter(watched)
         return with_tensors(output, iter([next(replaced) if t.is_floating_point() else t for t in tensors]))
+
+    def _tapped(
+        self, site: Site, receive: Receive, floating: list[Tensor], inputs: list[Tensor], arguments: tuple[Any, ...]
+    ) -> tuple[Tensor, ...]:
+        """The ``floating`` outputs, with a tap."""
+        if site.rule is convolution and not site.whole and len(arguments) == len(inputs) == len(floating) == 1:
+            found = self._input_gradients.tapped(site.module, receive, self._anchor, arguments[0], floating[0])
+            if found is not None:
+                return (found,)
+        return _TAP(receive, len(floating), self._anchor, *floating, *inputs)
 
     def _divide_by_frequency(self, site: Site, ids: Tensor, output: Tensor) -> None:
         """Divide the gradient that reaches ``output`` as ``scale_grad_by_freq`` would on each example alone.

@@ -1,0 +1,171 @@
+"""Input gradients of convolutions, formed for some examples at a time on a processor.
+
+Torch's kernel reorders inputs, output gradients and result, in memory that takes up to twice as much as the result. In
+a backward pass that keeps tensors for the sum, this is where memory has its peak. Convolutions that read one tensor (a
+block's first, and the one past it) add to one result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from privctl.train.clipping.terms import chunks
+
+#: What a thread hands to the kernel at once takes about this much with its result. A batch of up to twice as much is
+#: handed over whole, for each part takes time.
+PART_BYTES = 3 << 20
+
+Receive = Callable[[tuple[Tensor | None, ...], tuple[Tensor, ...]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ConvolutionOptions:
+    """How a convolution goes over its input, for all its dimensions."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+class _InputTerm(NamedTuple):
+    """What a convolution adds to the gradient of the tensor that it read."""
+
+    gradient: Tensor  # of its output
+    weight: Tensor
+    layer: _ConvolutionOptions
+
+    def add_to(self, total: Tensor, inputs: Tensor, rows: slice, *, fresh: bool) -> None:
+        """Add to the ``rows`` of ``total``; ``fresh`` says that they hold nothing yet, not even zeros."""
+        found, gradient = total[rows], self.gradient[rows]
+        if self._is_pointwise():
+            pixels = (slice(None), slice(None), *(slice(None, None, step) for step in self.layer.stride))
+            if fresh and math.prod(self.layer.stride) > 1:
+                found.zero_()
+            values = torch.matmul(self.weight.flatten(1).mT, gradient.flatten(2))
+            values = values.view(*values.shape[:2], *gradient.shape[2:])
+            found[pixels].copy_(values) if fresh else found[pixels].add_(values)
+            return
+        g = self.layer
+        values = torch.ops.aten.convolution_backward(
+            gradient, inputs[rows], self.weight, None, g.stride, g.padding, g.dilation, False, (0,) * len(g.stride),
+            g.groups, (True, False, False),
+        )[0]  # fmt: skip
+        found.copy_(values) if fresh else found.add_(values)
+
+    def _is_pointwise(self) -> bool:
+        """Whether each output pixel reads one input pixel, of all channels."""
+        return math.prod(self.weight.shape[2:]) == 1 and not any(self.layer.padding) and self.layer.groups == 1
+
+
+class _ConvolutionTap(torch.autograd.Function):
+    """The identity on a convolution's output, whose backward pass also takes the place of the convolution's own.
+
+    The backward pass of the first reader of a tensor waits for those of the ``later`` ones, by an edge of the graph
+    from each to its ``turn``, and forms the gradient of all.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, receive: Receive, layer: _ConvolutionOptions, later: list[_InputTerm], turn: Tensor | None,
+        anchor: Tensor, output: Tensor, inputs: Tensor, weight: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        ctx.receive, ctx.layer, ctx.later, ctx.is_later = receive, layer, later, turn is not None
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs, weight)
+        return output.detach(), anchor.new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None, turn: None) -> tuple[Tensor | None, ...]:
+        inputs, weight = (saved.detach() for saved in ctx.saved_tensors)
+        ctx.receive((gradient,), (inputs,))
+        own = [] if gradient is None else [_InputTerm(gradient, weight, ctx.layer)]
+        found = None
+        if ctx.is_later:
+            ctx.later.extend(own)
+        elif readers := [*own, *ctx.later]:
+            ctx.later.clear()
+            found = _sum_of(readers, inputs)
+        return None, None, None, None, None, None, found, None
+
+
+_TAP: Callable[..., tuple[Tensor, Tensor]] = _ConvolutionTap.apply
+
+
+class InputGradients:
+    """Taps of one forward pass on convolutions whose input gradients are formed here."""
+
+    def __init__(self) -> None:
+        # By the node of a tensor, and its place among the node's outputs, what its first reader left.
+        self._first: dict[tuple[Any, int], tuple[list[_InputTerm], Tensor]] = {}
+
+    def forget(self) -> None:
+        """Let go of the pass."""
+        self._first.clear()
+
+    def tapped(
+        self, module: nn.Module, receive: Receive, anchor: Tensor, inputs: Tensor, output: Tensor
+    ) -> Tensor | None:
+        """``output`` with a tap that forms the input gradient too; None where the ordinary tap is to be used.
+
+        That is wherever the kernel needs little memory, and where ``output`` might be anything but this convolution of
+        ``inputs`` with the module's own weight, of which no gradient is asked for.
+        """
+        if not isinstance(module, nn.Conv1d | nn.Conv2d) or not _is_plain(module):
+            return None
+        if inputs.device.type != "cpu" or inputs.dim() != module.weight.dim() or len(_parts(inputs, output)) < 2:
+            return None
+        if not _is_only_step(output, inputs, module.weight):
+            return None
+        assert not isinstance(module.padding, str)
+        layer = _ConvolutionOptions(
+            stride=module.stride, padding=module.padding, dilation=module.dilation, groups=module.groups
+        )
+        place = inputs.grad_fn, inputs.output_nr
+        later, turn = self._first.get(place, ([], None))
+        watched, own_turn = _TAP(receive, layer, later, turn, anchor, output.detach(), inputs, module.weight)
+        if turn is None:
+            self._first[place] = later, own_turn
+        return watched
+
+
+def _is_plain(module: nn.Conv1d | nn.Conv2d) -> bool:
+    """Whether its forward pass is torch's own, with its own weight and padding by zeros."""
+    kind = nn.Conv1d if isinstance(module, nn.Conv1d) else nn.Conv2d
+    own = type(module).forward is kind.forward and type(module)._conv_forward is kind._conv_forward
+    replaced = "forward" in vars(module) or "_conv_forward" in vars(module)
+    padded_by_zeros = module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return own and not replaced and padded_by_zeros and module._parameters.get("weight") is not None
+
+
+def _is_only_step(output: Tensor, inputs: Tensor, weight: Tensor) -> bool:
+    """Whether autograd has one convolution between ``inputs`` and ``output``, and nothing but ``inputs`` to reach."""
+    node = output.grad_fn
+    if inputs.grad_fn is None or node is None or node.name() != "ConvolutionBackward0" or output._backward_hooks:
+        return False
+    first, *others = (each for each, _ in node.next_functions)
+    same_type = inputs.dtype == weight.dtype == output.dtype
+    return first is inputs.grad_fn and all(each is None for each in others) and same_type
+
+
+def _sum_of(readers: Sequence[_InputTerm], inputs: Tensor) -> Tensor:
+    """The gradient of ``inputs`` (n, ...), some examples at a time."""
+    total = torch.empty_like(inputs)
+    for i, reader in enumerate(readers):
+        for rows in _parts(inputs, reader.gradient):
+            reader.add_to(total, inputs, rows, fresh=i == 0)
+    return total
+
+
+def _parts(inputs: Tensor, outputs: Tensor) -> list[slice]:
+    """Cuts of a batch, as even as can be."""
+    count, held = len(inputs), 2 * inputs.nbytes + outputs.nbytes
+    limit = PART_BYTES * torch.get_num_threads()
+    parts = 1 if held <= 2 * limit else -(-held // limit)
+    return list(chunks(count, 1, -(-count // parts)))
