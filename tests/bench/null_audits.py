@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 SIDE = 118
 #: Users a side with so many records each, and how many records users of different sizes have at most.
 USERS, EACH, MOST = 24, 5, 9
-#: Users that have coins: in an audit of a language model, and where a function of the caller's scores records.
-DRAWN_USERS, SCORED_USERS = 80, 100
+#: Users that have coins, in an audit of a language model.
+DRAWN_USERS = 80
 #: The strongest claim there is, which is true of a model that was not trained on the records.
 CLAIM = (0.0, 1e-5)
 #: Pools of records, each with its own models, that audits with shadow and reference models take in turn.
@@ -173,8 +173,8 @@ def _split_of_users(place: Path, lines: list[str]) -> Path:
     return place / "split" / "manifest.json"
 
 
-def _scored_users(place: Path) -> Null:
-    """``audit_module`` by users that have coins, whose records' scores correlate by a half.
+def _scored_users(place: Path, users: int) -> Null:
+    """``audit_module`` by so many users that have coins, whose records' scores correlate by a half.
 
     Its model's own report claims next to nothing, and is right: it was trained on none of the records.
     """
@@ -187,7 +187,7 @@ def _scored_users(place: Path) -> Null:
     torch.manual_seed(0)
     network, saved = torch.nn.Linear(4, 3), place / "own.safetensors"
     save_file(network.state_dict(), saved)
-    privctl.from_opacus([(1e4, 0.1, 1)], saved, examples=SCORED_USERS)
+    privctl.from_opacus([(1e4, 0.1, 1)], saved, examples=users)
 
     def scores(module: torch.nn.Module, records: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         outputs = module(torch.tensor([each["inputs"] for each in records]))
@@ -196,7 +196,7 @@ def _scored_users(place: Path) -> Null:
 
     def audit(seed: int) -> PrivacyReport:
         source = np.random.default_rng(seed)
-        sizes = source.integers(1, MOST + 1, SCORED_USERS).tolist()
+        sizes = source.integers(1, MOST + 1, users).tolist()
         lines = [
             json.dumps({"inputs": ((usual + source.normal(size=4)) / 2**0.5).tolist(), "user": user}) + "\n"
             for user, size in enumerate(sizes)
@@ -294,7 +294,8 @@ KINDS: dict[str, Callable[[Path], Null]] = {
     "20 users a side, of 1 to 9 records": partial(_users, users=20, most=MOST),
     "60 users a side, of 1 to 9 records": partial(_users, users=60, most=MOST),
     "drawn split of users, claim of epsilon 0": _drawn_users,
-    "scores of users by a function of one's own": _scored_users,
+    "scores of 40 users, by a function of one's own": partial(_scored_users, users=40),
+    "scores of 120 users, by a function of one's own": partial(_scored_users, users=120),
     "drawn split, claim of epsilon 0": _drawn,
     "data set": _as_one,
     "masked model": _masked,

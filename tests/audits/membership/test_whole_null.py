@@ -55,7 +55,7 @@ def test_results_of_other_attacks_are_not_added_up(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_nothing_is_found_in_nothing_by_whole_audits(tmp_path: Path) -> None:
-    """Of 64 at most 10 may err where the rate is 5 % (one in 3200 such tests would see more)."""
+    """Of 68 at most 10 may err where the rate is 5 % (one in 1900 such tests would see more)."""
     found = [false_alarms(kind, 4, tmp_path) for kind in KINDS]
     assert sum(each["refuted"] for each in found) <= sum(each["rejected"] for each in found) <= 10
     attacks = {name for each in found for name in each["attacks"]}
