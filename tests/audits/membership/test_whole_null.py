@@ -135,13 +135,8 @@ def test_no_score_in_bfloat16_depends_on_the_division(
             write_jsonl(tmp_path / f"{name}.jsonl", [texts[i] for i in some])
             for name, some in (("m", members), ("n", others))
         ]
-        audited(
-            model,
-            members=paths[0],
-            nonmembers=paths[1],
-            precision="bfloat16",
-            attacks=("loss", "quantile", "neighbour"),
-        )
+        names = ("loss", "quantile", "neighbour")
+        audited(model, members=paths[0], nonmembers=paths[1], precision="bfloat16", attacks=names)
 
     first, second = _tested(monkeypatch, audit, len(texts))
     assert set(first) == {"loss", "quantile", "neighbour"}
