@@ -36,8 +36,8 @@ _INSIDE = {"1": True, "true": True, "0": False, "false": False}
 _NOTE = b"privctl.scores"
 #: How the scores of a column are called, and those of the highest of a group.
 _COLUMN, _TOP = "column ", "-top"
-#: Scores of groups are rounded to so many decimals of the largest.
-_DECIMALS, _QUARTER = 9, 4
+#: Scores of groups are rounded to so many decimals of the largest, and means nearer to the middle than this are there.
+_DECIMALS, _NEAR, _QUARTER = 9, 1e-12, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,10 +200,12 @@ def _of_groups(scores: Mapping[str, NDArray[np.float64]], index: NDArray[np.int6
 def _counted(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
     """How far each group's mean is from the middle, as often as the group counts."""
     sizes = np.bincount(index).astype(np.float64)
+    values = values - np.sort(values)[len(values) // 2]  # few digits are lost where all scores have the first in common
     means = np.bincount(index, weights=values) / sizes
     alike = _alike(values, index, sizes, means)
     counts = sizes / (1 + (sizes - 1) * alike)
-    return np.asarray(counts * (means - (counts * means).sum() / counts.sum()))
+    away = means - (counts * means).sum() / counts.sum()
+    return np.where(np.abs(away) > _NEAR * np.abs(means).max(), counts * away, 0.0)
 
 
 def _alike(
@@ -221,10 +223,10 @@ def _alike(
 
 
 def _top(values: NDArray[np.float64], index: NDArray[np.int64]) -> NDArray[np.float64]:
-    tops = []
+    tops, middle = [], float(np.sort(values)[len(values) // 2])
     for group in np.split(values[np.argsort(index, kind="stable")], np.cumsum(np.bincount(index))[:-1]):
         taken = -(-len(group) // _QUARTER)
-        tops.append(float(np.sort(group)[::-1][:taken].sum()) / taken)
+        tops.append(middle + float((np.sort(group)[::-1][:taken] - middle).sum()) / taken)
     return np.array(tops)
 
 

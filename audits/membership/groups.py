@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: What follows an attack's name where only the highest scores of a group count, and their share.
 TOP, SHARE = "-top", 4
+#: A mean this far from that of all groups, as a share of the largest, is as far as rounding puts equal ones.
+_ROUNDING = 1e-12
 #: Attacks that cannot be asked of groups, and why.
 NOT_OF_GROUPS = {
     "midpoint": "it sets a threshold for single records",
@@ -153,11 +155,21 @@ def weighed(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float6
     A mean of n values that correlate by r within a group is worth n / (1 + (n - 1) r) independent ones: that many
     times its distance from the middle is, but for a factor, the log-likelihood ratio of normal values. Of groups of one
     size the order is that of the means. r is estimated by the analysis of variance (Fisher 1925), without the labels.
+    Groups whose means are all the same get 0.
     """
     sizes = np.bincount(index).astype(np.float64)
-    means = np.bincount(index, weights=values) / sizes
-    worth = sizes / (1 + (sizes - 1) * _correlation(np.asarray(values, np.float64), index, sizes, means))
-    return np.asarray(worth * (means - np.average(means, weights=worth)))
+    distances = np.asarray(values, np.float64) - _middle(values)
+    means = np.bincount(index, weights=distances) / sizes
+    worth = sizes / (1 + (sizes - 1) * _correlation(distances, index, sizes, means))
+    beyond = means - np.average(means, weights=worth)
+    # Otherwise rounding would rank groups with equal means by their sizes.
+    beyond[np.abs(beyond) <= _ROUNDING * np.abs(means).max()] = 0.0
+    return np.asarray(worth * beyond)
+
+
+def _middle(values: NDArray[Any]) -> float:
+    """The median, or the higher of two: a score as it is, which leaves exactly 0 where all scores are the same."""
+    return float(np.partition(values, len(values) // 2)[len(values) // 2])
 
 
 def _correlation(
@@ -176,12 +188,14 @@ def _correlation(
 
 def highest(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float64]:
     """The mean of the highest quarter of each group's ``values`` [records], of at least one, [groups]."""
-    order = np.lexsort((-np.asarray(values, np.float64), index))
+    middle = _middle(values)
+    distances = np.asarray(values, np.float64) - middle
+    order = np.lexsort((-distances, index))
     sizes = np.bincount(index)
     place = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     taken = -(-sizes // SHARE)
     kept = place < np.repeat(taken, sizes)
-    return np.asarray(np.bincount(index[order][kept], weights=values[order][kept]) / taken)
+    return np.asarray(middle + np.bincount(index[order][kept], weights=distances[order][kept]) / taken)
 
 
 def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:

@@ -6,15 +6,20 @@ A builder is given a folder for its models, and answers with a function that aud
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
 
-#: Records a side; those put aside for ``recall`` leave enough for a fused score. Users have five records each.
-SIDE, USERS, EACH = 118, 24, 5
+#: Records a side; those put aside for ``recall`` leave enough for a fused score.
+SIDE = 118
+#: Users a side with so many records each, and how many records users of different sizes have at most.
+USERS, EACH, MOST = 24, 5, 9
+#: Users that have coins, in an audit of a language model.
+DRAWN_USERS = 80
 #: The strongest claim there is, which is true of a model that was not trained on the records.
 CLAIM = (0.0, 1e-5)
 #: Pools of records, each with its own models, that audits with shadow and reference models take in turn.
@@ -46,9 +51,9 @@ def _sides(place: Path, seed: int) -> dict[str, Path]:
     }
 
 
-def _together(place: Path) -> Null:
+def _together(place: Path, precision: str | None = None) -> Null:
     model = _language_model(place)
-    return lambda seed: audited(model, **_sides(place, seed), thorough=True)
+    return lambda seed: audited(model, **_sides(place, seed), thorough=True, precision=precision)
 
 
 def _referred(place: Path, *attacks: str) -> Null:
@@ -114,24 +119,93 @@ def _images(place: Path) -> Null:
     return audit
 
 
-def _users(place: Path) -> Null:
-    """Users of five records each, who begin and end all of theirs with the same words."""
-    from tests.audits.tiny import sentences
+def _users(place: Path, users: int = USERS, most: int | None = None) -> Null:
+    """So many users a side, who begin and end all of their records with the same words.
 
+    They have ``EACH`` records, or any number up to ``most``.
+    """
     model = _language_model(place)
 
     def audit(seed: int) -> PrivacyReport:
-        texts = sentences(2 * USERS * EACH, seed, longest=9)
-        habits = sentences(2 * USERS, seed + 1_000_000, longest=4)
-        lines = [
-            json.dumps({"text": f"{habits[i // EACH]} {text}", "user": i // EACH}) + "\n"
-            for i, text in enumerate(texts)
-        ]
+        owned = _of_users(2 * users, seed, most)
         paths = {"members": place / "m.jsonl", "nonmembers": place / "n.jsonl"}
-        half = USERS * EACH
-        for path, some in zip(paths.values(), (lines[:half], lines[half:]), strict=True):
-            path.write_text("".join(some))
+        for path, some in zip(paths.values(), (owned[:users], owned[users:]), strict=True):
+            path.write_text("".join(line for lines in some for line in lines))
         return audited(model, **paths, thorough=True, group_by="user")
+
+    return audit
+
+
+def _of_users(users: int, seed: int, most: int | None) -> list[list[str]]:
+    """The lines of each user."""
+    import numpy as np
+
+    from tests.audits.tiny import sentences
+
+    sizes = [EACH] * users
+    if most is not None:
+        sizes = np.random.default_rng([seed, users]).integers(1, most + 1, users).tolist()
+    texts, habits = sentences(sum(sizes), seed, longest=9), sentences(users, seed + 1_000_000, longest=4)
+    left = iter(texts)
+    return [
+        [json.dumps({"text": f"{habit} {next(left)}", "user": number}) + "\n" for _ in range(size)]
+        for number, (habit, size) in enumerate(zip(habits, sizes, strict=True))
+    ]
+
+
+def _drawn_users(place: Path) -> Null:
+    """Users that have coins, held against a claim too."""
+    model = _language_model(place)
+
+    def audit(seed: int) -> PrivacyReport:
+        lines = [line for some in _of_users(DRAWN_USERS, seed, MOST) for line in some]
+        return audited(model, split=_split_of_users(place, lines), thorough=True, claim=CLAIM)
+
+    return audit
+
+
+def _split_of_users(place: Path, lines: list[str]) -> Path:
+    from audits.split.draw import SplitRequest, draw_split
+
+    data = place / "data.jsonl"
+    data.write_text("".join(lines))
+    draw_split(SplitRequest(data=data, folder=place / "split", group_by="user", force=True))
+    return place / "split" / "manifest.json"
+
+
+def _scored_users(place: Path, users: int) -> Null:
+    """``audit_module`` by so many users that have coins, whose records' scores correlate by a half.
+
+    Its model's own report claims next to nothing, and is right: it was trained on none of the records.
+    """
+    import numpy as np
+    import torch
+    from safetensors.torch import save_file
+
+    import privctl
+
+    torch.manual_seed(0)
+    network, saved = torch.nn.Linear(4, 3), place / "own.safetensors"
+    save_file(network.state_dict(), saved)
+    privctl.from_opacus([(1e4, 0.1, 1)], saved, examples=users)
+
+    def scores(module: torch.nn.Module, records: list[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        outputs = module(torch.tensor([each["inputs"] for each in records]))
+        # The second is of few values, as a share of right answers is.
+        return {"loss": outputs[:, 0], "hits": (2 * outputs[:, 1]).round(), "gap": outputs[:, 0] - outputs[:, 2]}
+
+    def audit(seed: int) -> PrivacyReport:
+        source = np.random.default_rng(seed)
+        sizes = source.integers(1, MOST + 1, users).tolist()
+        lines = [
+            json.dumps({"inputs": ((usual + source.normal(size=4)) / 2**0.5).tolist(), "user": user}) + "\n"
+            for user, size in enumerate(sizes)
+            for usual in [source.normal(size=4)]
+            for _ in range(size)
+        ]
+        return privctl.audit_module(
+            network, saved, scores, split=_split_of_users(place, lines), log=place / f"{seed}.jsonl", force=True
+        )
 
     return audit
 
@@ -215,7 +289,13 @@ def _drawn(place: Path) -> Null:
 
 KINDS: dict[str, Callable[[Path], Null]] = {
     "all attacks": _together,
+    "all attacks, in bfloat16": partial(_together, precision="bfloat16"),
     "users": _users,
+    "20 users a side, of 1 to 9 records": partial(_users, users=20, most=MOST),
+    "60 users a side, of 1 to 9 records": partial(_users, users=60, most=MOST),
+    "drawn split of users, claim of epsilon 0": _drawn_users,
+    "scores of 40 users, by a function of one's own": partial(_scored_users, users=40),
+    "scores of 120 users, by a function of one's own": partial(_scored_users, users=120),
     "drawn split, claim of epsilon 0": _drawn,
     "data set": _as_one,
     "masked model": _masked,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from audits.statistics.metrics import clopper_pearson
 from tests.bench import canary_gradients, canary_starts, fused_learners, inversion, min_k_shares
 from tests.bench.audit_bounds import GAUSSIAN, GUARD, JAX, MAHLOUJIFAR, OURS, STEINKE
 from tests.bench.planted_leaks import HEADINGS, shown
@@ -146,9 +147,16 @@ def share(found: dict[str, Any], row: dict[str, Any], test: str) -> str:
     return f"{row['rejected'][test] / found['sets']:.2f}"
 
 
+def with_limits(found: dict[str, Any], row: dict[str, Any], test: str) -> str:
+    """The same with its interval at 95 %, as "0.05 (0.02 to 0.11)"."""
+    low, high = clopper_pearson(row["rejected"][test], found["sets"], 0.05)
+    return f"{share(found, row, test)} ({low:.2f} to {high:.2f})"
+
+
 def _data_set(found: dict[str, Any]) -> str:
     rows = [
-        [str(row["records_per_side"]), f"{row['leak']:g}", *(share(found, row, test) for test in row["rejected"])]
+        [str(row["records_per_side"]), f"{row['leak']:g}"]
+        + [(share if row["leak"] else with_limits)(found, row, test) for test in row["rejected"]]
         for row in found["data_sets"]
     ]
     names = ["records a side", "leak", "Maini's t-test", "all attacks, `fused` among them", "`--attack fused`"]
@@ -161,8 +169,12 @@ def _users(found: dict[str, Any]) -> str:
         for leaks in (False, True)
     )
     rows = {
-        each: [share(found, nothing[each], "records")]
-        + [share(found, kind[each], test) for test in ("users", "with_fused") for kind in (nothing, little)]
+        each: [with_limits(found, nothing[each], "records")]
+        + [
+            cell
+            for test in ("users", "with_fused")
+            for cell in (with_limits(found, nothing[each], test), share(found, little[each], test))
+        ]
         for each in nothing
     }
     names = [
@@ -175,7 +187,7 @@ def _users(found: dict[str, Any]) -> str:
 def _repeats(found: dict[str, Any]) -> str:
     rows = [
         [f"{100 * row['members']:g} %", f"{100 * row['share']:g} %"]
-        + [share(found, row, rule) for rule in ("as_audited", "side_by_side")]
+        + [with_limits(found, row, rule) for rule in ("as_audited", "side_by_side")]
         for row in found["found"]
     ]
     return as_table(["lines that are members", "lines that repeat", "as audited", "one copy kept of one side"], rows)

@@ -14,13 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 import privctl
+from audits.membership.groups import highest, weighed
+from audits.record_scores.of_groups import _rounded as rounded
 from audits.split.draw import SplitRequest, draw_split
+from audits.statistics.laws import mean_ranks
 from privctl.domain.errors import ExitCode
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report, write_report
 from tests.audits.record_scores.test_audit_of_scores import drawn, table
+from verify import given_scores
 from verify.audit_consistency import faults
 
 
@@ -52,6 +56,17 @@ def test_every_figure_is_computed_again(tmp_path: Path) -> None:
     assert outcome is Outcome.CONSISTENT
     assert reason.startswith("5 figures are what the scores in the file give")
     assert "evidence not recomputed" not in [each.what for each in privctl.verify(place).omissions]
+
+
+def test_groups_with_equal_scores_are_tied_by_both_readings() -> None:
+    """Tenths far from 0, of which rounding keeps few digits."""
+    for seed in range(40):
+        source = np.random.default_rng(seed)
+        index = np.repeat(np.arange(60), source.integers(1, 10, 60))
+        scores = 1e6 + source.integers(0, 17, len(index)) / 10
+        again = given_scores._of_groups({"s": scores}, index)
+        for name, made in (("s", weighed), ("s-top", highest)):
+            assert (mean_ranks(rounded(made(scores, index))) == mean_ranks(again[name])).all()
 
 
 @pytest.mark.forged("the figures are those of other scores")
