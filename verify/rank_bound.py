@@ -41,7 +41,7 @@ def fault(item: Evidence) -> str:
     curve = _curve(item)
     if curve is None:
         return "it bounds nothing that is known here"
-    found = _p_value(rank, ranked, beyond, counted, curve(item.lower))
+    found = p_value(rank, ranked, beyond, counted, curve(item.lower))
     if item.lower > 0:
         fits = math.isclose(found, level, rel_tol=_ROUNDING)
     else:
@@ -66,7 +66,8 @@ def _approximate(epsilon: float, delta: float, rate: float) -> float:
     return min(power, 1 - missed)
 
 
-def _p_value(rank: int, ranked: int, beyond: int, counted: int, curve: Callable[[float], float]) -> float:
+def p_value(rank: int, ranked: int, beyond: int, counted: int, curve: Callable[[float], float]) -> float:
+    """The mean of P(Binomial(counted, curve(F)) >= beyond) over F of Beta(rank + 1, ranked - rank)."""
     a, b = rank + 1, ranked - rank
     # The log-odds of a beta variable are close to normal with these moments.
     middle, spread = math.log(a / b), math.sqrt(1 / a + 1 / b)

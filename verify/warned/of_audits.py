@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from verify.warned.forms import ALIKE_USERS, COUNT, NAME, NUMBER, QUOTED, either, form
+from verify.warned.of_noise import noise_at_most
 
 PRIVATE = form(
     "this report and its scores are not for release: they hold exact counts and rates of the audited records, and no "
@@ -298,6 +299,7 @@ TEXTS: dict[str, str] = {
     "gradients test the program": TRAINING_TESTED,
     "strongest gradients": STRONGEST,
     "uncut batches": UNCUT,
+    "noise of stated steps": noise_at_most(None),
     "condition of canary gradients": _CONDITIONS,
     "extraction: all of the training data": ALL_OF_TRAINING,
     "extraction: own beginning": after_what(None, searched=False),
