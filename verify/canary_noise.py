@@ -149,9 +149,10 @@ def _chance(counts: tuple[int, int, int], points: Sequence[tuple[float, float]])
     epsilon leave, whatever the guesses go by.
     """
     canaries, guesses, right = counts
+    weighed = [(delta, 1 / (1 + math.exp(epsilon))) for epsilon, delta in points]
 
     def hit(share: float) -> float:
-        wrong = max((share - delta) / (1 + math.exp(epsilon)) for epsilon, delta in points)
+        wrong = max([(share - delta) * weight for delta, weight in weighed])
         return min(1.0, 1 - wrong / share) if share > 0 else 1.0
 
     if guesses == canaries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ KINDS = [
 ]
 
 
+@lru_cache(None)
 def audited(event: Any, mu: float = 1.0, *, own: bool = True) -> tuple[PrivacyReport, AuditParameters, Evidence]:
     """An audit of steps whose canaries show as much as Gaussian noise of ``mu`` lets them, seen in two ways."""
     source = np.random.default_rng(7)
