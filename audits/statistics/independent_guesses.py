@@ -52,7 +52,7 @@ def _wrong(shares: NDArray[Any], points: Sequence[tuple[float, float]]) -> NDArr
     if not (len(epsilons) and ((epsilons >= 0) & (deltas >= 0) & (deltas <= 1)).all()):
         raise ValueError("a curve needs points with an epsilon of at least 0 and a delta from 0 to 1")
     each = (1 - deltas / shares[:, None]) / (1 + np.exp(epsilons))
-    return np.clip(each.max(axis=1), 0.0, 0.5)
+    return np.asarray(np.clip(each.max(axis=1), 0.0, 0.5))
 
 
 @lru_cache(maxsize=64)  # a search asks for the same sets again and again
