@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EPSILON, DELTA, LEVEL = 8.0, 1e-5, 0.025
 COUNTS = (5_001, 20_001, 50_001, 99_999)
 #: Those of the columns on steps as stated, and canaries and trainings of each kind that show how often these err.
-AS_STATED, FEW, MANY_TRAININGS = (5_001, 50_001), 501, 400
+AS_STATED, FEW, MANY_TRAININGS = (5_001, 50_001), 501, 200
 HEADINGS = (
     "steps",
     "noise multiplier",
