@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 #: Enough to notice noise that is not there; ``tests/verify/test_weights.py`` takes as many as users get.
-FEW_DRAWS = 80_000
+FEW_DRAWS = 20_000
 _TESTED_BY = "privctl.train.steps.contribution"
 _PASSED: dict[bytes, Any] = {}
 

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,7 +34,9 @@ _IDLE = ("created", "versions", "inputs", "outputs", "parents", "evidence", "omi
 #: Modules that use what is remembered; nothing remembered reads what a test puts in their place.
 _USERS = (
     *("privctl.train.runs.gradient_training", "privctl.train.release.model", "privctl.train.runs.setup"),
-    *("privctl.train.methods.ferret.run", "privctl.train.logs.live"),
+    *("privctl.train.methods.ferret.run", "privctl.train.logs.live", "privctl.train.steps.loop"),
+    *("privctl.train.methods.dp_zo.trainer", "privctl.train.methods.ferret.trainer", "privctl.train.state.interrupts"),
+    "privctl.api.training",
 )
 
 
@@ -150,10 +153,15 @@ def _noticed(replace: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(replace)
     def call(patch: pytest.MonkeyPatch, target: Any, *given: Any, **named: Any) -> None:
-        WATCH.patched |= target is not os.environ and getattr(target, "__name__", None) not in _USERS
+        WATCH.patched |= target is not os.environ and _owner(target) not in _USERS
         replace(patch, target, *given, **named)
 
     return call
+
+
+def _owner(target: Any) -> str | None:
+    """The name of a module, or of that in which a class stands."""
+    return target.__name__ if isinstance(target, ModuleType) else getattr(target, "__module__", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

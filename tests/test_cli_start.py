@@ -15,7 +15,6 @@ from typing import NamedTuple
 import pytest
 
 from privctl import __version__
-from privctl.__main__ import main as start
 from privctl.cli import COMMANDS
 
 HEAVY = {"torch", "numpy", "scipy", "rich", "transformers", "cryptography", "blake3", "safetensors", "tokenizers"}
@@ -116,18 +115,6 @@ def test_ctrl_c_while_the_program_loads_is_one_sentence(root: Path) -> None:
     assert done.returncode == 130, done.stderr
     assert done.stderr.startswith("privctl: interrupted")
     assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(("set_before", "seen"), [(None, "1"), ("0", "0")])
-def test_no_command_asks_the_hub(monkeypatch: pytest.MonkeyPatch, set_before: str | None, seen: str) -> None:
-    """huggingface_hub, which some commands import before any module of ours that loads models, reads it once."""
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    if set_before is not None:
-        monkeypatch.setenv("HF_HUB_OFFLINE", set_before)
-    found: list[str | None] = []
-    monkeypatch.setattr("privctl.cli.main", lambda: found.append(os.environ.get("HF_HUB_OFFLINE")))
-    start()
-    assert found == [seen]
 
 
 def test_the_check_of_imports_notices_an_engine(root: Path) -> None:

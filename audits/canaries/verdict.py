@@ -78,12 +78,17 @@ def trace(evidence: Sequence[Evidence], conditions: Sequence[Assumption] = ()) -
             outcome=Outcome.CONSISTENT,
             reason=f"{count} included canaries have no more exposure than chance gives",
         )
+    effective = included.details["effective"]
+    few = [f"of {_ENOUGH} included canaries that are needed there are {count}"] * (count < _ENOUGH)
+    if effective < _EFFECTIVE:
+        few.append(
+            f"as they share their references, they tell as much as {effective:.0f} with references of their own, where "
+            f"{_EFFECTIVE} are needed"
+        )
     return Verdict(
         subject=TRACELESS,
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"no test found a trace, but {count} included canaries, which tell as much as "
-        f"{included.details['effective']:.0f} with references of their own, are few: {_ENOUGH} and {_EFFECTIVE} are "
-        f"needed{completions}",
+        reason=f"no test found a trace{', but ' * bool(few)}{', and '.join(few)}{completions}",
     )
 
 
@@ -136,8 +141,9 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequen
         Verdict(
             subject=subject,
             outcome=Outcome.CONSISTENT if chance >= POWER else Outcome.INCONCLUSIVE,
-            reason=f"the guesses do not refute its trade-off curve (p = {p_value:.2g}, level {level:.2g}); after a "
-            f"training with half of the noise the strongest attack would, with a chance of about {chance:.2g}",
+            reason=f"the guesses do not refute its trade-off curve (p = {p_value:.2g}, level {level:.2g}); if there "
+            "had been half of the noise, the strongest attack would have refuted it with a probability of about "
+            f"{chance:.2g}",
         )
     ]
 

@@ -20,6 +20,7 @@ import click
 
 from privctl import __version__
 from privctl.cli.groups import SuggestingGroup
+from privctl.cli.interrupted import INTERRUPTED
 from privctl.cli.unknown_options import known_by, taken_beside
 from privctl.domain.errors import CommandError, ExitCode, PrivctlError, missing_package
 from privctl.show.plain import escape_hidden, plain
@@ -145,7 +146,7 @@ def run(arguments: list[str]) -> int:
         _show(error)
         return ExitCode.USAGE
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; nothing was left under its final name that is not complete", ExitCode.INTERRUPTED)
+        return _fail(INTERRUPTED, ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output went away; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -185,7 +186,8 @@ def _unexpected(error: Exception) -> tuple[str, int]:
     if isinstance(error, UnicodeEncodeError) and _NOT_UTF8.search(str(error.object)):
         return _unnameable(str(error.object)), ExitCode.BAD_INPUT
     if isinstance(error, OSError):
-        message = f"the operating system refused: {error.strerror or error}; files written earlier are intact"
+        where = "" if error.filename is None else f" ({error.filename})"
+        message = f"the operating system refused: {error.strerror or error}{where}; files written earlier are intact"
     elif isinstance(error, ImportError):
         missing = missing_package(error)
         told = f"the package {missing} is not installed" if missing else str(error)

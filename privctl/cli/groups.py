@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from privctl.cli.configured import apply_settings
+from privctl.cli.unknown_options import options_of_files
 
 
 class SuggestingGroup(click.Group):
@@ -72,6 +73,16 @@ class WithRareOptions(click.Command):
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
             allow_from_autoenv=False, hidden=not self.rare, help="Show all options and details.",
         )  # fmt: skip
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; where there are too many arguments, the error says by which options files are given."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            options = options_of_files(self) if str(error.message).startswith("Got unexpected extra") else ""
+            if not options:
+                raise
+            raise click.UsageError(f"{error.message}; files are given by options, such as {options}", ctx) from None
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """As click does, and ``--help-all`` behind ``--help``."""

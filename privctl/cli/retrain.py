@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.groups import SuggestingGroup, WithRareOptions
+from privctl.cli.interrupted import telling_what_is_saved
 from privctl.cli.method_options import own_options
 from privctl.cli.options import common, force, given, show
 from privctl.cli.running import STOPPING, on_epoch, rendered
@@ -21,7 +22,6 @@ from privctl.train.settings.own_settings import option_fields
 if TYPE_CHECKING:
     from privctl.domain.report import PrivacyReport
     from privctl.train.runs.method import TrainingMethod
-    from privctl.train.settings.request import RetrainRequest
 
 #: Options that ``--replay`` allows; any other would change what it repeats.
 _REPLAYED = {"model", "base", "replay", "output", "vocabulary", "device", "quiet", "as_json", "force"}
@@ -70,8 +70,11 @@ def _command(method: TrainingMethod) -> click.Command:
             options["output"] = _unwritten(options)
         if options.get("replay") is not None:
             _replay(method, options)
+        elif options["dry_run"]:
+            _plan(method, options)
         else:
-            _train(method, options)
+            with telling_what_is_saved(Path(options["output"])):
+                _train(method, options)
 
     call.__doc__ = method.help
     groups = [option for name in method.takes for option in shared(name, method.helps)]
@@ -113,14 +116,10 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
     from privctl.api.training import run
     from privctl.show.progress import note, progress
     from privctl.train.runs.canary_run import SUFFIX
-    from privctl.train.settings.options import request_of
     from privctl.train.state.interrupts import deferred_interrupts
 
     quiet = options["quiet"]
     told = partial(note, quiet=quiet)
-    if options["dry_run"]:
-        _plan(method, request_of(method, options, given(options), told), options)
-        return
     report = run(
         method,
         options,
@@ -140,15 +139,18 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
             told(f"audit it: {shlex.join(('privctl', 'audit', 'canaries', output, '--canaries', canaries))}")
 
 
-def _plan(method: TrainingMethod, request: RetrainRequest, options: dict[str, Any]) -> None:
+def _plan(method: TrainingMethod, options: dict[str, Any]) -> None:
     import json
     from dataclasses import asdict, replace
 
     from privctl.api.canary_outlook import outlook
     from privctl.models.corpora import InMemory
+    from privctl.show.progress import note
     from privctl.show.text.training_plan import plan_text
     from privctl.train.preparation.prepare import prepare
+    from privctl.train.settings.options import request_of
 
+    request = request_of(method, options, given(options), partial(note, quiet=options["quiet"]))
     if request.resume:
         raise CommandError("--dry-run plans a run from its first step; remove --resume, or --dry-run")
     job = prepare(request, InMemory(tokens=False))

@@ -1,4 +1,4 @@
-"""Which option was meant, when a command does not have the one that was given."""
+"""Which option was meant, where a command does not have the one that was given, or takes no further argument."""
 
 from __future__ import annotations
 
@@ -11,8 +11,25 @@ _ELSEWHERE = {
     "max-grad-norm": ("--clip-norm",), "l2-norm-clip": ("--clip-norm",), "clip": ("--clip-norm",),
     "target-delta": ("--delta",), "bs": ("--batch-size",), "train-batch-size": ("--batch-size",),
     "per-device-train-batch-size": ("--batch-size",), "num-train-epochs": ("--epochs",), "max-steps": ("--steps",),
+    "gradient-accumulation-steps": ("--batch-size",), "gradient-checkpointing": ("--checkpointing",),
+    "lr-scheduler-type": ("--schedule",), "warmup-ratio": ("--warmup-steps",), "optim": ("--optimizer",),
+    "adam-beta1": ("--beta1",), "adam-beta2": ("--beta2",), "fp16": ("--bf16",), "output-dir": ("--output",),
+    "resume-from-checkpoint": ("--resume",), "overwrite-output-dir": ("--force",), "max-seq-length": ("--max-length",),
+    "lora-r": ("--lora-rank",), "load-in-4bit": ("--base-bits",), "dataset-name": ("--data",),
+    "train-file": ("--data",), "train-data": ("--data",), "validation-file": ("--held-out",),
+    "eval-file": ("--held-out",), "eval-data": ("--held-out",),
     "sampling-rate": ("--sample-rate",), "sampling-probability": ("--sample-rate",),
 }  # fmt: skip
+
+#: Options that take files which people give as arguments, those of one question together.
+_OF_FILES = (("members", "nonmembers"), ("train", "heldout"), ("canaries",), ("secrets", "data"), ("data",))
+
+
+def options_of_files(command: click.Command) -> str:
+    """The options of ``command`` by which it is given files of records, as they are typed; empty where it has none."""
+    here = {each.name for each in command.params if isinstance(each, click.Option)}
+    meant = next((names for names in _OF_FILES if here.issuperset(names)), ())
+    return " ".join(f"--{name} FILE" for name in meant)
 
 
 def known_by(error: click.NoSuchOption) -> list[str]:

@@ -23,6 +23,8 @@ from privctl.reports.parameters import ParametersError, TrainingParameters, para
 
 MODEL = "model"
 _START = ("start-", "base-")
+_HOW_WRITTEN = "; privctl retrain writes it, and in a training by other programs privctl.AuditCallback or make_private"
+_OTHER_MODEL = ", or the model that the reports are about"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ def check_model_at_hand(case: JudgedModel, model: ModelAtHand) -> Iterator[Findi
             outcome=GateOutcome.INCONCLUSIVE if case.looks else GateOutcome.FAIL,
             subject=case.name,
             message=f"no report says that it made these weights{looked}; their digest is {min(case.digests)}",
-            fix="give the report that was written with this model, or the model that the reports are about",
+            fix="give the report that was written with this model" + (_HOW_WRITTEN if case.looks else _OTHER_MODEL),
             place=case.anchor,
         )
         return

@@ -71,7 +71,11 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         names = ", ".join(sorted(file.path.name for file in own))
         raise InputError(f"{len(own)} reports say that they made {model} ({names}); give the one that is meant")
     if not own:
-        raise InputError(f"no report beside {model} was written with these weights; {_advice(model, read)}")
+        examined = sorted(
+            os.path.relpath(file.path) for file in found.values()
+            if file.report is not None and _examines(file.report, weights, set())
+        )  # fmt: skip
+        raise InputError(f"no report beside {model} was written with these weights; {_advice(model, read, examined)}")
     about = {own[0].digest}
     for _ in _EXAMINING:  # first what is about the model or its own report, then verifications of those
         about |= {d for d, file in found.items() if file.report is not None and _examines(file.report, weights, about)}
@@ -168,9 +172,17 @@ def _places(model: Path) -> Iterator[Path]:
     yield from places
 
 
-def _advice(model: Path, read: dict[Path, ReportFile]) -> str:
-    """What to do where no report fits: the one that is expected there may be damaged, or about other weights."""
+def _advice(model: Path, read: dict[Path, ReportFile], examined: Sequence[str]) -> str:
+    """What to do where no report fits: the one that is expected there may be damaged, or about other weights.
+
+    ``examined`` are reports of audits of these weights.
+    """
     expected = next((read[place] for place in _expected(model) if read[place].digest is not None), None)
+    if expected is None and examined:
+        return (
+            f"{' and '.join(examined)} only examined them; give the report that was written with it, NAME.report.json, "
+            "or where there is none those by name"
+        )
     if expected is None:
         return "give the report that was written with it, NAME.report.json"
     if expected.report is None:

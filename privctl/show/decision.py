@@ -137,6 +137,9 @@ def _why_undecided(verdict: Verdict, report: PrivacyReport) -> str:
         records = trained_on(report, many=True)
         missed = "" if share is None else f": it could miss up to {percent(share)} of the {records} coming out"
         return f"{first}, but the audit is small{missed}"
+    mechanism = verdict.subject.partition("): the mechanism ")[2]
+    if mechanism and first.startswith("the guesses do not refute"):
+        return f"the audit is too small to test the mechanism {mechanism}"
     if verdict.on_claim:
         small = any(words in verdict.reason for words in _SMALL)
         return f"the audit is too small to test {_the_claim(verdict)}" if small else f"{verdict.subject}: {first}"

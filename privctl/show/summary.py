@@ -260,7 +260,7 @@ def _missing_checks(subject: JudgedSubject) -> Iterator[str]:
     else:
         evidence = [item for source in subject.audits for item in source.report.evidence]
         if not any(item.bound is Bound.LOWER and "epsilon" in item.quantity for item in evidence):
-            yield "No canaries: without coins thrown before training, no audit certifies a lower bound on ε."
+            yield "No canaries: without coins tossed before training, no audit certifies a lower bound on ε."
         if not any(item.method.startswith("extraction") for item in evidence):
             yield "No extraction: nobody asked which training text the model writes by itself."
     if not subject.checks:

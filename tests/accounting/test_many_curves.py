@@ -211,7 +211,7 @@ def own_bounds(held: SecretMemberships, sigma: float) -> Floats:
 
 
 def test_every_one_of_many_secrets_is_kept_and_one_just() -> None:
-    held, targets = many(20, 0)
+    held, targets = many(10, 0)
     found = least(held, targets)
     amounts = informations(held.starts, held.records, held.probabilities, found.noise_multiplier, held.steps)
     np.testing.assert_allclose(amounts, found.informations)

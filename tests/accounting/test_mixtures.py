@@ -11,6 +11,7 @@ import pytest
 from privctl.accounting.mixtures import kl, log_moments, replace_kl
 from privctl.accounting.poisson_binomial import poisson_binomial
 from tests.accounting.integrals import gaussian_integral
+from tests.few import few
 
 # (probabilities, sigma, KL(MoG || N), replace KL, E[K^2] / (2 sigma^2)), mpmath, 12 digits.
 TABLE = [
@@ -165,7 +166,7 @@ def test_probabilities_out_of_range(probabilities: list[float]) -> None:
         poisson_binomial(probabilities)
 
 
-@pytest.mark.parametrize("order", [1.1, 2.5, 7.0, 33.3])
+@pytest.mark.parametrize("order", few([1.1, 2.5, 7.0, 33.3], 0, 2))
 @pytest.mark.parametrize(("probabilities", "sigma"), [([0.1, 0.02], 0.8), ([0.3] * 4, 3.0), ([1e-6], 1.0)])
 def test_moments(probabilities: list[float], sigma: float, order: float) -> None:
     law = poisson_binomial(probabilities)

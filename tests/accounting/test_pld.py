@@ -224,15 +224,21 @@ def hockey_sticks(log_p: Array, losses: Array, log_infinity: float, at: Array) -
 @pytest.mark.parametrize("h", few([1e-3, 0.05, 0.7, 4.0], 0, 2))
 @pytest.mark.parametrize(
     "pair",
-    [
-        Gaussian(1.3),
-        Laplace(0.4),
-        randomized_response(0.9, 4),
-        Sampled(Gaussian(2.0), 0.1),
-        Reversed(Sampled(Laplace(0.5), 0.2)),
-        Symmetrized(Sampled(Gaussian(1.5), 0.3)),
-        GaussianMixture((0.0, 1.0, 2.0), (0.5, 0.4, 0.1), 0.7, lost=1e-4),
-    ],
+    few(
+        [
+            Gaussian(1.3),
+            Laplace(0.4),
+            randomized_response(0.9, 4),
+            Sampled(Gaussian(2.0), 0.1),
+            Reversed(Sampled(Laplace(0.5), 0.2)),
+            Symmetrized(Sampled(Gaussian(1.5), 0.3)),
+            GaussianMixture((0.0, 1.0, 2.0), (0.5, 0.4, 0.1), 0.7, lost=1e-4),
+        ],
+        0,
+        3,
+        4,
+        6,
+    ),
 )
 def test_grids_enclose_the_pair_at_every_epsilon(pair: Pair, h: float) -> None:
     span = pair.span(-30.0)

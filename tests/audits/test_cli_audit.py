@@ -276,7 +276,8 @@ def test_help_shows_every_attack(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_reference_model_is_one_more_attack_and_a_control(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     save_model(place / "other", seed=5)
-    assert audit(place, "--reference", str(place / "other")) == 0
+    chosen = ["--attack", "loss", "--attack", "reference"]
+    assert audit(place, "--reference", str(place / "other"), *chosen) == 0
     report = report_of(place / "model.audit.report.json")
     methods = {item.method: item for item in report.evidence if item.quantity == "AUC"}
     assert methods["reference"].estimate > 0.9

@@ -1,8 +1,9 @@
-"""Runs on adapters that are interrupted, planned only, or shadow models."""
+"""Runs on adapters that are interrupted, planned only, shadow models, or known by their report alone."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -81,3 +82,15 @@ def test_conversations_are_written_by_the_adapters_own_template(
     data = ("--data", "chat.jsonl", "--batch-size", "1", "--epochs", "1", "--task", "causal-lm", "-o", "out", "-q")
     assert run([*call, *data]) == 3
     assert "read: adapter the cat" in capsys.readouterr().err
+
+
+def test_a_report_is_read_without_its_adapter(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As by somebody who was sent the report alone."""
+    assert run(["retrain", "dp-sgd", "adapter", "--epsilon", "8", *TRAIN, "-o", "out", "-q"]) == 0
+    (folder / "sent").mkdir()
+    shutil.copy(folder / "out.report.json", folder / "sent")
+    assert run(["verify", "sent/out.report.json", "-q"]) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert "INCONCLUSIVE: out/adapter_model.safetensors: the model is not at hand" in said
+    assert "conditional PROVED" in said
+    assert run(["gate", "sent/out.report.json", "--max-epsilon", "8", "-q"]) == 0

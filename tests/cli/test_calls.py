@@ -19,6 +19,19 @@ from tests.cli.killed import FACTS
 
 LEDGER = '[{"type": "laplace", "scale": 3}, {"type": "sampled-gaussian", "noise_multiplier": 4, "steps": 2}]'
 
+#: Names that transformers' Trainer has -> those of ``retrain``, also where click finds another one spelled more alike.
+OF_THE_TRAINER = [
+    *[("--learning_rate", "--learning-rate"), ("--num_train_epochs", "--epochs"), ("--optim", "--optimizer")],
+    *[("--per_device_train_batch_size", "--batch-size"), ("--gradient_accumulation_steps", "--batch-size")],
+    *[("--gradient_checkpointing", "--checkpointing"), ("--resume_from_checkpoint", "--resume"), ("--fp16", "--bf16")],
+    *[
+        ("--output_dir", "--output"),
+        ("--lora_r", "--lora-rank"),
+        ("--train_file", "--data"),
+        ("--eval_data", "--held-out"),
+    ],
+]
+
 
 @pytest.fixture
 def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
@@ -42,6 +55,14 @@ def model(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
         (["account", "--sigma", "1"], "Did you mean '--noise-multiplier'?"),
         (["noise", "m", "--sigma", "1"], "Did you mean '--noise-stddev'?"),
         (["account", "--noise_multiplier", "1"], "Did you mean '--noise-multiplier'?"),
+        *((["retrain", "dp-sgd", "m", typed, "1"], f"Did you mean '{meant}'?") for typed, meant in OF_THE_TRAINER),
+        (
+            ["audit", "m", "a.jsonl", "b.jsonl"],
+            "; files are given by options, such as --members FILE --nonmembers",
+        ),
+        (["audit", "extraction", "m", "a.jsonl"], "such as --train FILE --heldout FILE"),
+        (["audit", "canaries", "m", "a.json", "--canaries", "c.json"], "such as --canaries FILE"),
+        (["retrain", "plain", "m", "a.jsonl", "--data", "d.jsonl"], "such as --data FILE"),
     ],
 )
 def test_a_mistyped_name_is_answered_with_the_nearest(

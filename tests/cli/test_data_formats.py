@@ -39,6 +39,7 @@ def sentence(capsys: pytest.CaptureFixture[str]) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_shards_are_trained_on_recorded_and_verified(
     shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,7 @@ def test_steps_and_measurements_meet_one_budget(
     assert not output.with_name("private.run").exists()
 
 
+@pytest.mark.slow
 def test_a_report_is_verified_and_forgotten_measurements_are_noticed(
     start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

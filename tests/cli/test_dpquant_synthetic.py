@@ -107,19 +107,24 @@ def test_what_made_up_inputs_cannot_give_is_noticed(honest: Path, capsys: pytest
     place.write_text(text)
 
 
-def test_scores_of_made_up_inputs_are_the_same_whatever_the_records(
+def test_scores_of_made_up_inputs_are_the_same_whatever_the_records(honest: Path, tmp_path: Path) -> None:
+    expected = report_of(honest / "private").parameters["layer_schedule"][0]["scores"]
+    assert scores_on_others(honest, tmp_path) == expected
+
+
+@pytest.mark.slow
+def test_scores_of_the_run_s_own_records_in_their_place_are_others(
     honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And are not where the run's own records are measured in their place."""
-    others = tmp_path / "others.jsonl"
-    others.write_text("".join(json.dumps({"text": f"a cat {word} {word}"}) + "\n" for word in WORDS * 6))
-
-    def scores(name: str) -> list[float]:
-        report = synthetic(honest / "start", others, tmp_path / name, "--epochs", "1", "--batch-size", "60")
-        found: list[float] = report.parameters["layer_schedule"][0]["scores"]
-        return found
-
     expected = report_of(honest / "private").parameters["layer_schedule"][0]["scores"]
-    assert scores("others") == expected
     monkeypatch.setattr("privctl.train.methods.dpquant.run.made_up", lambda task, _: task)
-    assert scores("faulty") != expected
+    assert scores_on_others(honest, tmp_path) != expected
+
+
+def scores_on_others(honest: Path, place: Path) -> list[float]:
+    """The first scores of a run of the same start on other records."""
+    others = place / "others.jsonl"
+    others.write_text("".join(json.dumps({"text": f"a cat {word} {word}"}) + "\n" for word in WORDS * 6))
+    report = synthetic(honest / "start", others, place / "out", "--epochs", "1", "--batch-size", "60")
+    found: list[float] = report.parameters["layer_schedule"][0]["scores"]
+    return found

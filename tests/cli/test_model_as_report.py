@@ -188,6 +188,9 @@ def test_where_there_is_nothing_to_find(here: Path, capsys: Capture) -> None:
     shutil.copy("release/model/model.safetensors", "lonely/folder/model.safetensors")
     assert run(["verify", "lonely/folder"]) == 3
     assert "give the report that was written with it, NAME.report.json" in capsys.readouterr().err
+    shutil.copy(AUDIT, "lonely/folder.audit.report.json")
+    assert run(["gate", "lonely/folder", "--max-auc", "0.7"]) == 3
+    assert "lonely/folder.audit.report.json only examined them; give the report" in capsys.readouterr().err
     assert run(["verify", "nowhere.safetensors"]) == 3
     assert "nowhere.safetensors" in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from privctl.cli import root, run
 from privctl.cli.groups import GroupWithCommand
 from privctl.train.methods.dpquant.settings import DpquantSettings
 from privctl.train.methods.ferret.settings import FerretSettings
+from tests.few import few
 
 NUMBERS = {"integer", "float", "number"}
 
@@ -74,7 +75,7 @@ def test_every_option_is_found() -> None:
     assert {"noise --epsilon", "retrain dpquant --beta", "secrets plan --gap", "audit --top-p"} <= OPTIONS.keys()
 
 
-@pytest.mark.parametrize("option", sorted(OPTIONS))
+@pytest.mark.parametrize("option", few(sorted(OPTIONS), *range(0, len(OPTIONS), 4)))
 def test_nonsense_is_refused_by_the_name_of_its_option(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

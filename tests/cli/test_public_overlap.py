@@ -35,6 +35,7 @@ def test_a_public_record_that_is_private_too_is_refused_unless_it_may_be(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_an_altered_copy_or_a_part_is_not_found_and_the_report_says_so(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

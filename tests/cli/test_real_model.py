@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from privctl.cli import run
 from privctl.domain.mechanism import WeightNoise
 from privctl.reports.files import read_report
+from tests.few import few
 
 FACTS = ["--epochs", "10", "--learning-rate", "5e-5", "--clip-norm", "1", "--dataset-size", "1000", "--batch-size", "5"]
 
@@ -61,7 +62,7 @@ def test_noise_inspect_generate_audit(
     assert audited.parents[0].path == "stories260k.noised.report.json"
 
 
-@pytest.mark.parametrize(("marker", "rows"), [("--epsilon 1 --epsilon 8", 2), ("--calibration published", 1)])
+@pytest.mark.parametrize(("marker", "rows"), few([("--epsilon 1 --epsilon 8", 2), ("--calibration published", 1)], 1))
 def test_the_guides_table_of_noise_is_what_comes_out(
     marker: str,
     rows: int,

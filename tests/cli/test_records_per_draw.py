@@ -75,6 +75,7 @@ def test_users_are_protected_and_several_records_of_each_are_used(
     capsys.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more", few([["--clipping-passes", "2"], ["--target-unclipped-quantile", "0.5", "--micro-examples", "2"]], 1)
 )

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from privctl.accounting.buffered import BufferedMatrix
 from privctl.cli import run
 from privctl.models.tasks.corpus import CorpusTask
 from privctl.reports.files import read_report
-from privctl.train.preparation.signal_to_noise import SignalToNoise, signs_too_random, too_little
+from privctl.train.preparation.signal_to_noise import SignalToNoise, signal_to_noise, signs_too_random, too_little
+from privctl.train.settings.recipe import TrainingSettings
 from tests.few import few
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
@@ -133,6 +138,23 @@ def test_a_private_vocabulary_is_said_in_the_plan(
 def test_a_plan_continues_no_run(start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert planned("plain", start, data, tmp_path / "out", "--resume") == 2
     assert "remove --resume" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("correlated", ["bands", "buffers"])
+def test_correlated_noise_is_held_against_the_matrix_that_correlates_it(correlated: str) -> None:
+    """The length of C's row sums, for a matrix written out."""
+    first, weight, decay, steps = 0.8, 0.5, 0.6, 7
+    lags = [first, 0.5, 0.1] if correlated == "bands" else [first, *(weight * decay**i for i in range(steps))]
+    rows = np.array([[lags[t - s] if 0 <= t - s < len(lags) else 0.0 for s in range(steps)] for t in range(steps)])
+    law: dict[str, Any] = {"coefficients": tuple(lags)}
+    if correlated == "buffers":
+        law = {"matrix": BufferedMatrix(first=first, weights=(weight,), decays=(decay,))}
+    recipe = TrainingSettings(
+        method="dp-sgd", steps=steps, batch_size=10, sample_rate=0.1, learning_rate=1, noise_multiplier=2, **law
+    )
+    assert signal_to_noise(recipe, 100).along == pytest.approx(np.linalg.norm(rows.sum(axis=1)) * 10 / 2)
+    plain = signal_to_noise(replace(recipe, coefficients=None, matrix=None), 100)
+    assert plain.along == pytest.approx(math.sqrt(steps) * 10 / 2)
 
 
 def test_what_can_be_learned_at_most() -> None:

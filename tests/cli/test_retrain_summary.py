@@ -78,6 +78,7 @@ def test_guarantees_come_first_and_epochs_that_were_noted_are_not_repeated() -> 
     assert re.search(r"^ *epoch ", retrain_text(report), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_private_run_s_epochs_are_held_out_ones_alone(
     classifier: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_the_tutorial_in_small(here: Path) -> None:
     (here / "demo").mkdir()

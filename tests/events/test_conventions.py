@@ -35,6 +35,7 @@ from privctl.domain.events import (
 )
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.reports.codec import encode_value
+from tests.few import few
 
 _QUICK = [batches for batches in SAMPLED_BATCHES if batches is not Batches.BALLS_AND_BINS]
 ZERO_CONCENTRATED = ZeroConcentratedDp(rho=0.01, steps=5)
@@ -100,7 +101,7 @@ def _other(event: Event, name: str) -> object:
 
 @pytest.mark.forged("the event says what does not hold of it")
 @pytest.mark.parametrize("name", ["adjacency", "unit", "batches_needed", "contribution"])
-@pytest.mark.parametrize("event", [*KINDS, *SLOW], ids=_named)
+@pytest.mark.parametrize("event", few([*KINDS, *SLOW], *range(0, len(KINDS), 4)), ids=_named)
 def test_a_wrong_word_of_an_event_is_refuted(
     event: Event, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -44,14 +45,23 @@ def negative_losses(network: nn.Module, records: list[dict[str, Any]]) -> Tensor
     return -F.cross_entropy(network(inputs), labels, reduction="none")
 
 
-@pytest.fixture
-def split(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A split, and beside it a network that was trained privately on its members for one pass."""
+    place = tmp_path_factory.mktemp("made")
     torch.manual_seed(0)
     lines = [
         json.dumps({"inputs": torch.randn(6).tolist(), "label": int(torch.randint(0, 2, ()))}) for _ in range(RECORDS)
     ]
-    (tmp_path / "records.jsonl").write_text("\n".join(lines) + "\n")
-    privctl.audit_split(tmp_path / "records.jsonl", output=tmp_path / "split")
+    (place / "records.jsonl").write_text("\n".join(lines) + "\n")
+    privctl.audit_split(place / "records.jsonl", output=place / "split")
+    train(place / "split")
+    return place
+
+
+@pytest.fixture
+def split(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path / "split"
 
 
@@ -59,23 +69,25 @@ def members(split: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (split / "members.jsonl").read_text().splitlines()]
 
 
-def private(split: Path, noise_multiplier: float = 1.0, *, epochs: int = 2, rate: float = 0.1) -> tuple[Own, Path]:
-    """A network that was trained privately on the members, and where it was saved with its report."""
+def train(split: Path) -> None:
     data = TensorDataset(*tensors(members(split)))
     model = Own()
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     training = privctl.make_private(
-        model, optimizer, DataLoader(data, batch_size=15), noise_multiplier=noise_multiplier, clip_norm=5.0
+        model, optimizer, DataLoader(data, batch_size=15), noise_multiplier=1.0, clip_norm=5.0
     )
-    for _ in range(epochs):
-        for inputs, labels in training.loader:
-            training.backward(
-                lambda inputs=inputs, labels=labels: F.cross_entropy(model(inputs), labels, reduction="none")  # type: ignore[misc]
-            )
-            optimizer.step()
+    for inputs, labels in training.loader:
+        training.backward(lambda i=inputs, n=labels: F.cross_entropy(model(i), n, reduction="none"))  # type: ignore[misc]
+        optimizer.step()
     place = split.parent / "own.safetensors"
     save_file(model.state_dict(), place)
     training.report(place)
+
+
+def private(split: Path) -> tuple[Own, Path]:
+    """The network that was trained privately on the members, and where it was saved with its report."""
+    place, model = split.parent / "own.safetensors", Own()
+    model.load_state_dict(load_file(place))
     return model, place
 
 
@@ -106,7 +118,7 @@ def test_the_whole_loop_ends_at_a_gate_that_passes(split: Path) -> None:
 
 def test_a_network_that_learned_its_members_is_caught_and_its_claim_refuted(split: Path) -> None:
     """Planted: a network that was fitted to the members lies under the report of one that says it was private."""
-    model, place = private(split, noise_multiplier=20.0, epochs=1)
+    model, place = private(split)
     inputs, labels = tensors(members(split))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(120):
@@ -160,7 +172,7 @@ BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], type[Exception], str]] 
 @pytest.mark.parametrize("name", BAD)
 def test_a_function_that_scores_something_else_leaves_no_report(name: str, split: Path) -> None:
     """Where it was called, the log says that the audit was begun and why it ended."""
-    model, place = private(split, epochs=1)
+    model, place = private(split)
     before = {path.name for path in split.parent.iterdir()}
     scores, more, error, says = BAD[name]
     with pytest.raises(error, match=says) as raised:
@@ -174,7 +186,7 @@ def test_a_function_that_scores_something_else_leaves_no_report(name: str, split
 
 
 def test_a_module_that_is_not_what_was_saved_is_refused(split: Path) -> None:
-    model, place = private(split, epochs=1)
+    model, place = private(split)
     with pytest.raises(InputError, match="holds another 'inner.weight' than the model"):
         privctl.audit_module(Own(), place, negative_losses, split=split)
     with pytest.raises(InputError, match=r"holds 'inner\.bias', which the module does not have"):
@@ -203,7 +215,7 @@ def test_paths_and_arguments_in_each_others_place_are_named(split: Path) -> None
     ):
         with pytest.raises(CommandError, match=says):
             call()
-    model, place = private(split, epochs=1)
+    model, place = private(split)
     with pytest.raises(CommandError, match="members is a path; read its records"):
         privctl.audit_module(model, place, negative_losses, members=str(members), nonmembers=[])
 

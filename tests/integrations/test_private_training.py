@@ -54,7 +54,7 @@ def test_a_step_adds_noise_to_the_sum_of_clipped_gradients() -> None:
 def test_the_noise_has_the_size_that_is_stated() -> None:
     loop = Loop(noise_multiplier=3.0, clip_norm=0.5)
     moved = []
-    for _ in range(40):
+    for _ in range(15):
         for inputs, labels in loop.private.loader:
             before = torch.cat([p.detach().flatten().clone() for p in loop.model.parameters()])
             loop.private.backward(loop.losses(inputs, labels))

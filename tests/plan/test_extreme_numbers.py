@@ -13,6 +13,7 @@ from privctl.accounting.events.best_of_runs import ROW
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.domain.events import BestOfRuns
+from tests.few import few
 
 Capture = pytest.CaptureFixture[str]
 
@@ -65,7 +66,7 @@ def asked(drawn: random.Random, mechanism: str) -> list[str]:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("plans", [2, pytest.param(60, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mechanism", OWN)
+@pytest.mark.parametrize("mechanism", few(OWN, *range(0, len(OWN), 3)))
 def test_a_plan_has_an_answer_or_is_refused_in_one_sentence(mechanism: str, plans: int, capsys: Capture) -> None:
     drawn = random.Random(mechanism)
     for _ in range(plans):

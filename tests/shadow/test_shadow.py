@@ -166,6 +166,7 @@ def test_halves_are_random() -> None:
     assert not np.array_equal(coins(0, 0, 50), coins(1, 0, 50))
 
 
+@pytest.mark.slow
 def test_a_second_call_trains_only_what_is_missing(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "shadows"

@@ -86,6 +86,16 @@ def test_a_refuted_claim_forbids_a_release_without_any_leak() -> None:
     assert "the claim (dp-sgd): the mechanism stated in m.report.json is refuted" in conclusion(of_curve).sentence
 
 
+def test_a_mechanism_that_could_not_be_tested_is_said_without_figures() -> None:
+    judged = Verdict(
+        subject="(noise multiplier 0.8, 21 steps): the mechanism stated in m.report.json",
+        outcome=Outcome.INCONCLUSIVE,
+        reason="the guesses do not refute its trade-off curve (p = 1, level 0.025); if there had been half the noise",
+    )
+    said = conclusion(report(verdicts=(judged,))).sentence
+    assert said == "Inconclusive: the audit is too small to test the mechanism stated in m.report.json."
+
+
 @pytest.mark.parametrize("count", [60, 2])
 def test_a_claim_that_could_not_be_tested_is_said_without_figures(count: int) -> None:
     bound = Evidence(

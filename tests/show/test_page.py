@@ -32,6 +32,7 @@ from privctl.show.plain import clean
 from privctl.show.svg.shapes import el
 from tests.show.made import DIGEST, HOSTILE, page_data, trained
 from tests.work import ends
+from verify.audit_consistency import MEMBERSHIP
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -278,6 +279,17 @@ def test_sections_without_data_are_left_out_and_what_nobody_checked_is_said(made
     for said in ("No guarantee", "No audit", "No verification"):
         assert said in bare
     assert "No audit" not in page(replace(page_data(), subjects=page_data().subjects[:1]))
+
+
+@pytest.mark.parametrize(("step", "word"), [("audit", "rejected"), ("verify", "refuted")])
+def test_the_chain_calls_a_verdict_what_the_verdicts_do(step: str, word: str) -> None:
+    """No claim is refuted where members can be told from others."""
+    verdict = Verdict(subject=MEMBERSHIP, outcome=Outcome.REFUTED, reason="loss AUC 0.9")
+    report = replace(trained(), step=step, guarantees=(), verdicts=(verdict,))
+    given = ReportSource(key="r1", name="m", digest=DIGEST, report=report)
+    text = page(PageData(title="t", version="0", sources=(given,), subjects=(JudgedSubject(source=given),)))
+    chained = next(e for e in tree(text).iter("p") if e.get("class") == "step")
+    assert "".join(chained.itertext()).split()[-1] == word
 
 
 def test_the_verdict_on_top_has_the_violation_and_the_bound(made: str) -> None:

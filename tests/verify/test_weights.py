@@ -155,7 +155,7 @@ def test_noise_and_rates_show_in_gradient_descent(runs: Runs, name: str, key: st
     assert "times as far as noise alone" in verdict.reason
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam"])
+@pytest.mark.parametrize("name", few(["adamw", "adam"], 0))
 def test_steps_and_rates_show_in_adam_and_the_noise_multiplier_does_not(runs: Runs, name: str) -> None:
     parameters = json.loads(runs[name].read_text())["parameters"]
     rate, noise = parameters["learning_rate"], parameters["noise_multiplier"]

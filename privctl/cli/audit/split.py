@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     help="Draw N records only, or N groups, and train on all others.  [default: all]",
 )  # fmt: skip
 @click.option(
-    "--group-by", metavar="FIELD", help="Throw one coin for all records with one value of FIELD, such as a user's."
+    "--group-by", metavar="FIELD", help="Toss one coin for all records with one value of FIELD, such as a user's."
 )
 @click.option(
     "--to-see",

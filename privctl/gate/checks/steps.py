@@ -18,6 +18,7 @@ from privctl.gate.checks.permitted import why_permitted
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from verify.audit_consistency import MEMBERSHIP
 
 STEPS, AGE, VERDICTS = "required_steps", "max_age_days", "forbid_outcomes"
 #: Clocks of two machines may differ by so much.
@@ -154,11 +155,16 @@ def stopping_verdicts(
             outcome=GateOutcome.FAIL if refuted else GateOutcome.INCONCLUSIVE,
             subject=verdict.subject,
             message=f"{_word(verdict, report)} by {report.report.step}: {verdict.reason}",
-            fix="make the model safer and audit again, or accept it for a time with a [[waiver]]"
-            if refuted
-            else "remove the reason named, and audit again",
+            fix=_safer(verdict, policy) if refuted else "remove the reason named, and audit again",
             place=report.place("verdicts", i, "outcome"),
         )
+
+
+def _safer(verdict: Verdict, policy: Policy) -> str:
+    advice = "make the model safer and audit again, or accept it for a time with a [[waiver]]"
+    if verdict.subject == MEMBERSHIP and policy.max_epsilon is not None and policy.max_auc is None:
+        return f"set max_auc too: within both limits, a leak that the guarantee allows passes; else {advice}"
+    return advice
 
 
 def _word(verdict: Verdict, report: LoadedReport) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from privctl.domain.errors import InputError
 from privctl.storage.json_text import parse_json, shown
-from privctl.storage.reader import read_named_text
+from privctl.storage.reader import read_named_text, unreadable
 
 #: Largest JSON file other than a tokenizer, in bytes; ImageNet-21k's 21,843 labels, twice, take 1.4 MB.
 LARGEST_CONFIG = 16 << 20
@@ -84,7 +84,10 @@ _NOT_A_NORM = ("adam_epsilon",)
 
 def read_object(path: Path, largest: int = LARGEST_CONFIG) -> dict[str, Any]:
     """The JSON object in a file of at most ``largest`` bytes; raises InputError for anything else."""
-    size = path.stat().st_size
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise unreadable(path, error) from None
     if size > largest:
         raise InputError(f"{path} has {size} bytes, more than the limit of {largest}; give the model's own file")
     data = parse_json(read_named_text(path), str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from privctl.storage.folder import strays_of
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, Checkpoint
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
+#: What transformers' Trainer keeps beside the weights of a model or checkpoint; no loader takes it for weights.
+_OF_TRAINER = re.compile(r"training_args\.bin|(optimizer|scheduler|scaler)\.pt|rng_state(_\d+)?\.pth")
 
 
 def checked_config(folder: Path) -> dict[str, Any]:
@@ -46,8 +49,12 @@ def check_size(auto: Any, config: Any, folder: Path, checkpoint: Checkpoint | No
 
 
 def check_alone(checkpoint: Checkpoint) -> None:
-    """Raise InputError where the folder holds weights, or adapters, that ``checkpoint`` has no part of."""
-    strays = [path.relative_to(checkpoint.root).as_posix() for path in strays_of(checkpoint)]
+    """Raise InputError where the folder holds weights, or adapters, that ``checkpoint`` has no part of.
+
+    What the Trainer keeps there is left alone: no step reads it, or writes it beside a model.
+    """
+    names = (path.relative_to(checkpoint.root).as_posix() for path in strays_of(checkpoint))
+    strays = [name for name in names if not _OF_TRAINER.fullmatch(name)]
     if strays:
         suffix = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
         raise InputError(

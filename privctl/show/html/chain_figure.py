@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.html.values import State
+from privctl.show.html.values import Pill, state_word
 from privctl.show.page_data import ReportSource
-from privctl.show.summary import decisive, worst_of
+from privctl.show.summary import decisive, word_of, worst_of
 from privctl.show.svg.shapes import Node, el
 
 #: Width of one lane of the chain's rail, and the lanes that are drawn.
@@ -30,7 +31,7 @@ class ChainStep:
 
     source: ReportSource
     rail: Rail
-    states: tuple[State, ...]
+    states: tuple[Pill, ...]
     broken: tuple[Verdict, ...]
 
 
@@ -41,13 +42,19 @@ def chain(sources: Sequence[ReportSource]) -> list[ChainStep]:
             source=source,
             rail=rail,
             states=(
-                *dict.fromkeys(guarantee.status for guarantee in source.report.guarantees),
-                *sorted({verdict.outcome for verdict in decisive(source.report.verdicts)}),
+                *(Pill(state=s, word=state_word(s)) for s in dict.fromkeys(g.status for g in source.report.guarantees)),
+                *_outcomes(source.report),
             ),
             broken=tuple(verdict for verdict in source.digests if verdict.outcome is Outcome.REFUTED),
         )
         for source, rail in zip(sources, _rails(sources), strict=True)
     ]
+
+
+def _outcomes(report: PrivacyReport) -> list[Pill]:
+    """What the verdicts of ``report`` are called, each word once."""
+    found = {(verdict.outcome, word_of(verdict, report.step)) for verdict in decisive(report.verdicts)}
+    return [Pill(state=outcome, word=word) for outcome, word in sorted(found)]
 
 
 def _rails(sources: Sequence[ReportSource]) -> Iterator[Rail]:

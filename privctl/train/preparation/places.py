@@ -15,6 +15,8 @@ from privctl.train.settings.request import RetrainRequest
 
 #: In the folder of a run, there once its model and report have their names.
 RELEASED = "released"
+#: In the folder of a run, there once a state to go on from was saved.
+STATE = "state.json"
 
 
 def report_path(output: Path) -> Path:

@@ -8,6 +8,10 @@ group privacy of a batch, composed over the steps): whoever guesses whether the 
 none is right at most Phi(mu / 2) of the time, 0.69 at mu = 1. A model that can hardly be told from one without data has
 learned nothing from them.
 
+With correlated noise (``--bands``, ``--buffers``), everything is made of the rows of M X + Z, where M is the matrix
+that correlates it and Z fresh noise. With r_t the sum of row t of M, that row of M X is at most r_t C batch long, so
+the length of the vector r takes the place of sqrt(T).
+
 The noise has d dimensions, so its length is sqrt(T d) sigma C. Where that is far more than all gradients together can
 be long, the weights mostly walk at random; that is a warning and no theorem, as a random walk need not hurt.
 """
@@ -17,6 +21,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
+
+from privctl.accounting.buffered import sensitivity
+from privctl.train.settings.recipe import TrainingSettings
 
 #: Below this, the model can hardly be told from one that was trained on nothing.
 NOTHING = 1.0
@@ -26,22 +34,47 @@ LITTLE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalToNoise:
-    """``steps`` sums of at most ``batch`` clipped gradients of ``numbers`` entries, under a ``noise_multiplier``."""
+    """``steps`` sums of at most ``batch`` clipped gradients of ``numbers`` entries, under a ``noise_multiplier``.
+
+    ``length`` is that of the row sums of the matrix that correlates the noise, sqrt(steps) where nothing does.
+    """
 
     steps: int
     batch: float
     noise_multiplier: float
     numbers: int
+    length: float | None = None
 
     @property
     def along(self) -> float:
         """All gradients over the noise, along the best direction: mu of the module's docstring."""
-        return math.sqrt(self.steps) * self.batch / self.noise_multiplier
+        length = math.sqrt(self.steps) if self.length is None else self.length
+        return length * self.batch / self.noise_multiplier
 
     @property
     def in_length(self) -> float:
         """All gradients over the length of the noise in all dimensions."""
         return self.along / math.sqrt(max(1, self.numbers))
+
+
+def signal_to_noise(recipe: TrainingSettings, numbers: int) -> SignalToNoise:
+    """That of a run by ``recipe``, which has noise, with so many trained ``numbers``."""
+    return SignalToNoise(
+        steps=recipe.steps,
+        batch=recipe.batch_size,
+        noise_multiplier=recipe.sum_noise_multiplier,
+        numbers=numbers,
+        length=_length(recipe),
+    )
+
+
+def _length(recipe: TrainingSettings) -> float | None:
+    if recipe.matrix is not None:
+        return sensitivity(recipe.matrix, 1, recipe.steps)  # of a record that takes part in every step
+    if recipe.coefficients is None:
+        return None
+    sums = list(accumulate(recipe.coefficients))[: recipe.steps]
+    return math.sqrt(math.fsum(each * each for each in sums) + (recipe.steps - len(sums)) * sums[-1] ** 2)
 
 
 def too_little(ratio: SignalToNoise) -> Iterator[str]:

@@ -30,7 +30,7 @@ from privctl.train.preparation.budget import recipe_for
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of, price_of_group, price_of_largest_batch
 from privctl.train.preparation.prepare import most_trained
-from privctl.train.preparation.signal_to_noise import SignalToNoise, too_little
+from privctl.train.preparation.signal_to_noise import SignalToNoise, signal_to_noise, too_little
 from privctl.train.preparation.user_bounds import compared_bounds, told_of_bounds
 from privctl.train.release.names import voiding
 from privctl.train.release.users import unsure_names, what_is_sampled
@@ -64,6 +64,11 @@ _WARM = 2
 #: Bytes of a gradient's entry, which is kept while that of public records is computed.
 _GRADIENT = 4
 
+#: Said of a plan with ``--bands`` or ``--buffers``.
+_CORRELATED = (
+    "a noise multiplier of correlated noise and one of independent noise say nothing beside each other; compare the "
+    "signal to noise, or the errors that `privctl account --mechanism banded` (or blt) shows"
+)
 #: Builds a run's precision from its job and its network.
 PrecisionOf = Callable[[TrainingJob, "nn.Module", torch.device], Precision]
 
@@ -136,10 +141,10 @@ def plan_gradients(job: TrainingJob, precision_of: PrecisionOf | None = None) ->
     trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
     ratio = None
     if request.method.noised:
-        ratio = SignalToNoise(
-            steps=recipe.steps, batch=recipe.batch_size, noise_multiplier=recipe.sum_noise_multiplier, numbers=trained
-        )
+        ratio = signal_to_noise(recipe, trained)
         said += too_little(ratio)
+    if recipe.coefficients is not None or recipe.matrix is not None:
+        said.append(_CORRELATED)
     seconds, memory, on_gpu = _measured(job, network, device, precision_of or _full, said.append)
     if (of_public := seconds_of_public(job, network, device)) is not None and recipe.public is not None:
         seconds += of_public

@@ -23,13 +23,13 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.storage.turns import Claim
 from privctl.train.network.tensors import mapped_tensors, write_tensors
-from privctl.train.preparation.places import RELEASED, remove_state
+from privctl.train.preparation.places import RELEASED, STATE, remove_state
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
 from privctl.train.state.release_log import ReleaseLog
 from privctl.train.steps.saved_state import SavedState
 
-_STATE, _SETTINGS, _STEPS_BEGUN, _SIDE_RELEASES_BEGUN = "state.json", "settings.json", "begun", "measured"
+_SETTINGS, _STEPS_BEGUN, _SIDE_RELEASES_BEGUN = "settings.json", "begun", "measured"
 _BATCH_KEY, _KEY_BYTES = "batches", 32
 
 
@@ -72,19 +72,19 @@ class RunFolder:
         cls(path, fingerprint)._compare(kept, own)
         (path / RELEASED).unlink(missing_ok=True)  # what it released was removed since
         folder = cls(path, kept)  # as they were written: 2 and 2.0 are the same setting, and other bytes in a chain
-        if not (path / _STATE).is_file():
+        if not (path / STATE).is_file():
             steps, side = folder._steps_begun.read(), folder._side_releases_begun.read()
             nothing = not steps and not side
             return folder, None if nothing else SavedState(
                 updates=0, steps_begun=steps, tensors={}, side_releases_begun=side
             )
-        data = parse_json(read_text(path / _STATE), str(path / _STATE))
+        data = parse_json(read_text(path / STATE), str(path / STATE))
         try:
             updates, steps_begun, name = int(data["step"]), int(data["spent"]), data["tensors"]
             history, side_releases_begun = tuple(data["history"]), int(data["measured"])
             heads = str(data["begun_log"]), str(data["measured_log"])
         except (KeyError, TypeError, ValueError):
-            raise InputError(f"{path / _STATE} is not the state of a run; remove {path} and start again") from None
+            raise InputError(f"{path / STATE} is not the state of a run; remove {path} and start again") from None
         steps, side = folder._steps_begun.read(heads[0]), folder._side_releases_begun.read(heads[1])
         tensors = mapped_tensors(path / name)
         return folder, SavedState(
@@ -155,7 +155,7 @@ class RunFolder:
             "begun_log": self._steps_begun.head,
             "measured_log": self._side_releases_begun.head,
         }
-        write_bytes(self.path / _STATE, json.dumps(state, indent=1).encode())
+        write_bytes(self.path / STATE, json.dumps(state, indent=1).encode())
         for old in self.path.glob("state-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)

@@ -165,6 +165,7 @@ def call(place: Path, *more: str, kind: str = "membership", model: str = "model"
     return run(["audit", kind, str(place / model), *sides, *more])
 
 
+@pytest.mark.slow
 def test_an_audit_by_gradients(place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     from privctl.reports.files import read_report
 

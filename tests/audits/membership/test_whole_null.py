@@ -65,7 +65,7 @@ def test_nothing_is_found_in_nothing_by_whole_audits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sets", "most"),
     [
-        ("4 shadow models, difficulties far apart", 60, 9),
+        pytest.param("4 shadow models, difficulties far apart", 60, 9, marks=pytest.mark.slow),
         ("label-only, 150 records a side", 100, 12),
         *(pytest.param(name, 100, 12, marks=pytest.mark.slow) for name in SIMULATED if "refused" not in name),
     ],

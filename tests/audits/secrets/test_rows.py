@@ -20,6 +20,7 @@ from tests.audits.canaries.small import new_model
 from tests.audits.other import WORDS, save, sentences, write_data
 from tests.audits.secrets.small import judged
 from tests.audits.tiny import CONFIGS, save_model
+from tests.few import few
 
 NO_SCORES = RowScores(values=np.zeros((len(FIELDS), 0), np.float32), begins={})
 
@@ -44,7 +45,7 @@ def test_one_prefix_for_all_candidates_gives_the_losses_of_whole_rows(tmp_path: 
 
 
 @pytest.mark.parametrize("kind", sorted(CONFIGS))
-@pytest.mark.parametrize("at_once", [1, 2, 100])
+@pytest.mark.parametrize("at_once", few([1, 2, 100], 1))
 def test_losses_on_every_architecture(kind: str, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where attention is local, so that the beginning's memory is not shared."""
     monkeypatch.setattr(continuations, "_values_at_once", lambda *_: at_once)

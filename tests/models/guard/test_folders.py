@@ -132,6 +132,16 @@ def test_weights_that_nobody_lists_are_refused(folder: Path, name: str) -> None:
     load_model(folder / "model.safetensors", device="cpu")
 
 
+def test_what_the_trainer_keeps_beside_the_weights_is_left_alone(folder: Path) -> None:
+    for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth", "rng_state_1.pth"):
+        (folder / name).write_bytes(b"\x80\x02never opened")
+    load_model(folder, device="cpu")
+    (folder / "checkpoint-10").mkdir()
+    (folder / "checkpoint-10" / "optimizer.pt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"not part of the model: checkpoint-10/optimizer\.pt;"):
+        load_model(folder, device="cpu")
+
+
 def test_shards_and_what_people_read_are_part_of_it(folder: Path) -> None:
     network = load_model(folder, device="cpu").network
     (folder / "model.safetensors").unlink()

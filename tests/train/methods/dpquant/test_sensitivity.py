@@ -126,7 +126,7 @@ def test_rows_are_clipped_in_their_direction() -> None:
     assert torch.allclose(found, expected, rtol=1e-12)
 
 
-def releases(multiplier: float, count: int = 2000) -> np.ndarray:
+def releases(multiplier: float, count: int = 700) -> np.ndarray:
     made = sensitivity(
         network(), Blobs(4), batches=PoissonBatches(4, 0.0, NoiseSource(1)), noise_multiplier=multiplier, size=8.0
     )

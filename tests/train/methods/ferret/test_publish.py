@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ALPHA = 1e-4
-RUNS = 1500
+RUNS = 600
 
 
 def noisy(shown: Publish, noise: float = 2.0) -> NoisySums:

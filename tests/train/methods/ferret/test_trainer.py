@@ -84,7 +84,6 @@ def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
             {"optimizer": Optimizer.MOMENTUM, "momentum": 0.9, "schedule": Schedule.COSINE, "weight_decay": 0.2},
             {"update_scale": UpdateScale.ROOT_DIMENSION, "optimizer": Optimizer.SGD},
         ],
-        0,
         2,
     ),
 )

@@ -1,0 +1,50 @@
+"""What is said where Ctrl-C ends a training at once: whether there is a state to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from privctl.domain.errors import RunInterruptedError
+
+#: Where there is no more to say: files are written under other names, and renamed when they are whole.
+INTERRUPTED = "interrupted; every file under its final name is complete"
+
+
+@contextmanager
+def telling_what_is_saved(output: Path) -> Iterator[None]:
+    """Inside, a training for ``output`` is made; Ctrl-C raises RunInterruptedError, which says how to go on."""
+    before = _written(output)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunInterruptedError(_told(output, before)) from None
+
+
+def _told(output: Path, before: tuple[int, int] | None) -> str:
+    from privctl.train.preparation.places import STATE, report_path, run_folder
+
+    after = _written(output)
+    if after is not None and after != before:
+        return f"interrupted when {output} was finished already; {report_path(output).name} is its report"
+    folder, search = run_folder(output), output.with_name(output.name + ".search")
+    if search.is_dir():
+        return f"interrupted; the search is kept in {search}: continue with --resume and the same settings"
+    if (folder / STATE).is_file():
+        return f"interrupted; the state saved last is in {folder}: continue with --resume and the same settings"
+    if folder.is_dir():
+        return (
+            f"interrupted before a state was saved; {folder} counts the steps that were begun: with --resume and the "
+            "same settings the training starts again from the first step"
+        )
+    return "interrupted before the training began: there is no state to resume, so run the same command again"
+
+
+def _written(output: Path) -> tuple[int, int] | None:
+    """Which report lies beside ``output``: its inode and time of change; None where there is none."""
+    try:
+        found = output.with_name(f"{output.name}.report.json").stat()
+    except (OSError, ValueError):  # a name such as / has none beside it
+        return None
+    return found.st_ino, found.st_mtime_ns
