@@ -9,6 +9,7 @@ Standard library only, but for the accountant.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -31,10 +32,12 @@ from verify.rank_bound import PowerCurve, at_least, mean_tail
 _QUANTITY = "noise multiplier"
 #: Relatively how far from the stated noise a multiplier has to be rejected, or not; and that of its epsilon.
 _NEAR, _CLOSE = 0.015, 0.01
-#: Where the accountant is sharpest, and the relative interval of its grid.
-_LOG_DELTA, _GRID = math.log(1e-2), 1e-3
-#: Epsilons at which a curve is bounded: up to this delta or this epsilon.
-_SMALL, _TOP, _POINTS = 1e-8, 30.0, 90
+#: The relative interval of the accountant's grid.
+_GRID = 1e-3
+#: A curve is bounded at so many epsilons, up to the multiple of a step with this delta, or to the largest.
+_SMALL, _TOP, _STEP, _POINTS = 1e-8, 30.0, 0.25, 61
+#: The bound is of no less noise than that of this epsilon.
+_LARGEST_EPSILON = 100.0
 _ROUNDING = 1e-9
 _STATEMENTS = {
     False: "the steps were those of the stated mechanism in all but the noise multiplier",
@@ -97,6 +100,7 @@ def _not_the_bound(item: Evidence, event: object, bounds: Sequence[Evidence], *,
     try:
         above = _rejects(_with(event, stated * (1 + _NEAR)), bounds, independent=independent)
         below = _rejects(_with(event, stated * (1 - _NEAR)), bounds, independent=independent)
+        below = below and epsilon_of(_with(event, stated * (1 - _NEAR)), delta).upper <= _LARGEST_EPSILON
         found = epsilon_of(_with(event, stated), delta).upper
     except NoBoundError as error:
         return f"it cannot be computed again ({error})"
@@ -130,15 +134,14 @@ def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool) -
 
 
 def _curve(ledger: Ledger) -> Iterator[tuple[float, float]]:
-    """(epsilon, delta) that ``ledger`` certainly has, closer to each other for small epsilons."""
+    """(epsilon, delta) that ``ledger`` certainly has, at the epsilons of the audit's test."""
     from verify.recompute.ledger import bounds  # needs more than the standard library
 
-    exact = bounds(ledger, _LOG_DELTA, _GRID)
-    top = 0.25
-    while top < _TOP and exact.upper_delta(top) > _SMALL:
-        top *= 1.25
-    for i in range(_POINTS + 1):
-        epsilon = min(top, _TOP) * (i / _POINTS) ** 1.5
+    exact = bounds(ledger, None, _GRID)  # sharp for large deltas, by which most guesses are judged
+    steps = range(1, round(_TOP / _STEP))
+    top = _STEP * (1 + bisect_left(steps, True, key=lambda i: exact.upper_delta(_STEP * i) < _SMALL))
+    for i in range(_POINTS):
+        epsilon = top * i / (_POINTS - 1)
         yield epsilon, min(1.0, exact.upper_delta(epsilon) * (1 + _ROUNDING))
 
 

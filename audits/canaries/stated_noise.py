@@ -30,7 +30,9 @@ from privctl.reports.codec import encode_value
 
 METHOD, QUANTITY = "one run, stated steps", "noise multiplier"
 #: Shares of the stated noise lie between these, found to this precision of their logarithm, from above.
-_LEAST, _MOST, _PRECISION = 2.0**-6, 2.0**6, 2e-3
+_LEAST, _MOST, _PRECISION = 2.0**-20, 2.0**6, 2e-3
+#: Less noise than that of a larger epsilon is not told apart: accountants no longer agree on it.
+_LARGEST_EPSILON = 100.0
 _DIGITS = 4
 _AS_STATED = "the steps were those of the stated mechanism in all but the noise multiplier"
 _INDEPENDENT = "noise and draws of each canary were independent of the others'"
@@ -53,7 +55,7 @@ def noise_bound(
         why = "the stated mechanism is no one kind of Gaussian steps" if delta else "at delta 0 Gaussian noise has none"
         return (_unbounded(why, confidence, samples),)
     family, independent = curve.family, own_coordinates and _is_independent(curve)
-    share = _least_rejected(partial(_rejected, bounds, family, _test(independent=independent)))
+    share = _least_rejected(partial(_rejected, bounds, family, _test(independent=independent), delta))
     if share is None:
         why = f"the guesses fit any noise up to {_MOST:g} times what is stated"
         return (_unbounded(why, confidence, samples),)
@@ -129,18 +131,23 @@ def _rejected(
     bounds: Sequence[Evidence],
     family: NoiseFamily,
     rejects: Callable[[tuple[int, int, int], Points, float], bool],
+    delta: float,
     log_share: float,
 ) -> bool:
-    """Whether any set of guesses rejects this share of the noise, at its share of the failure probability."""
+    """Whether any set of guesses rejects this share of the noise, at its share of the failure probability.
+
+    A share of the stated noise whose epsilon at ``delta`` is too large is not looked at.
+    """
     try:
         points = family.points(math.exp(log_share))
+        found = any(
+            rejects(counted.counts, points, (1 - item.confidence) / item.details["sets"])
+            for item in bounds
+            for counted in counts_of(item)
+        )
+        return found and (log_share >= 0 or family.epsilon(math.exp(log_share), delta) <= _LARGEST_EPSILON)
     except (ArithmeticError, ValueError):  # so little noise, or so much, that nothing is computed
         return False
-    return any(
-        rejects(counted.counts, points, (1 - item.confidence) / item.details["sets"])
-        for item in bounds
-        for counted in counts_of(item)
-    )
 
 
 def _least_rejected(rejected: Callable[[float], bool]) -> float | None:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 #: What follows an attack's name where only the highest scores of a group count, and their share.
 TOP, SHARE = "-top", 4
-#: A mean this far from that of all groups, as a share of the largest, is as far as rounding puts equal ones.
-_ROUNDING = 1e-12
+#: Decimals of the largest distance from the middle that are kept: rounding puts equal means no farther apart.
+_DECIMALS = 12
 #: Attacks that cannot be asked of groups, and why.
 NOT_OF_GROUPS = {
     "midpoint": "it sets a threshold for single records",
@@ -161,10 +161,16 @@ def weighed(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float6
     distances = np.asarray(values, np.float64) - _middle(values)
     means = np.bincount(index, weights=distances) / sizes
     worth = sizes / (1 + (sizes - 1) * _correlation(distances, index, sizes, means))
+    means = _tied(means)
     beyond = means - np.average(means, weights=worth)
-    # Otherwise rounding would rank groups with equal means by their sizes.
-    beyond[np.abs(beyond) <= _ROUNDING * np.abs(means).max()] = 0.0
+    beyond[np.abs(beyond) <= 10.0**-_DECIMALS * np.abs(means).max()] = 0.0
     return np.asarray(worth * beyond)
+
+
+def _tied(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Without what rounding adds, which would rank groups with equal means by their sizes, [groups]."""
+    largest = float(np.abs(distances).max())
+    return np.round(distances / largest, _DECIMALS) * largest if largest > 0 else distances
 
 
 def _middle(values: NDArray[Any]) -> float:
@@ -195,7 +201,7 @@ def highest(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[np.float6
     place = np.arange(len(index)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     taken = -(-sizes // SHARE)
     kept = place < np.repeat(taken, sizes)
-    return np.asarray(middle + np.bincount(index[order][kept], weights=distances[order][kept]) / taken)
+    return np.asarray(middle + _tied(np.bincount(index[order][kept], weights=distances[order][kept]) / taken))
 
 
 def _candidates(candidates: Candidates, index: NDArray[np.int64]) -> Candidates:

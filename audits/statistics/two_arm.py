@@ -220,7 +220,8 @@ def p_value(test: RankTest, curve: TradeOffCurve, seen: int | None = None) -> fl
     """The chance that at least as many models lie beyond the threshold as did (or as ``seen``), if ``curve`` holds.
 
     At most; it is reached by the mechanism whose trade-off curve this is. Quadrature over the quantiles of F or of G,
-    whichever varies less, so that what is integrated is smooth: within 1e-6 of the value, relatively.
+    whichever varies less, so that what is integrated is smooth: within 1e-6 of the value, relatively, of p-values from
+    1e-9 on; below 1e-12 within a hundredth.
     """
     seen = test.beyond if seen is None else seen
     k, n, m = test.rank, test.ranked, test.counted

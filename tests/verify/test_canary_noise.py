@@ -70,6 +70,15 @@ def test_what_the_audit_states_is_found_again(event: Any) -> None:
         assert noise.details["independent"] == own
 
 
+@pytest.mark.parametrize("event", few([POISSON, SampledGaussian(noise_multiplier=1.0, sample_rate=0.3, steps=1)], 0, 1))
+def test_trainings_that_show_all_coins_are_found_again(event: Any) -> None:
+    """As if a canary was drawn into each step: no noise fits so many right guesses, and what is stated ends there."""
+    report, parameters, noise = audited(event, 60.0)
+    assert list(wrong_noise(report, parameters)) == []
+    assert 90 < noise.details["epsilon"] <= 100
+    assert any("less noise is rejected too" in fault for fault in wrong_noise(changed(report, noise, 1.1), parameters))
+
+
 def changed(report: PrivacyReport, noise: Evidence, share: float = 1.0, **details: float) -> PrivacyReport:
     assert noise.upper is not None
     most = noise.upper * share

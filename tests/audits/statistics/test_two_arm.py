@@ -54,6 +54,21 @@ def test_known_p_values(test: RankTest, curve: TradeOffCurve, expected: float) -
     assert p_value(test, curve) == pytest.approx(expected, rel=1e-7)
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-12, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 4.0, 50.0])
+def test_with_one_ranked_model_the_integral_is_known(epsilon: float, delta: float) -> None:
+    """All of m beyond the one threshold, and one beyond the least of m: T has three lines, and mirrors itself."""
+    bend, slope = (1 - delta) / (1 + math.exp(epsilon)), math.exp(epsilon)
+    curve = ApproximateDp(epsilon=epsilon, delta=delta)
+    for m in (1, 2, 47, 20_000):
+        n = m + 1
+        rising = ((1 - bend) ** n - delta**n) / (n * slope)
+        above = rising - math.expm1(n * math.log1p(-bend)) * slope / n + delta  # of T ** m, from 0 to 1
+        assert p_value(one(0, 1, m, m), curve) == pytest.approx(above, rel=1e-6)
+        missed = ((1 - delta) ** n - bend**n) / (n * slope) + bend**n * slope / n  # of (1 - T) ** m
+        assert p_value(one(m - 1, m, 1, 1), curve) == pytest.approx(1 - missed, rel=1e-6)
+
+
 @pytest.mark.parametrize("counts", [(3, 20, 9, 15), (0, 5, 5, 5), (10, 40, 200, 500), (499, 1000, 40, 50)])
 def test_without_privacy_loss_it_is_fisher_s_exact_test(counts: tuple[int, int, int, int]) -> None:
     """The threshold is one of the ranked models, so the table holds the other ranked ones and itself as not beyond."""
