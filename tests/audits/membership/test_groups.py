@@ -23,7 +23,6 @@ from audits.membership.baseline import GUARD, baseline
 from audits.membership.groups import Grouping, grouped, highest, read_groups, weighed
 from audits.membership.request import MembershipRequest
 from audits.scores.scorer import compute_scores, plan_scoring
-from audits.statistics.laws import mean_ranks
 from audits.statistics.max_t import max_t, rank_statistics
 from privctl.cli import run
 from privctl.data.columns import USUAL
@@ -165,11 +164,14 @@ def test_groups_that_score_alike_are_tied_whatever_their_sizes(offset: float) ->
     assert set(highest(same, index).tolist()) == {0.1 + offset}
     one_more = np.where(index == 4, same + 1e-3, same)
     assert (weighed(one_more, index) > 0).tolist() == (np.arange(9) == 4).tolist()
-    two_scores = np.where(index % 2, 0.1, 0.7) + offset
+    # Groups away from the middle, and records of a group in another order.
+    index = np.repeat(np.arange(12), [2, 18, 6, 4, 12, 40, 8, 28, 44, 52, 7, 9])
+    two_scores = np.where(index % 2, 0.7, 0.1)
     assert len(set(highest(two_scores, index).tolist())) == 2
-    reversed_within = np.argsort(-np.arange(len(index)) + 1000 * index, kind="stable")
-    mixed = np.random.default_rng(1).choice([0.1, 0.3, 0.7], len(index)) + offset
-    assert (mean_ranks(weighed(mixed, index)) == mean_ranks(weighed(mixed[reversed_within], index))).all()
+    pairs = np.repeat(np.arange(60), 18)
+    rows = np.random.default_rng(1).choice([0.1, 0.3, 0.7], (30, 18))
+    mixed = weighed(np.stack([rows, rows[:, ::-1]], axis=1).ravel() + offset, pairs)
+    assert (mixed[::2] == mixed[1::2]).all()
 
 
 def test_users_of_unequal_sizes_with_ties_have_the_p_value_of_all_divisions() -> None:
