@@ -18,6 +18,7 @@ from privctl.cli import run
 from privctl.domain.errors import ExitCode
 from privctl.reports.files import read_report
 from privctl.storage.digest import bytes_digest
+from tests.cli.short_runs import prepared, texts
 from tests.few import few
 
 
@@ -134,3 +135,26 @@ def test_a_plan_names_the_ledger_that_it_was_made_from(
         os.close(reader)
     (source,) = read_report(plan).inputs
     assert (source.digest, source.bytes) == (bytes_digest(content), len(content))
+
+
+@pytest.mark.forged("the held-out records are others by now")
+def test_a_training_names_the_held_out_records_that_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = prepared(tmp_path, 8)
+    held = tmp_path / "held.jsonl"
+    texts(held, 4, who="dog")
+    call = ["retrain", "plain", str(place / "start"), "--data", str(place / "train.jsonl"), "--held-out", str(held)]
+    call += ["--epochs", "1", "--batch-size", "8", "-q", "-o"]
+    module = importlib.import_module("privctl.train.preparation.prepare")
+    with monkeypatch.context() as while_read:
+        while_read.setattr(module, "beside", changing(held, module.beside))
+        assert run([*call, str(tmp_path / "no")]) == ExitCode.BAD_INPUT
+    assert "held.jsonl was changed while it was read" in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "no").exists()
+    content = held.read_bytes()
+    runs = importlib.import_module("privctl.train.runs.gradient_training")
+    monkeypatch.setattr(runs, "measured", changing(held, runs.measured))
+    assert run([*call, str(tmp_path / "out")]) == ExitCode.OK
+    (named,) = [item for item in read_report(tmp_path / "out.report.json").inputs if item.role == "held-out"]
+    assert (named.digest, named.bytes) == (bytes_digest(content), len(content))
