@@ -87,7 +87,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     parameters = parameters_as(AuditParameters, report)
     by_coins = extraction_tests.drawn(parameters.extraction)
     if parameters.confidence is not None and not math.isclose(parameters.confidence, CONFIDENCE):
-        yield f"it states a confidence of {parameters.confidence:g} in all of its figures, and audits have {CONFIDENCE:g}"
+        yield f"it states a confidence of {parameters.confidence:g} in all figures, and audits have {CONFIDENCE:g}"
     for item in report.evidence:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),

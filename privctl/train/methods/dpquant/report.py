@@ -164,7 +164,12 @@ def _assumptions(job: TrainingJob, *, measured: bool) -> Iterator[Assumption]:
 
 
 def _parameters(
-    job: TrainingJob, done: Quantization, finished: FinishedRun, seed: bytes, cost: _Cost | None, public: Sequence[DigestedFile]
+    job: TrainingJob,
+    done: Quantization,
+    finished: FinishedRun,
+    seed: bytes,
+    cost: _Cost | None,
+    public: Sequence[DigestedFile],
 ) -> dict[str, Any]:
     asked, schedule = asked_of(job.request), done.schedule
     parameters: dict[str, Any] = {
