@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from privctl.domain.errors import CommandError
@@ -48,17 +48,36 @@ class EpsilonClaim:
     fixed_graph: bool = False
 
 
+#: (epsilon, delta) that a mechanism has all at once.
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFamily:
+    """Steps of one kind, whose noise multiplier is ``stated`` times a share that is given.
+
+    ``points`` are those of the curve for a share of the noise, ``epsilon`` that of the accountant for a share and a
+    delta. Either raises ArithmeticError or ValueError where none can be computed.
+    """
+
+    stated: float
+    points: Callable[[float], Points]
+    epsilon: Callable[[float, float], float]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveClaim:
     """The mechanism that ``source`` says a model was trained by, with (epsilon, delta) ``points`` of its curve.
 
     ``half`` are points of the same with half of the noise, to say what an audit could notice; empty if unknown.
+    ``family`` is the same with any noise; None where none is computed.
     """
 
     mechanism: Ledger
-    points: tuple[tuple[float, float], ...]
+    points: Points
     source: str
-    half: tuple[tuple[float, float], ...] = ()
+    half: Points = ()
+    family: NoiseFamily | None = None
 
 
 def claim_of(text: str | None) -> EpsilonClaim | None:
@@ -84,11 +103,22 @@ def curve_subject(claim: CurveClaim) -> str:
 
 def with_half_noise(mechanism: Ledger) -> Ledger:
     """``mechanism`` with half of the noise in each Gaussian event."""
+    return with_noise(mechanism, 0.5)
+
+
+def with_noise(mechanism: Ledger, share: float) -> Ledger:
+    """``mechanism`` with a ``share`` of the noise in each Gaussian event."""
     events = (
-        replace(event, noise_multiplier=event.noise_multiplier / 2) if isinstance(event, _NOISY) else event
+        replace(event, noise_multiplier=event.noise_multiplier * share) if isinstance(event, _NOISY) else event
         for event in mechanism.events
     )
     return Ledger(events=tuple(events))
+
+
+def noise_of(mechanism: Ledger) -> float | None:
+    """The noise multiplier of a mechanism that is one kind of Gaussian steps; None for any other."""
+    event = mechanism.events[0] if len(mechanism.events) == 1 else None
+    return event.noise_multiplier if isinstance(event, _NOISY) else None
 
 
 def _event_text(event: Event) -> str:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from audits.claims import CurveClaim, with_half_noise
+from audits.claims import CurveClaim, NoiseFamily, Points, noise_of, with_half_noise, with_noise
 from audits.lineage import Lineage
 from privctl.domain.events import Ledger
 from privctl.domain.groups import of_group
 
 #: A mechanism's (epsilon, delta), which hold all at once.
-Profile = Callable[[Ledger], tuple[tuple[float, float], ...]]
+Profile = Callable[[Ledger], Points]
+#: Its epsilon at a delta.
+Epsilon = Callable[[Ledger, float], float]
 
 
-def curve_of(lineage: Lineage, profile: Profile | None, examples: int = 1) -> CurveClaim | None:
-    """The stated mechanism, of ``examples`` together, with points of its curve; None if none can be computed."""
+def curve_of(
+    lineage: Lineage, profile: Profile | None, examples: int = 1, epsilon: Epsilon | None = None
+) -> CurveClaim | None:
+    """The stated mechanism, of ``examples`` together, with points of its curve; None if none can be computed.
+
+    With ``epsilon`` also its family of any noise.
+    """
     if lineage.mechanism is None or profile is None:
         return None
     try:
@@ -23,4 +30,17 @@ def curve_of(lineage: Lineage, profile: Profile | None, examples: int = 1) -> Cu
         half = profile(with_half_noise(mechanism))
     except (ArithmeticError, ValueError):  # valid numbers that no real run has, or no bound for groups
         return None
-    return CurveClaim(mechanism=mechanism, points=points, source=lineage.source, half=half)
+    family = None if epsilon is None else family_of(mechanism, profile, epsilon)
+    return CurveClaim(mechanism=mechanism, points=points, source=lineage.source, half=half, family=family)
+
+
+def family_of(mechanism: Ledger, profile: Profile, epsilon: Epsilon) -> NoiseFamily | None:
+    """``mechanism`` with any noise; None where it is not one kind of Gaussian steps."""
+    stated = noise_of(mechanism)
+    if stated is None:
+        return None
+    return NoiseFamily(
+        stated=stated,
+        points=lambda share: profile(with_noise(mechanism, share)),
+        epsilon=lambda share, delta: epsilon(with_noise(mechanism, share), delta),
+    )

@@ -21,7 +21,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify import extraction_tests, outside_scores, split_groups
-from verify.canary_bounds import BOUND, METHODS
+from verify.canary_bounds import BOUND, METHODS, NOISE
 from verify.users import only_contents
 
 #: What runs where no attack is named, and what besides where all are asked for.
@@ -219,6 +219,8 @@ def _claims(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
             yield f"it was to judge ({epsilon:g}, {delta:g})-DP, and has no verdict on it"
     if asked.curve and parameters_as(AuditParameters, report).canary_curve is None:
         yield "it was to judge the curve of a mechanism, and does not state it"
+    if asked.noise and all(item.method != NOISE for item in report.evidence):
+        yield "it was to bound the noise of the stated steps, and does not say how much there was or why it cannot"
 
 
 def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:

@@ -32,6 +32,7 @@ from verify import (
     threshold_bound,
 )
 from verify.canary_bounds import wrong_bound, wrong_claims, wrong_curve
+from verify.canary_noise import wrong_noise
 from verify.reach import at_most, wrong_reach
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
@@ -108,6 +109,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     yield from _membership(report, parameters)
     yield from _others(report, parameters.canary_conditions or (), by_coins=by_coins)
     yield from wrong_curve(report, parameters)
+    yield from wrong_noise(report, parameters)
     yield from extraction_tests.contradictions(report.evidence)
     yield from known_elsewhere.faults(report, parameters, by_coins=by_coins)
     yield from extraction_counts.faults(report, parameters)

@@ -22,6 +22,8 @@ from privctl.reports.audit_parameters import AuditParameters
 BOUND, _STEINKE = "one run, Steinke 2023 or Mahloujifar 2024", "one run, Steinke 2023"
 _MAHLOUJIFAR = "one run, Mahloujifar 2024"
 METHODS = (BOUND, _STEINKE, _MAHLOUJIFAR)
+#: The bound on the noise multiplier of steps that are as stated in all else.
+NOISE = "one run, stated steps"
 #: By how much the tested values lie below and above the stated one, relatively and at least.
 _NEAR, _LEAST = 1e-6, 1e-6
 #: More canaries are not recomputed.
@@ -69,7 +71,7 @@ def curve_rejected(item: Evidence, points: Sequence[tuple[float, float]]) -> boo
     def least(y: float) -> float:
         return max(0.0, *(max((y - d) * math.exp(-e), 1 - d - math.exp(e) * (1 - y)) for e, d in points))
 
-    return any(_curve_rejected(counts, least, share) for counts in counts_of(item))
+    return any(refutes(counts, least, share) for counts in counts_of(item))
 
 
 def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
@@ -90,13 +92,13 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         if delta < exact.delta(epsilon).lower * (1 - _ROUNDING):
             yield f"the mechanism that it names does not have delta {delta:.6g} at epsilon {epsilon:.6g}"
             return
-    tested = list(_tested(report, parameters))
+    tested = list(tested_bounds(report, parameters))
     if not tested:
         return
     if verdict is None:
         yield "it tested the curve of a mechanism, but has no verdict on it"
         return
-    refuted = any(curve_rejected(item, points) for item in tested)
+    refuted = any(curve_rejected(item, points) for item in tested) or _too_little_noise(report)
     if refuted is not (verdict.outcome is Outcome.REFUTED):
         found = "refute" if refuted else "do not refute"
         yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {found} it"
@@ -108,7 +110,14 @@ def of_split(item: Evidence, parameters: AuditParameters) -> bool:
     return parameters.split_commitment is not None and name in parameters.attack
 
 
-def _tested(report: PrivacyReport, parameters: AuditParameters) -> Iterator[Evidence]:
+def _too_little_noise(report: PrivacyReport) -> bool:
+    """Whether a bound on the noise of the stated steps, which ``canary_noise`` checks, excludes what is stated."""
+    return any(
+        item.method == NOISE and item.upper is not None and item.details["share"] <= 1 for item in report.evidence
+    )
+
+
+def tested_bounds(report: PrivacyReport, parameters: AuditParameters) -> Iterator[Evidence]:
     """The bounds that claims and curves are judged by; where there are canaries, the curve by theirs alone."""
     bounds = list(_of_single_records(report))
     planted = [item for item in bounds if not of_split(item, parameters)]
@@ -166,7 +175,7 @@ def either_rejects_zero(canaries: int, guesses: int, delta: float, alpha: float)
         if delta and right:
             below = accumulate(chances[right - 1 :: -1])
             found += 2 * canaries * delta * max(mass / i for i, mass in enumerate(below, start=1))
-        return found < alpha or _curve_rejected((canaries, guesses, right), lambda y: max(0.0, y - delta), alpha)
+        return found < alpha or refutes((canaries, guesses, right), lambda y: max(0.0, y - delta), alpha)
 
     return rejects
 
@@ -175,14 +184,14 @@ def _either_rejected(counts: Counts, epsilon: float, delta: float, alpha: float)
     if _steinke_rejected(counts, epsilon, delta, alpha):
         return True
     shrink, grow = math.exp(-epsilon), math.exp(epsilon)
-    return _curve_rejected(counts, lambda y: max(0.0, (y - delta) * shrink, 1 - delta - grow * (1 - y)), alpha)
+    return refutes(counts, lambda y: max(0.0, (y - delta) * shrink, 1 - delta - grow * (1 - y)), alpha)
 
 
 def _gaussian_rejected(counts: Counts, mu: float, _: float, alpha: float) -> bool:
     def least(y: float) -> float:
         return 0.0 if y <= 0 else 1.0 if y >= 1 else _NORMAL.cdf(_NORMAL.inv_cdf(y) - mu)
 
-    return _curve_rejected(counts, least, alpha)
+    return refutes(counts, least, alpha)
 
 
 def _steinke_rejected(counts: Counts, epsilon: float, delta: float, alpha: float) -> bool:
@@ -205,7 +214,7 @@ def _chances(guesses: int, epsilon: float) -> list[float]:
     ]
 
 
-def _curve_rejected(counts: Counts, least: Callable[[float], float], alpha: float) -> bool:
+def refutes(counts: Counts, least: Callable[[float], float], alpha: float) -> bool:
     """Algorithm 3 of Mahloujifar, Melis and Chaudhuri 2024, ``least`` being the curve.
 
     At each step from the stated number of right guesses down, the mass of results with one right guess fewer grows by

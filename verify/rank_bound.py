@@ -96,6 +96,11 @@ def p_value(rank: int, ranked: int, beyond: int, counted: int, curve: PowerCurve
     a, b = rank + 1, ranked - rank
     if 1 / (counted - beyond + 1) + 1 / beyond < 1 / a + 1 / b:
         a, b, beyond, counted = counted - beyond + 1, beyond, b, ranked
+    return mean_tail(a, b, beyond, counted, curve)
+
+
+def mean_tail(a: int, b: int, beyond: int, counted: int, curve: PowerCurve) -> float:
+    """The mean of P(Binomial(``counted``, ``curve.most(F)``) >= ``beyond``) over F of Beta(a, b)."""
     # The log-odds of a beta variable are close to normal with these moments.
     middle, reach = math.log(a / b), _REACH * math.sqrt(1 / a + 1 / b)
     bends = (math.log(at) - math.log1p(-at) for at in curve.bends if 0 < at < 1)

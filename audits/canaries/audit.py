@@ -17,6 +17,7 @@ from audits.canaries.evidence import COMPLETION, completions, exposures_by_copie
 from audits.canaries.manifest import Manifest, read_manifest
 from audits.canaries.rows import CanaryRows, canary_rows, draw_references, groups_of, references_per_group
 from audits.canaries.scores import CanaryScores, score_canaries
+from audits.canaries.stated_noise import noise_bound, noise_in_words, noise_parameters
 from audits.claims import CurveClaim, EpsilonClaim
 from audits.findings import Findings
 from audits.scores.scorer import RowScores
@@ -109,16 +110,22 @@ class CanaryAudit:
             *exposures_by_copies(manifest, scores),
             *extrapolated,
         )
+        noise = noise_bound(evidence, request.curve, delta, own_coordinates=False)
         return Findings(
-            evidence=evidence,
+            evidence=(*evidence, *noise),
             verdicts=(
                 verdict.trace(evidence, self._conditions),
                 *verdict.claims(evidence, request.claims),
-                *verdict.curves(evidence, request.curve),
+                *verdict.curves(evidence, request.curve, noise),
             ),
             omissions=_omissions(scores),
-            warnings=(*self._caveats(scores), *_undecided(evidence), *_doubts(self._conditions)),
-            parameters=self._parameters(delta),
+            warnings=(
+                *self._caveats(scores),
+                *_undecided(evidence),
+                *_doubts(self._conditions),
+                *noise_in_words(noise),
+            ),
+            parameters={**self._parameters(delta), **noise_parameters(noise)},
             arrays={
                 "canary.nll": scores.nll,
                 "canary.exposure": scores.exposure,

@@ -21,6 +21,7 @@ from audits.canaries.audit import CanaryRequest
 from audits.canaries.bounds import bounds_of, curve_parameters
 from audits.canaries.conditions import number_included, violated_conditions
 from audits.canaries.design import power_ceiling, register
+from audits.canaries.stated_noise import noise_bound, noise_in_words, noise_parameters
 from audits.canaries.verdict import half_noticed
 from audits.claims import CurveClaim
 from audits.findings import ALPHA, Findings
@@ -147,20 +148,26 @@ class GradientCanaryAudit:
                 sets, values, everything, included, delta, alpha / len(scores), reason=reason, name=name
             )
         )
+        noise = noise_bound(evidence, request.curve, delta, own_coordinates=True)
         return Findings(
-            evidence=evidence,
-            verdicts=(*verdict.claims(evidence, request.claims, more=_MORE), *verdict.curves(evidence, request.curve)),
+            evidence=(*evidence, *noise),
+            verdicts=(
+                *verdict.claims(evidence, request.claims, more=_MORE),
+                *verdict.curves(evidence, request.curve, noise),
+            ),
             warnings=(
                 "canary gradients test the training program: they were drawn by it, so a program that cheats on "
                 "purpose is not caught",
                 "their gradients are the strongest that one record, or one user, can send; those of the data show less",
                 *_unseen(request.curve),
+                *noise_in_words(noise),
                 *(condition.statement for condition in self._conditions if condition.state is AssumptionState.ASSERTED),
             ),
             parameters={
                 "canary_delta": delta,
                 "canary_conditions": [encode_value(condition) for condition in self._conditions],
                 **curve_parameters(request.curve),
+                **noise_parameters(noise),
             },
             arrays={
                 "gradient.included": included,

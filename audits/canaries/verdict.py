@@ -10,6 +10,7 @@ from scipy.special import ndtri
 from audits.canaries.bounds import EITHER, counts_of
 from audits.canaries.conditions import violated_conditions
 from audits.canaries.evidence import COMPLETION, EXPOSURE
+from audits.canaries.stated_noise import too_little_noise
 from audits.claims import VIOLATION, CurveClaim, EpsilonClaim, curve_subject, subject_of
 from audits.statistics import f_dp
 from audits.statistics.power import POWER, one_run_chance, one_run_detectable, one_run_detectable_gaussian
@@ -105,12 +106,13 @@ def _deciding(bounds: Sequence[Evidence]) -> Evidence | None:
     return max(bounds, key=lambda item: -1.0 if item.lower is None else item.lower, default=None)
 
 
-def curves(evidence: Sequence[Evidence], curve: CurveClaim | None) -> list[Verdict]:
+def curves(evidence: Sequence[Evidence], curve: CurveClaim | None, noise: Sequence[Evidence] = ()) -> list[Verdict]:
     """Whether the stated mechanism is compatible with the guesses, by its own trade-off curve; nothing without one.
 
     The guesses are those of the epsilon bounds: where mechanism and claims are true, all are rejected by too many right
     guesses, so the verdicts together fail no more often than the one with the lowest threshold. Several observations of
-    one training share the failure probability by their evidence.
+    one training share the failure probability by their evidence. ``noise`` is the bound on the noise of such steps by
+    the same guesses, if any: where it is no more than stated, the mechanism is refuted as well.
     """
     bounds = [item for item in evidence if item.method == EITHER and item.details["copies"] == 1]
     if curve is None or not bounds or bounds[0].lower is None:
@@ -119,14 +121,19 @@ def curves(evidence: Sequence[Evidence], curve: CurveClaim | None) -> list[Verdi
     found = [(curve_p_value(list(counts_of(item)), least), 1 - item.confidence) for item in bounds]
     p_value, level = min(found, key=lambda each: each[0] / each[1])
     subject = curve_subject(curve)
-    if p_value < level:
+    less = too_little_noise(noise)
+    if p_value < level or less:
+        under = (
+            f"have a chance of {p_value:.2g} at most under its trade-off curve (level {level:.2g})"
+            if p_value < level
+            else "are too many for its steps, in which what shows of a canary is independent of the others"
+        )
         return [
             Verdict(
                 subject=subject,
                 outcome=Outcome.REFUTED,
-                reason="the training was not by the mechanism that the report states: so many right guesses have a "
-                f"chance of {p_value:.2g} at most under its trade-off curve (level {level:.2g}); a curve is refuted "
-                "here, and no single epsilon",
+                reason="the training was not by the mechanism that the report states: so many right guesses "
+                f"{under}; a curve is refuted here, and no single epsilon{less and '; ' + less}",
             )
         ]
     chance = max(half_noticed(list(counts_of(item)), curve, 1 - item.confidence) for item in bounds)

@@ -9,7 +9,7 @@ from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence, unused_beside
 from audits.extraction.audit import ExtractionAudit
 from audits.findings import AuditPart
-from audits.mechanism_curve import Profile, curve_of
+from audits.mechanism_curve import Epsilon, Profile, curve_of
 from audits.membership.audit import MembershipAudit
 from audits.scores.subject import AuditedModel
 from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
@@ -19,8 +19,10 @@ from audits.whole.request import AuditRequest
 from privctl.domain.errors import CommandError
 
 
-def parts_of(request: AuditRequest, models: AuditModels, profile: Profile | None) -> list[AuditPart]:
-    """The requested parts, which read their data here.
+def parts_of(
+    request: AuditRequest, models: AuditModels, profile: Profile | None, epsilon: Epsilon | None = None
+) -> list[AuditPart]:
+    """The requested parts, which read their data here; ``profile`` and ``epsilon`` are an accountant's.
 
     Raises CommandError if there are none, or if a part does not apply to this kind of model; InputError for data that
     cannot be used.
@@ -48,7 +50,7 @@ def parts_of(request: AuditRequest, models: AuditModels, profile: Profile | None
             )
         )
     if request.canaries is not None:
-        curve = curve_of(lineage, profile)
+        curve = curve_of(lineage, profile, epsilon=epsilon)
         canaries = replace(request.canaries, trained_on=lineage.trained_on, claims=claims, curve=curve)
         if is_gradient_evidence(canaries.manifest):
             parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from audits.asked import files_of, pairs_of, stated
+from audits.canaries.stated_noise import METHOD as STATED_STEPS
 from audits.findings import ALPHA, PRIVATE, Findings
 from audits.secrets.evidence import of_secrets
 from audits.whole.models import AuditModels
@@ -31,6 +32,7 @@ def asked_of(
         group_by=next((each for each in _group_fields(request, findings) if each is not None), None),
         claims=pairs_of(request.claims_beside(models.lineage.claims)) if bounds else (),
         curve=any("canary_curve" in part.parameters for part in findings),
+        noise=any(item.method == STATED_STEPS for part in findings for item in part.evidence),
         delta=delta if bounds else None,
         greedy_only=extraction is not None and extraction.greedy_only,
         exact_only=extraction is not None and extraction.exact_only,

@@ -9,7 +9,7 @@ from audits.asked import ASKED, as_text
 from audits.canaries.gradients import unused_beside
 from audits.findings import ALPHA, AuditPart, Findings
 from audits.lineage import Lineage
-from audits.mechanism_curve import Profile
+from audits.mechanism_curve import Epsilon, Profile
 from audits.membership.audit import MembershipAudit
 from audits.scores.scores_file import staged_scores
 from audits.whole.leaking_records import leaking_records, staged_leaks
@@ -37,11 +37,13 @@ def run_audit(
     on_records: Callable[[Sequence[LeakingRecord]], None] | None = None,
     on_entry: Callable[[Entry], None] | None = None,
     profile: Profile | None = None,
+    epsilon: Epsilon | None = None,
     notify: Callable[[str], None] = lambda _: None,
 ) -> PrivacyReport | None:
     """Run every part of ``request``, write scores and report together, log it, and return the report.
 
     ``profile`` gives points of the curve of a mechanism that the model's report states; without it none is tested.
+    With ``epsilon``, its epsilon at a delta, canaries also bound how much noise such a mechanism had.
     ``notify`` is told beforehand how much more is scored than the records.
     ``on_records`` is given the training records once all is written, those that leak most first; ``on_entry`` the
     line that the log of audits ends with.
@@ -56,7 +58,7 @@ def run_audit(
     lineage = models.lineage
     request = _as_trained(request, lineage, notify if workers.is_main else lambda _: None)
     before = {role: recorded_files(path) for role, path in request.files.items()} if workers.is_main else {}
-    parts = parts_of(request, models, profile)
+    parts = parts_of(request, models, profile, epsilon)
     if not workers.is_main:
         _findings(models, parts)
         return None

@@ -35,6 +35,7 @@ def audit_model(
     """Carry ``request`` out, in all processes that torchrun started; None but in the main one. Raises as ``audit``."""
     from audits.whole.log_entry import is_logged
     from audits.whole.run import run_audit
+    from privctl.accounting.ledger import epsilon_bound
     from privctl.accounting.profile import profile
     from privctl.models.language import choose_device
     from privctl.models.precision import why_slow
@@ -49,8 +50,9 @@ def audit_model(
     with start_workers(device, together=False) as workers:
         seen = progress if workers.is_main else unseen
         return run_audit(
-            request, seen, workers, on_records=on_records, on_entry=on_entry, profile=profile, notify=notify
-        )
+            request, seen, workers, on_records=on_records, on_entry=on_entry, profile=profile, epsilon=epsilon_bound,
+            notify=notify,
+        )  # fmt: skip
 
 
 def score_shares(

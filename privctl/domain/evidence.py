@@ -12,6 +12,7 @@ class Bound(StrEnum):
 
     TWO_SIDED = "two-sided"
     LOWER = "lower"
+    UPPER = "upper"
     NONE = "none"
 
 

@@ -20,9 +20,10 @@ class AskedAudit:
     """What an audit was asked, as far as something could be left out of its report.
 
     ``files`` are the digests of the data by role, ``claims`` the epsilon and delta of each that was to be judged, those
-    of the model's own report included; ``curve`` says that of its mechanism was. ``columns`` are those of scores,
-    ``record_column`` and ``member_column`` those beside them, None where they are ``id`` and ``member``;
-    ``text_column`` and ``label_column`` the fields of records, None where they have the usual names.
+    of the model's own report included; ``curve`` says that of its mechanism was, ``noise`` that its noise was to be
+    bounded. ``columns`` are those of scores, ``record_column`` and ``member_column`` those beside them, None where they
+    are ``id`` and ``member``; ``text_column`` and ``label_column`` the fields of records, None where they have the
+    usual names.
     ``beam`` is the width of a beam search for secrets, and ``secret_figures`` name all that was measured of secrets:
     method, colon, quantity. ``reference`` says that what a reference model gives too was not to count as extracted.
     ``precision`` is the format of forward passes. ``logged`` says that it was entered into a log.
@@ -34,6 +35,7 @@ class AskedAudit:
     least_auc: float | None = None
     claims: tuple[tuple[float, float], ...] = ()
     curve: bool = False
+    noise: bool = False
     delta: float | None = None
     threshold: float | None = None
     columns: tuple[str, ...] = ()
@@ -59,6 +61,7 @@ class AuditParameters:
 
     ``asked`` is what it was asked; a report without it does not pass.
     ``score_conditions`` is what an audit of scores that privctl did not make rests on, where it is tied to a model.
+    ``canary_steps`` is what a bound on the noise multiplier rests on.
     ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
     """
 
@@ -84,3 +87,4 @@ class AuditParameters:
     canary_conditions: tuple[Assumption, ...] | None = None
     canary_mechanism: Ledger | None = None
     canary_curve: tuple[tuple[float, float], ...] | None = None
+    canary_steps: Assumption | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from verify.warned.forms import COUNT, NUMBER, either, form
+from verify.warned.of_noise import noise_at_most
 
 MADE_UP = form("canaries are made up; that they were not memorized does not show that real records were not")
 COPIES = "an included canary has up to {most} copies: a bound for groups of {most} says less of one record"
@@ -51,6 +52,7 @@ def exposure(references: int | None) -> str:
 #: Name of a warning -> its text, as a regular expression for the whole of it.
 TEXTS: dict[str, str] = {
     "made-up canaries": MADE_UP,
+    "noise of stated steps": noise_at_most(None),
     "copies": form(COPIES, most=COUNT),
     "one prefix": form(
         "of canaries after one prefix, a model can complete no more than one: so few disclosed says little; give them "

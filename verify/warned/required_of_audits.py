@@ -12,10 +12,11 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import parameters_as
-from verify.canary_bounds import BOUND, of_split
+from verify.canary_bounds import BOUND, NOISE, of_split
 from verify.extraction_tests import drawn
 from verify.warned import forms, of_audits, of_canaries, of_extraction, of_membership, of_scores
 from verify.warned.forms import form
+from verify.warned.of_noise import noise_at_most
 
 _COLUMN, _BFLOAT16 = "column ", "bfloat16"
 
@@ -119,6 +120,7 @@ def _missing(item: Evidence) -> int:
 
 def _of_canaries(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
     conditions = stated.canary_conditions or ()
+    yield from (noise_at_most(item) for item in report.evidence if item.method == NOISE and item.upper is not None)
     if stated.canary_commitment is None:  # the training's own, in its gradients
         yield from (of_canaries.TRAINING_TESTED, of_canaries.STRONGEST)
         yield from (re.escape(each.statement) for each in conditions if each.state is AssumptionState.ASSERTED)

@@ -84,6 +84,8 @@ def _measured(evidence: Evidence) -> str:
     if evidence.estimate is None:
         return evidence.reason or "–"
     shown = number(evidence.estimate)
+    if evidence.bound is Bound.UPPER:
+        return f"at most {shown} at {100 * evidence.confidence:g} %"
     if evidence.bound is Bound.NONE or evidence.lower is None:
         return shown
     upper = "" if evidence.upper is None else f" to {number(evidence.upper)}"

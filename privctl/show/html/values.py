@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import AssumptionState, Status
+from privctl.domain.shown import upward
 from privctl.domain.verdict import Outcome
 from privctl.show.svg.shapes import Node
 from privctl.show.text.style import number
@@ -98,6 +99,8 @@ def table(
 
 def interval(item: Evidence) -> str:
     """An evidence's interval in words."""
+    if item.bound is Bound.UPPER and item.upper is not None:
+        return f"at most {upward(item.upper, 3)}"
     if item.lower is None:
         return "–"
     if item.bound is Bound.LOWER or item.upper is None:
@@ -113,7 +116,7 @@ def evidence_table(caption: str, evidence: Sequence[Evidence]) -> Table:
             item.quantity,
             number(item.estimate, 4),
             interval(item),
-            f"{100 * item.confidence:.4g} %" if item.lower is not None else "–",
+            f"{100 * item.confidence:.4g} %" if (item.lower, item.upper) != (None, None) else "–",
             number(item.details.get("chance"), 3),
             ", ".join(f"{count:,} {name}" for name, count in item.samples.items()),
             item.reason or "–",

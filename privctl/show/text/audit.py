@@ -8,7 +8,7 @@ from pathlib import Path
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.leaking import LeakingRecord
 from privctl.domain.report import PrivacyReport
-from privctl.domain.shown import counted, downward
+from privctl.domain.shown import counted, downward, upward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
@@ -41,6 +41,7 @@ _QUANTITIES = {
     "texts the model never saw",
     "epsilon": "epsilon: how much a record shows in the model, at least; 0 is not at all",
     "epsilon of a group": "epsilon of a group: how much all records of one group show in the model, at least",
+    "noise multiplier": "noise multiplier: how much noise there was at most, if all else of the steps is as stated",
     "disclosed, ": "disclosed: the share of planted secrets that the model completes",
     "mean bits": "bits: how far up a planted secret ranks among secrets never planted; about 1.4 on average by luck",
 }
@@ -223,6 +224,8 @@ def _row(item: Evidence) -> tuple[str, ...]:
 
 def _estimate(item: Evidence) -> str:
     """An estimate with its interval, such as "0.86 (0.82-0.90)"; a lower bound alone as "at least 0.3"."""
+    if item.bound is Bound.UPPER and item.upper is not None:
+        return f"at most {upward(item.upper, 3)}"
     if item.lower is None or _vacuous(item) or item.estimate is None:
         return _interval(item) if item.estimate is None else short_number(item.estimate)
     if item.bound is Bound.LOWER or item.upper is None:

@@ -1,0 +1,160 @@
+"""Whether the bound on the noise of the stated steps is what its counts of right guesses give, by verify's accountant.
+
+Of steps that are as stated in all but their noise, a little more than the stated bound has to be rejected by some set
+of guesses, and a little less by none. The law of right guesses of independent canaries is integrated by Simpson's rule,
+with binomial tails summed term by term, where the audit takes cells of quantiles and the incomplete beta function.
+Standard library only, but for the accountant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from privctl.domain.events import (
+    BandedGaussian,
+    BestOfRuns,
+    BufferedGaussian,
+    GroupGaussian,
+    Ledger,
+    SampledGaussian,
+    TruncatedGaussian,
+)
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AuditParameters
+from verify.canary_bounds import NOISE, counts_of, refutes, tested_bounds
+from verify.rank_bound import PowerCurve, at_least, mean_tail
+
+_QUANTITY = "noise multiplier"
+#: Relatively how far from the stated noise a multiplier has to be rejected, or not; and that of its epsilon.
+_NEAR, _CLOSE = 0.015, 0.01
+#: Where the accountant is sharpest, and the relative interval of its grid.
+_LOG_DELTA, _GRID = math.log(1e-2), 1e-3
+#: Epsilons at which a curve is bounded: up to this delta or this epsilon.
+_SMALL, _TOP, _POINTS = 1e-8, 30.0, 90
+_ROUNDING = 1e-9
+_STATEMENTS = {
+    False: "the steps were those of the stated mechanism in all but the noise multiplier",
+    True: "the steps were those of the stated mechanism in all but the noise multiplier, and noise and draws of each "
+    "canary were independent of the others'",
+}
+_GAUSSIAN = (SampledGaussian, BandedGaussian, BufferedGaussian, BestOfRuns, GroupGaussian, TruncatedGaussian)
+
+
+def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """Each disagreement in one sentence; nothing for an audit without such a bound."""
+    stated = [item for item in report.evidence if item.method == NOISE]
+    for item in stated:
+        wrong = _wrong(item, report, parameters)
+        if wrong:
+            yield f"{item.method}, {item.quantity}: {wrong}"
+    if len(stated) > 1:
+        yield "it bounds the noise of the stated steps more than once"
+    if parameters.canary_steps is not None and all(item.upper is None for item in stated):
+        yield "it says on what a bound on the noise rests, and has none"
+
+
+def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -> str:
+    if item.quantity != _QUANTITY:
+        return "it bounds nothing that is known here"
+    if item.upper is None:
+        hidden = item.estimate is None and item.lower is None and item.bound is Bound.NONE and item.reason
+        return "" if hidden else "it is no bound, and does not say why"
+    event = parameters.canary_mechanism.events[0] if parameters.canary_mechanism is not None else None
+    if not isinstance(event, _GAUSSIAN) or parameters.canary_mechanism != Ledger(events=(event,)):
+        return "the mechanism is no one kind of Gaussian steps"
+    share, independent = item.details["share"], bool(item.details["independent"])
+    own = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
+    if independent is not own:
+        return f"what shows of one canary is {'not ' * (not own)}independent of the others in such steps"
+    near = 1e-9 * event.noise_multiplier
+    if not (
+        item.bound is Bound.UPPER
+        and item.lower is None
+        and item.estimate == item.upper
+        and 0 < share < math.inf
+        and math.isclose(item.details["stated"], event.noise_multiplier, rel_tol=1e-9)
+        and abs(item.upper - share * event.noise_multiplier) <= near * max(1.0, share)
+    ):
+        return "its numbers do not fit each other and the mechanism"
+    expected = Assumption(name="steps as stated", statement=_STATEMENTS[own], state=AssumptionState.ASSERTED)
+    if parameters.canary_steps != expected:
+        return "it does not say on what it rests, as every such bound does"
+    bounds = list(tested_bounds(report, parameters))
+    if not math.isclose(item.confidence, 1 - math.fsum(1 - each.confidence for each in bounds), abs_tol=1e-9):
+        return f"it holds with {item.confidence:g}, which is not what the bounds by the same guesses leave"
+    return _not_the_bound(item, event, bounds, independent=own)
+
+
+def _not_the_bound(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
+    """Whether the guesses reject a little more noise than is stated, and no less, and what epsilon that has."""
+    from verify.recompute.ledger import NoBoundError, epsilon_of  # needs more than the standard library
+
+    stated, delta = float(item.upper or 0), item.details["delta"]
+    try:
+        above = _rejects(_with(event, stated * (1 + _NEAR)), bounds, independent=independent)
+        below = _rejects(_with(event, stated * (1 - _NEAR)), bounds, independent=independent)
+        found = epsilon_of(_with(event, stated), delta).upper
+    except NoBoundError as error:
+        return f"it cannot be computed again ({error})"
+    if not above or below:
+        which = "a little more noise is not rejected" if not above else "less noise is rejected too"
+        return f"a noise multiplier of {stated:.6g} is not what the right guesses give: {which}"
+    if not math.isclose(item.details["epsilon"], found, rel_tol=_CLOSE, abs_tol=1e-6):
+        return f"such steps have an epsilon of {found:.6g} at delta {delta:g}, and not {item.details['epsilon']:.6g}"
+    return ""
+
+
+def _with(event: object, noise: float) -> Ledger:
+    assert isinstance(event, _GAUSSIAN)
+    return Ledger(events=(replace(event, noise_multiplier=noise),))
+
+
+def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool) -> bool:
+    points = list(_curve(ledger))
+
+    def least(y: float) -> float:
+        return max(0.0, *(max((y - d) * math.exp(-e), 1 - d - math.exp(e) * (1 - y)) for e, d in points))
+
+    for item in bounds:
+        level = (1 - item.confidence) / item.details["sets"]
+        for counts in counts_of(item):
+            if independent and _chance(counts, points) < level:
+                return True
+            if not independent and refutes(counts, least, level):
+                return True
+    return False
+
+
+def _curve(ledger: Ledger) -> Iterator[tuple[float, float]]:
+    """(epsilon, delta) that ``ledger`` certainly has, closer to each other for small epsilons."""
+    from verify.recompute.ledger import bounds  # needs more than the standard library
+
+    exact = bounds(ledger, _LOG_DELTA, _GRID)
+    top = 0.25
+    while top < _TOP and exact.upper_delta(top) > _SMALL:
+        top *= 1.25
+    for i in range(_POINTS + 1):
+        epsilon = min(top, _TOP) * (i / _POINTS) ** 1.5
+        yield epsilon, min(1.0, exact.upper_delta(epsilon) * (1 + _ROUNDING))
+
+
+def _chance(counts: tuple[int, int, int], points: Sequence[tuple[float, float]]) -> float:
+    """The most that so many right guesses have, each canary being seen by itself, through a channel of this curve.
+
+    Of outcomes that make up a share of all, at least so many are guessed wrong as ``share - delta`` and the odds of
+    epsilon leave, whatever the guesses go by.
+    """
+    canaries, guesses, right = counts
+    weighed = [(delta, 1 / (1 + math.exp(epsilon))) for epsilon, delta in points]
+
+    def hit(share: float) -> float:
+        wrong = max([(share - delta) * weight for delta, weight in weighed])
+        return min(1.0, 1 - wrong / share) if share > 0 else 1.0
+
+    if guesses == canaries:
+        return at_least(right, guesses, hit(1.0))
+    return mean_tail(guesses + 1, canaries - guesses, right, guesses, PowerCurve(most=hit))
