@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from audits.scores.cache import ScoreCache, folder_name
 from audits.scores.scorer import RowScores, compute_scores, plan_scoring
-from audits.scores.subject import AuditedModel, load_subject
+from audits.scores.subject import AuditedModel, load_subject, task_of
 from audits.scores.table import FIELDS
 from privctl.data.pixels import FILE_NAME
 from privctl.data.records import Record
@@ -20,14 +20,15 @@ from privctl.domain.errors import InputError
 from privctl.domain.progress import Progress
 from privctl.domain.report import Artifact
 from privctl.models.activations import fused_activations
+from privctl.models.adapters import adapter_at
 from privctl.models.choices import FloatFormat
-from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
+from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.precision import precision_of
 from privctl.parallel import Workers
 from privctl.reports.files import file_artifact, weights_artifacts
 from privctl.storage.digest import tag
 from privctl.storage.folder import base_files, companions_of
-from privctl.storage.reader import open_checkpoint
+from privctl.storage.reader import Checkpoint, open_checkpoint, version_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,8 +70,12 @@ class ModelScorer:
     ) -> OpenedModel:
         """Load the model at ``path``, an adapter on ``base``; artifacts name their files as seen from ``report``.
 
-        Without a precision it is in that of the model ``beside`` which it is scored.
+        Without a precision it is in that of the model ``beside`` which it is scored. Raises as ``load_subject``, and
+        InputError where a file of the model changes before it has a digest.
         """
+        task = task or task_of(path, base)
+        under = None if (adapter := adapter_at(path, base)) is None else adapter.base
+        before = _versions(path, under)
         like = None if beside is None or base_bits is not None else precision_of(beside.subject.model.network)
         subject = load_subject(
             path,
@@ -82,7 +87,13 @@ class ModelScorer:
             base_bits=base_bits,
             precision=self.precision or like,
         )
-        inputs = inputs_of(path, subject.model, report)
+        inputs = inputs_of(path, under, report)
+        for file in before.keys() | (now := _versions(path, under)).keys():
+            if before.get(file) != now.get(file):
+                raise InputError(
+                    f"{file} was changed while the model was read, so its digest would not be that of what was loaded; "
+                    "let nothing write to it, and run the command again"
+                )
         cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, subject)))
         return OpenedModel(subject=subject, inputs=inputs, cache=cache)
 
@@ -127,21 +138,29 @@ class ModelScorer:
         return np.asarray(sums / counts)
 
 
-def inputs_of(path: Path, model: LanguageModel, report: Path) -> tuple[Artifact, ...]:
-    """Every file of the model: weights with their tensor digests, and all other files that a loader may read."""
+def inputs_of(path: Path, base: Path | None, report: Path) -> tuple[Artifact, ...]:
+    """Every file of the model at ``path``, an adapter on ``base``, and the digests of its own tensors."""
     with open_checkpoint(path) as checkpoint:
         weights = tuple(weights_artifacts(checkpoint, report))
-        companions = list(companions_of(checkpoint))
+        others = list(_beside_weights(checkpoint, base))
+    return (*weights, *(file_artifact(role, file, report) for role, file in others))
+
+
+def _beside_weights(checkpoint: Checkpoint, base: Path | None) -> Iterator[tuple[str, Path]]:
+    """All other files that a loader may read, each with its role; those of an adapter's ``base`` are last."""
     roles = {CONFIG_NAME: "config", FILE_NAME: "preprocessor", **dict.fromkeys(TOKENIZER_FILES, "tokenizer")}
-    folder = model.folder if model.base is None else path
-    known_files = [folder / name for name in roles if (folder / name).is_file()]
-    others = [path for path in companions if path.name not in roles]
-    under = {} if model.base is None else base_files(model.base)
-    return (
-        *weights,
-        *(file_artifact(roles.get(path.name, "companion"), path, report) for path in (*known_files, *others)),
-        *(file_artifact(role, path, report) for role, path in under.items()),
-    )
+    for name, role in roles.items():
+        if (file := checkpoint.folder / name).is_file():
+            yield role, file
+    yield from (("companion", file) for file in companions_of(checkpoint) if file.name not in roles)
+    yield from () if base is None else base_files(base).items()
+
+
+def _versions(path: Path, base: Path | None) -> dict[Path, tuple[int, ...]]:
+    """What tells whether a file of the model was written to, by file."""
+    with open_checkpoint(path) as checkpoint:
+        files = [*(file.path for file in checkpoint.files), *(file for _, file in _beside_weights(checkpoint, base))]
+        return {file: version_of(file) for file in files}
 
 
 def _identity(inputs: Sequence[Artifact], subject: AuditedModel) -> dict[str, str]:

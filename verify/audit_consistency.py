@@ -64,6 +64,8 @@ _ROUNDING, _TAIL = 1e-6, 1e-4
 _FEW, _LOPSIDED = 12, 2
 _POWER = 0.8
 _FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
+#: What no option of an audit changes: the chance with which all of its intervals and tests hold together.
+CONFIDENCE = 0.95
 #: Larger counts are not supported; the work here grows with the square root.
 _MOST = 100_000_000
 
@@ -85,6 +87,8 @@ def faults(report: PrivacyReport) -> Iterator[str]:
 def _faults(report: PrivacyReport) -> Iterator[str]:
     parameters = parameters_as(AuditParameters, report)
     by_coins = extraction_tests.drawn(parameters.extraction)
+    if parameters.confidence is not None and not math.isclose(parameters.confidence, CONFIDENCE):
+        yield f"it states a confidence of {parameters.confidence:g} in all figures, and audits have {CONFIDENCE:g}"
     for item in report.evidence:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),

@@ -43,7 +43,7 @@ def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
         return
     roles = {item.role for item in report.inputs}
     if not roles & set(_SIDES) and stated.grouped_records is None and extraction_tests.drawn(stated.extraction):
-        return  # the coins of its groups are thrown again by ``verify.drawn_split``
+        return  # the coins of its groups are tossed again by ``verify.drawn_split``
     outcome, reason = _judged(path, report, stated)
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
 

@@ -134,13 +134,13 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, wrong
     if wrong := _overspent(report, stated.confidence):
         return Outcome.REFUTED, wrong
-    return _thrown_again(path, report, stated, manifest)
+    return _tossed_again(path, report, stated, manifest)
 
 
-def _thrown_again(
+def _tossed_again(
     path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any]
 ) -> tuple[Outcome, str]:
-    """What each coin says, thrown again by the key of ``manifest``."""
+    """What each coin says, tossed again by the key of ``manifest``."""
     key, field = bytes.fromhex(manifest["key"]), manifest.get("group_by")
     records, included = Counter[bytes](), 0
     groups: dict[str, Counter[bool]] = {}
@@ -150,7 +150,7 @@ def _thrown_again(
     for role, side in ((role, name == "members") for role, name in parts[0].items()):
         file = _at_hand(path, report, role)
         if file is None:
-            return Outcome.INCONCLUSIVE, f"the {role} are not at hand, so that their coins cannot be thrown again"
+            return Outcome.INCONCLUSIVE, f"the {role} are not at hand, so that their coins cannot be tossed again"
         lines = Counter(content for line in file.read_bytes().split(b"\n") if (content := line.strip()))
         if field is None:
             wrong = any(_coin(key, content) is not side for content in lines)

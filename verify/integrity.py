@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from privctl.domain.errors import InputError, PrivctlError
-from privctl.domain.report import LogPosition, Omission, PrivacyReport
+from privctl.domain.report import LogPosition, Omission, PrivacyReport, TensorDigest
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_log import AuditLog, read_log
 from privctl.reports.chain import (
@@ -85,13 +85,13 @@ class _Chain:
 
     def _lineage(self, path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         """What a step read must be what a parent wrote; not decided while a parent is missing or unreadable."""
-        written: set[str] = set()
+        written: dict[str, tuple[TensorDigest, ...]] = {}
         beside: dict[str, str] = {}
         for place in dict.fromkeys(path_of(path, parent) for parent in report.parents):
             found = self.reports.at(place)
             if found.report is None:
                 return
-            written |= {a.digest for a in found.report.outputs}
+            written |= {a.digest: a.tensors for a in found.report.outputs}
             beside |= {Path(a.path).name: a.digest for a in found.report.outputs if a.role == _COMPANION_ROLE}
         for artifact in report.inputs if report.parents else ():
             recorded = beside.get(Path(artifact.path).name, artifact.digest)
@@ -106,6 +106,13 @@ class _Chain:
                     subject=artifact.path,
                     outcome=Outcome.REFUTED,
                     reason=f"the {report.step} step read it, but its parent report did not write it",
+                )
+            made = written.get(artifact.digest)
+            if made and artifact.tensors and (changed := changed_tensors(artifact.tensors, made)):
+                yield Verdict(
+                    subject=artifact.path,
+                    outcome=Outcome.REFUTED,
+                    reason=f"its list of tensors is not that of its parent report: {', '.join(changed[:5])}",
                 )
 
 

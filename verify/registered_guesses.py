@@ -182,6 +182,7 @@ def _wrong_confidence(
 ) -> Iterator[str]:
     """Bounds from all registered sets share half of what the audit may fail with, in proportion to their sets."""
     if whole is None:
+        yield from ["it does not state the confidence that its bounds share"] if items else []
         return
     levels = registered.levels.values() if registered is not None else {_stated(item) for item in items}
     total = sum(len(guesses) for _, guesses in levels)

@@ -61,7 +61,7 @@ def misjudged(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
     field = manifest.get("group_by")
     if field != stated.group_by:
         of, by = ("records" if each is None else f"groups by {each!r}" for each in (field, stated.group_by))
-        return f"its split threw coins for {of}, and it judges {by}"
+        return f"its split tossed coins for {of}, and it judges {by}"
     if manifest.get("groups") != stated.split_groups:
         return f"it states {stated.split_groups} groups, its manifest {manifest.get('groups')}"
     return ""

@@ -19,7 +19,7 @@ from audits.extraction.pairs import pair_shape
 from audits.extraction.request import ExtractionRequest
 from audits.extraction.scoring import SuffixScores, from_row_scores, score_suffixes
 from audits.extraction.summary import Texts, arrays_of, quantities, summarize
-from audits.extraction.untargeted import Untargeted, attack
+from audits.extraction.untargeted import SpanSearch, Untargeted, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
     LabelledWindows,
@@ -220,13 +220,15 @@ class ExtractionAudit:
         found = attack(
             self._model,
             request.untargeted,
-            self._shape.suffix,
+            SpanSearch(
+                span=self._shape.suffix,
+                law=request.law,
+                greedy_only=request.greedy_only,
+                records=request.records,
+                seed=request.seed,
+                columns=self._columns,
+            ),
             [side.sample for side in self._sides],
-            law=request.law,
-            greedy_only=request.greedy_only,
-            records=request.records,
-            seed=request.seed,
-            columns=self._columns,
             workers=self._workers,
             progress=self._progress,
             coins=self._coins,

@@ -79,6 +79,21 @@ class UntargetedRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpanSearch:
+    """What is looked for in what is written: spans of ``span`` tokens of ``records`` of each file, all where None.
+
+    They are drawn under ``seed``. ``law`` is that by which the model writes, ``greedy_only`` that it never draws.
+    """
+
+    span: int
+    law: SamplingLaw
+    greedy_only: bool
+    records: int | None
+    seed: int
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Untargeted:
     """The outcome of each set of prompts, or why there is none; draws began with ``seed``."""
 
@@ -162,30 +177,28 @@ class Untargeted:
 def attack(
     model: LanguageModel,
     request: UntargetedRequest,
-    span: int,
+    asked: SpanSearch,
     samples: Sequence[WindowSample],
     *,
-    law: SamplingLaw,
-    greedy_only: bool,
-    records: int | None,
-    seed: int,
-    columns: Columns,
     workers: Workers,
     progress: Progress = unseen,
     coins: SplitCoins | None = None,
 ) -> Untargeted:
-    """Continue the prompts, and look for spans of ``span`` tokens of both ``samples``' files in what is written.
+    """Continue the prompts, and look for spans of both ``samples``' files in what is written, as ``asked``.
 
-    ``records`` of each file, drawn under ``seed``, are looked for; as many of one as of the other are compared. Where
-    ``coins`` decided about the sides, as many of both together are, by their digests, and all of them are compared.
+    As many records of one file as of the other are compared. Where ``coins`` decided about the sides, as many of both
+    together are looked for, by their digests, and all of them are compared.
     """
+    span, columns = asked.span, asked.columns
     tokens, edits = request.length(model, span), int(NEAR[0] * span)
     room = _ROOM if model.context is None else model.context - tokens
-    queries = Queries(count=1 if greedy_only else request.continuations, tokens=tokens, law=law, seed=request.seed)
+    queries = Queries(
+        count=1 if asked.greedy_only else request.continuations, tokens=tokens, law=asked.law, seed=request.seed
+    )
     drawn_by = queries.seeded(workers)
     result = Untargeted(outcomes=(), queries=queries, seed=drawn_by, edits=edits, drawn=coins is not None)
     sets = [prompt_sets.from_file(model, request.prompts, columns, room)] if request.prompts is not None else []
-    sets += prompt_sets.repetitions(model, seed, room) if request.divergence else ()
+    sets += prompt_sets.repetitions(model, asked.seed, room) if request.divergence else ()
     written = []
     for number, each in enumerate(sets):
         size = len(each.rows) * queries.count * tokens / workers.size
@@ -195,14 +208,14 @@ def attack(
             return _without(result, sets, "transformers cannot generate with this network")
         written.append(Written(prompts=each, texts=texts, begins=_begins(model, each, texts, queries.count)))
     indexes = [SpanIndex(each.searched, span, edits) for each in written]
-    asked = [row for each in sets for row in each.rows]
-    known, begun = SpanIndex(asked, span, edits), SpanIndex(asked, min(span, max(_PART, span // 5)), 0)
+    given = [row for each in sets for row in each.rows]
+    known, begun = SpanIndex(given, span, edits), SpanIndex(given, min(span, max(_PART, span // 5)), 0)
     files = []
     with progress("searching what was written", sum(one.records for one in samples), "records") as advance:
         for one in samples:
             batches = token_batches(model, one.path, columns)
             files.append(search(model, batches, span, indexes, known, begun, advance))
-    counted, compared = _chosen(files, records, seed, coins)
+    counted, compared = _chosen(files, asked.records, asked.seed, coins)
     if not all(some.any() for some in compared):
         return _without(result, sets, "no record of both files is left that is long enough and not in the prompts")
     units = tuple(None if coins is None else coins.units(side, file.line) for side, file in enumerate(files))

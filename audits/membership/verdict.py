@@ -16,7 +16,7 @@ SUBJECT = "members cannot be told from non-members"
 LEAST_AUC = 0.55
 #: Attacks for which the reference control is the same attack on another model.
 _CONTROLLED = ("loss", "reference")
-_DRAWN = "; coins that privctl threw decided who is a member, so the two files do not differ by themselves"
+_DRAWN = "; coins that privctl tossed decided who is a member, so the two files do not differ by themselves"
 
 
 def verdict(

@@ -64,6 +64,6 @@ def why_not_judged(claim: EpsilonClaim, split: DrawnSplit) -> str:
             f"{claim.unit}"
         )
     return (
-        f"an example of this claim is all records with one value of {claim.unit!r}, and coins were thrown for those "
+        f"an example of this claim is all records with one value of {claim.unit!r}, and coins were tossed for those "
         f"with one value of {split.group_by!r}; draw a split with --group-by {claim.unit}"
     )

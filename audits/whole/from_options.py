@@ -54,7 +54,7 @@ def _check(options: Mapping[str, Any]) -> None:
             raise CommandError(f"{flag_of(name)} needs {flag_of('canaries')} or {flag_of('split')}; give one of them")
     if options["group_by"] is not None and options["split"] is not None and options["canaries"] is not None:
         raise CommandError(
-            "a claim about a canary is one about a record, and --split threw coins for groups; audit --canaries by "
+            "a claim about a canary is one about a record, and --split tossed coins for groups; audit --canaries by "
             "itself"
         )
     if options["leaks"] is not None and options["members"] is None and options["train"] is None:
@@ -143,12 +143,12 @@ def _with_split(options: Mapping[str, Any]) -> dict[str, Any]:
     groups = options["group_by"]
     if groups is not None and manifest.group_by is None:
         raise CommandError(
-            "--split threw a coin for each record, so a group has records on both sides; remove --group-by, or draw a "
+            "--split tossed a coin for each record, so a group has records on both sides; remove --group-by, or draw a "
             f"split with --group-by {groups}"
         )
     if groups is not None and groups != manifest.group_by:
         raise CommandError(
-            f"--split threw a coin for each value of {manifest.group_by!r}, and --group-by names {groups!r}; remove it"
+            f"--split tossed a coin for each value of {manifest.group_by!r}, and --group-by names {groups!r}; remove it"
         )
     return {**options, **sides, "split": path, "group_by": manifest.group_by}
 

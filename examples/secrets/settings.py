@@ -41,7 +41,7 @@ class Weights:
 class Extraction:
     """The second: numbers planted in beginnings of abstracts, a small pretrained model that reads on.
 
-    ``canaries`` are thrown a coin for; those that fall in are ``copies`` records each. ``noises`` are noise
+    ``canaries`` are tossed a coin for; those that fall in are ``copies`` records each. ``noises`` are noise
     multipliers, 0 for plain training.
     """
 

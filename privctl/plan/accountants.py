@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from privctl.domain.events import Ledger, SignBits
 from privctl.domain.guarantee import Guarantee
+from privctl.storage.digest import DigestedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,8 @@ class BudgetPlan:
     """A mechanism with every accountant's answer.
 
     ``main`` is the key of the row to rely on. ``solved`` names the unknown: epsilon, or the parameter whose value for
-    ``target`` is ``solution``. ``remarks`` are sentences on how the mechanism was read.
+    ``target`` is ``solution``. ``remarks`` are sentences on how the mechanism was read, ``source`` is the file that it
+    was read from.
     """
 
     mechanism: Ledger | SignBits
@@ -35,6 +37,7 @@ class BudgetPlan:
     target: float | None = None
     solution: float | None = None
     remarks: tuple[str, ...] = ()
+    source: DigestedFile | None = None
 
     @property
     def differential(self) -> Guarantee:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from privctl.domain.events import EVENTS, Batches, Event
 from privctl.domain.progress import Notify
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.plan.accountants import BudgetPlan
-from privctl.reports.files import file_artifact, now, versions
+from privctl.reports.files import digested_artifact, now, versions
 
 _WARNINGS = (
     "a plan, not a run: it holds for a training that does exactly what the mechanism says",
@@ -91,7 +91,7 @@ def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[st
         step="account",
         created=now(),
         versions=versions(("numpy", "scipy", "opacus")),
-        inputs=(file_artifact("ledger", Path(options["ledger"]), place),) if options["ledger"] else (),
+        inputs=() if plan.source is None else (digested_artifact("ledger", plan.source, place),),
         parameters={
             **parameters,
             "methods": {row.key: {"title": row.title, "seconds": round(row.seconds, 6)} for row in plan.rows},
@@ -283,16 +283,17 @@ def _plan_of_ledger(options: Mapping[str, Any]) -> _Planner:
     from privctl.plan.foreign import adjacency_taken, foreign_events
     from privctl.plan.theorems import plan_ledger
     from privctl.reports.codec import decode_events
-    from privctl.storage.reader import read_text
+    from privctl.storage.digest import read_digested
 
     path = Path(options["ledger"])
-    text = read_text(path)
+    text, source = read_digested(path)
     foreign = foreign_events(text, str(path))
     events = foreign or decode_events(text, str(path))
     if not events:
         raise InputError(f"{path} lists no events; a ledger holds at least one")
     remarks = (adjacency_taken(foreign),) if foreign else ()
-    return partial(plan_ledger, events, _delta(options, zero=True), priors=options["priors"], remarks=remarks)
+    plan = partial(plan_ledger, events, _delta(options, zero=True), priors=options["priors"], remarks=remarks)
+    return lambda: replace(plan(), source=source)
 
 
 def _records(text: str) -> list[float]:

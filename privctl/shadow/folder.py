@@ -26,18 +26,16 @@ from audits.membership.shadows import (
 from audits.scores.scorer import compute_scores, plan_scoring
 from audits.scores.subject import AuditedModel, scoring_of, subject_of
 from audits.scores.table import FIELDS
-from privctl.data.recorded import recorded_files
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, PrivacyReport, TensorDigest
 from privctl.domain.shown import counted
 from privctl.models.adapters import state_of
 from privctl.models.choices import FloatFormat
-from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES, LanguageModel
+from privctl.models.language import LanguageModel
 from privctl.models.loading import TrainingModel
 from privctl.models.normalisation import require_initial
 from privctl.models.precision import convert
 from privctl.reports.files import (
-    digested_artifact,
     file_artifact,
     now,
     pending_artifact,
@@ -48,13 +46,10 @@ from privctl.reports.files import (
 from privctl.shadow.pool import ShadowPool
 from privctl.storage.commit import commit_together
 from privctl.storage.digest import file_digest
-from privctl.storage.folder import base_files, companions_of
-from privctl.storage.reader import open_checkpoint
 from privctl.train.network.tensors import named_tensors
 from privctl.train.release.adapter import released_adapter
 from privctl.train.release.model import save_network
 from privctl.train.release.reload_check import witness_of
-from privctl.train.settings.request import ModelRequest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,9 +76,7 @@ class ShadowFolder:
         self._pool, self._settings = pool, settings
         self._folder = pool.request.training.output
         self.place = self._folder / REPORT_NAME
-        files = recorded_files(pool.request.training.data.train)
-        data = (digested_artifact("data", file, self.place) for file in files)
-        self._inputs = (*_start_files(pool), *data)
+        self._inputs = (*pool.inputs.start, *pool.inputs.data)
         self._scores: tuple[Artifact, ...] = ()
         self._list(scores_path(self._folder, index) for index in sorted(done))
 
@@ -98,8 +91,12 @@ class ShadowFolder:
         self.report = self._report_of(self._scores)
 
     def add(self, index: int, model: TrainingModel, network: nn.Module, device: torch.device) -> None:
-        """Score the pool with a trained model and store it. Its scores file marks the model as finished."""
+        """Score the pool with a trained model and store it. Its scores file marks the model as finished.
+
+        Raises InputError where what it started from was changed since the first model was read.
+        """
         pool = self._pool
+        pool.inputs.require_same_start()
         if model.converted is not None:
             require_initial(model.network, model.frozen_norms)
         scores = ShadowScores(
@@ -185,7 +182,7 @@ def settings_of(pool: ShadowPool, subject: AuditedModel) -> dict[str, Any]:
         "task": str(training.task),
         "records": len(pool.records),
         "pool": pool.fingerprint,
-        "start": [artifact.digest for artifact in _start_files(pool)],
+        "start": [artifact.digest for artifact in pool.inputs.start],
         "from_scratch": training.model.from_scratch,
         "vocabulary": None if training.model.vocabulary is None else file_digest(Path(training.model.vocabulary)),
         "norm": training.model.norm,
@@ -243,34 +240,6 @@ def _scores(pool: ShadowPool, subject: AuditedModel, index: int) -> NDArray[np.f
             f"shadow model {index} gives NaN or infinite scores; the training diverged: lower --learning-rate"
         )
     return scores
-
-
-def _start_files(pool: ShadowPool) -> list[Artifact]:
-    """The files that training starts from."""
-    training = pool.request.training
-    path, place = training.model.path, training.output / REPORT_NAME
-    if training.model.adapter_only:
-        return _adapter_files(training.model, place)
-    folder = path if path.is_dir() else path.parent
-    names = [name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    artifacts = [
-        file_artifact("config", folder / CONFIG_NAME, place),
-        *(file_artifact("tokenizer", folder / name, place) for name in names),
-    ]
-    if pool.start_is_checkpoint:
-        with open_checkpoint(path) as checkpoint:
-            artifacts += [file_artifact("model", file.path, place) for file in checkpoint.files]
-    return artifacts
-
-
-def _adapter_files(model: ModelRequest, place: Path) -> list[Artifact]:
-    """Those of the base, and those of the adapter where one was given."""
-    artifacts = [file_artifact(role, file, place) for role, file in base_files(model.path).items()]
-    if model.adapter is not None:
-        with open_checkpoint(model.adapter) as checkpoint:
-            artifacts += [file_artifact("model", file.path, place) for file in checkpoint.files]
-            artifacts += [file_artifact("companion", file, place) for file in companions_of(checkpoint)]
-    return artifacts
 
 
 def _weights(pool: ShadowPool, network: nn.Module) -> str:

@@ -27,6 +27,7 @@ from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import Task
 from privctl.models.tasks.build import image_task, sound_task, text_task
 from privctl.models.vocabulary import Vocabulary, vocabulary_from_file
+from privctl.shadow.inputs import ShadowInputs, inputs_of
 from privctl.train.preparation.budget import recipe_for
 from privctl.train.preparation.prepare import choose_trained, of_samples, text_options
 from privctl.train.preparation.reading import sampling_rate
@@ -63,7 +64,7 @@ class ShadowPool:
     """Distinct records, the task they are for, and how each model is trained on its half of them.
 
     ``digests`` [records, 16] uint8 identify the records; ``repeated`` records were left out.
-    ``start_is_checkpoint`` says that the models start from weights of a file, not from random ones.
+    ``inputs`` are the files as they were when they were read.
     """
 
     request: ShadowRequest
@@ -73,7 +74,7 @@ class ShadowPool:
     recipe: TrainingSettings
     labels: tuple[str, ...]
     vocabulary: Vocabulary | None
-    start_is_checkpoint: bool
+    inputs: ShadowInputs
     repeated: int
 
     def start(self, index: int) -> TrainingModel:
@@ -87,8 +88,12 @@ class ShadowPool:
 
 
 def read_pool(request: ShadowRequest) -> ShadowPool:
-    """Read the data and decide all settings; nothing is written. Raises PrivctlError for invalid input."""
+    """Read the data and decide all settings; nothing is written.
+
+    Raises PrivctlError for invalid input, and for a file that changes meanwhile.
+    """
     _check(request)
+    inputs = inputs_of(request.training)
     vocabulary = request.training.model.vocabulary
     words = None if vocabulary is None else vocabulary_from_file(Path(vocabulary))
     others = {TaskName.IMAGE_CLASSIFICATION: _images, TaskName.AUDIO_CLASSIFICATION: _sounds}
@@ -98,6 +103,7 @@ def read_pool(request: ShadowRequest) -> ShadowPool:
     labels = _labels(request, [record.label or "" for record in records])
     first_model = _start(request, labels, words, 0)
     recipe, _ = recipe_for(request.training, len(records) // 2)
+    inputs.require_same()
     return ShadowPool(
         request=request,
         task=task_for(first_model),
@@ -106,7 +112,7 @@ def read_pool(request: ShadowRequest) -> ShadowPool:
         recipe=recipe,
         labels=labels,
         vocabulary=words,
-        start_is_checkpoint=first_model.initial_weights == "checkpoint",
+        inputs=inputs,
         repeated=repeated,
     )
 

@@ -14,7 +14,7 @@ from blake3 import blake3
 from privctl.domain.progress import Advance, silent
 from privctl.domain.report import TensorDigest
 from privctl.storage.header import TensorInfo
-from privctl.storage.reader import SafetensorsFile, require_ordinary, unreadable
+from privctl.storage.reader import SafetensorsFile, named_text, require_ordinary, unreadable
 
 _BLOCK = 1 << 20
 
@@ -81,6 +81,15 @@ def file_digest(path: Path, advance: Advance = silent) -> str:
     except OSError as error:
         raise unreadable(path, error) from None
     return tag(digest)
+
+
+def read_digested(path: Path) -> tuple[str, DigestedFile]:
+    """The file as UTF-8 text, and the digest of the bytes that gave it; raises as ``read_text`` does."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
+    return named_text(content, path), DigestedFile(path=path, digest=bytes_digest(content), bytes=len(content))
 
 
 class NamedFiles:

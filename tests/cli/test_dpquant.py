@@ -16,10 +16,13 @@ from privctl.accounting.calibrate import noise_multiplier_for
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
 from privctl.cli import run
+from privctl.domain.errors import ExitCode
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.guarantee import AssumptionState, Status
+from privctl.train.methods.dpquant import run as dpquant
 from tests.cli.dpquant_runs import WORDS, alike, call, records, report_of
 from tests.cli.short_runs import half_the_noise
+from tests.data.test_changed_while_read import changing
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, same_records
 from tests.train.state.release_logs import begun as logged
@@ -156,6 +159,20 @@ def test_public_records_that_do_not_fit_are_refused(
     }.items():
         assert run(call(start, data, tmp_path / "no", "--epsilon", "3", *more)) == 2
         assert said in " ".join(capsys.readouterr().err.split())
+    asked = call(start, data, tmp_path / "no", "--epsilon", "3", "--measure-on", str(public), "--dry-run")
+    assert run(asked) == 2
+    assert "record 1 of --measure-on" in " ".join(capsys.readouterr().err.split())
+
+
+def test_public_records_that_change_while_they_are_read_are_not_named(
+    start: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    public = tmp_path / "public.jsonl"
+    public.write_text(json.dumps({"text": "the old cat sat on a mat"}) + "\n")
+    monkeypatch.setattr(dpquant, "beside", changing(public, dpquant.beside))
+    asked = call(start, data, tmp_path / "no", "--epsilon", "3", "--epochs", "1", "--measure-on", str(public))
+    assert run(asked) == ExitCode.BAD_INPUT
+    assert f"{public} was changed while it was read" in " ".join(capsys.readouterr().err.split())
 
 
 def layers_of(output: Path, start: Path, data: Path, *more: str) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from safetensors.numpy import save_file
 
 from privctl.cli import run
 from privctl.domain.errors import ExitCode
+from privctl.reports.files import read_report
+from privctl.storage.digest import bytes_digest
+from tests.cli.short_runs import prepared, texts
 from tests.few import few
 
 
@@ -68,6 +72,10 @@ READINGS = {
 }
 
 
+#: Of a ledger.
+EVENTS = [{"type": "laplace", "scale": 9, "steps": 3}]
+
+
 def changing(file: Path, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*given: Any, **more: Any) -> Any:
         found = function(*given, **more)
@@ -104,3 +112,49 @@ def test_a_file_that_changes_while_it_is_read_is_not_named(
     assert (f"{reading.file} was changed while it was read" in capfd.readouterr().err) is change
     assert bool([*Path().glob("out*"), *Path().glob("*.report.json")]) is not change or name == "split"
     assert Path("out/manifest.json").exists() is (not change and name == "split")
+
+
+@pytest.mark.forged("the ledger is another one by now")
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_plan_names_the_ledger_that_it_was_made_from(
+    piped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read once, so that a pipe is named by what came through it."""
+    content, ledger, plan = json.dumps(EVENTS).encode(), tmp_path / "events.json", tmp_path / "plan.report.json"
+    ledger.write_bytes(content)
+    given = ledger
+    if piped:
+        reader, writer = os.pipe()
+        os.write(writer, content)
+        os.close(writer)
+        given = Path(f"/dev/fd/{reader}")
+    codec = importlib.import_module("privctl.reports.codec")
+    monkeypatch.setattr(codec, "decode_events", changing(ledger, codec.decode_events))
+    assert run(["account", "--ledger", str(given), "--delta", "1e-5", "--json", "-q", "-o", str(plan)]) == 0
+    if piped:
+        os.close(reader)
+    (source,) = read_report(plan).inputs
+    assert (source.digest, source.bytes) == (bytes_digest(content), len(content))
+
+
+@pytest.mark.forged("the held-out records are others by now")
+def test_a_training_names_the_held_out_records_that_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = prepared(tmp_path, 8)
+    held = tmp_path / "held.jsonl"
+    texts(held, 4, who="dog")
+    call = ["retrain", "plain", str(place / "start"), "--data", str(place / "train.jsonl"), "--held-out", str(held)]
+    call += ["--epochs", "1", "--batch-size", "8", "-q", "-o"]
+    module = importlib.import_module("privctl.train.preparation.prepare")
+    with monkeypatch.context() as while_read:
+        while_read.setattr(module, "beside", changing(held, module.beside))
+        assert run([*call, str(tmp_path / "no")]) == ExitCode.BAD_INPUT
+    assert "held.jsonl was changed while it was read" in " ".join(capfd.readouterr().err.split())
+    assert not (tmp_path / "no").exists()
+    content = held.read_bytes()
+    runs = importlib.import_module("privctl.train.runs.gradient_training")
+    monkeypatch.setattr(runs, "measured", changing(held, runs.measured))
+    assert run([*call, str(tmp_path / "out")]) == ExitCode.OK
+    (named,) = [item for item in read_report(tmp_path / "out.report.json").inputs if item.role == "held-out"]
+    assert (named.digest, named.bytes) == (bytes_digest(content), len(content))

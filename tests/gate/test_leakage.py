@@ -14,11 +14,12 @@ from audits.membership.attack import RATES
 from audits.membership.baseline import BLIND, CONTROL, LENGTH
 from privctl.domain.evidence import Bound, Evidence, JointTest
 from privctl.domain.gate import GateOutcome
-from privctl.domain.report import Artifact
+from privctl.domain.report import Artifact, ParentReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks.exposure import upper_bits
 from privctl.gate.checks.leakage import BASELINES
 from privctl.show.text.gate import render
+from privctl.storage.digest import file_digest
 from tests.gate.made import (
     DATA,
     FAIL,
@@ -312,3 +313,15 @@ def test_training_data_are_no_records_to_compare_with(
     found = only(judged(report, looked, **{rule: "0.6"}), rule)
     assert found.outcome is outcome, compared
     assert ("was trained on by the model's reports" in found.message) is (outcome is INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("role", ["nonmembers", "heldout"])
+def test_an_audit_of_its_models_training_data_as_others_is_refuted_whatever_is_asked(tmp_path: Path, role: str) -> None:
+    """The policy has no limit on audits; the audit names the training's report, which names the file."""
+    report = making(tmp_path / "m.json", PROVED)
+    for taken, is_refuted in ((DATA, True), (replace(DATA, digest="blake3:" + "f" * 64), False)):
+        looked = audit(tmp_path / "a.json", inputs=[weights("m"), replace(taken, role=role)],
+                       parents=(ParentReport(path="m.json", digest=file_digest(report)),))  # fmt: skip
+        found = of(judged(report, looked, recompute="true", max_epsilon="3"), "recomputed")
+        said = [each for each in found if "took it as records that the model was not trained on" in each.message]
+        assert [each.outcome for each in said] == [FAIL] * is_refuted

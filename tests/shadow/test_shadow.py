@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 import shutil
@@ -25,13 +26,14 @@ from audits.membership.shadows import (
 from audits.scores.subject import load_subject, read
 from privctl.cli import run
 from privctl.data.records import read_records
-from privctl.domain.errors import CommandError, InputError
+from privctl.domain.errors import CommandError, ExitCode, InputError
 from privctl.reports.codec import decode
 from privctl.reports.files import read_report
 from privctl.shadow.halves import train_one
 from privctl.storage.digest import hash_tensors
 from privctl.storage.reader import open_checkpoint
 from tests.audits.other import sentences
+from tests.data.test_changed_while_read import changing
 from tests.forked import Forked
 from tests.models.tasks.small import architecture, words
 
@@ -368,3 +370,18 @@ def test_an_interrupted_run_loses_only_what_it_was_training(tmp_path: Path, monk
     assert [scores_path(folder, i).read_bytes() for i in (0, 1)] == kept
     assert run(call(tmp_path, tmp_path / "at-once", "--vectorize", "1")) == 0
     assert scores_path(folder, 3).read_bytes() == scores_path(tmp_path / "at-once", 3).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "called"), [("gpt21.jsonl", "pool:recipe_for"), ("gpt2/config.json", "run:audited_model")]
+)
+def test_files_that_change_while_models_are_made_are_not_named(
+    name: str, called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = call(tmp_path, tmp_path / "shadows", "--vectorize", "1")
+    module, function = called.split(":")
+    found = importlib.import_module(f"privctl.shadow.{module}")
+    monkeypatch.setattr(found, function, changing(tmp_path / name, getattr(found, function)))
+    assert run(asked) == ExitCode.BAD_INPUT
+    assert f"{name} was changed while it was read" in " ".join(capsys.readouterr().err.split())
+    assert not [*(tmp_path / "shadows").glob("*.report.json")]

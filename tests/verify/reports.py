@@ -39,7 +39,7 @@ _RELEASES = {
     "dithered": ["--dither", "6", "--groups", "2", "--epsilon", "2", "--epochs", "10"],
 }
 
-#: Of trainings on a drawn split, what its coins were thrown for; and the options.
+#: Of trainings on a drawn split, what its coins were tossed for; and the options.
 _FURTHER: dict[str, tuple[str | None, list[str]]] = {
     "cut batches": (None, ["--batch-size", "12", "--epochs", "1", "--largest-batch", "16"]),
     "several records a draw": (

@@ -18,7 +18,7 @@ from tests.few import few
 from tests.verify.kinds import Gate, Kind, Kinds, verified
 from verify.checks import findings
 from verify.drawn_split import check_unseen
-from verify.methods.ferret import MOST_GROUPS, MOST_STEPS, thrown
+from verify.methods.ferret import MOST_GROUPS, MOST_STEPS, tossed
 from verify.run import read
 
 Report = dict[str, Any]
@@ -166,18 +166,18 @@ def _judged(kind: Kind, report: Report) -> tuple[Any, GateOutcome]:
 def test_coins_are_those_of_the_training(groups: int, chance: float) -> None:
     seed = bytes(range(16))
     masks = Masks(seed=seed, groups=groups, fire_probability=chance, steps=90)
-    found = thrown(seed.hex(), groups, chance, 90)
+    found = tossed(seed.hex(), groups, chance, 90)
     assert found is not None
     assert found.by_group == masks.counts
     assert dict(found.together) == masks.sizes
 
 
-def test_coins_that_all_fall_on_one_side_are_not_thrown() -> None:
-    """As by default with several directions, of which a long training has more than would be thrown."""
-    found = thrown("00", 3000, 1.0, MOST_STEPS + 1)
+def test_coins_that_all_fall_on_one_side_are_not_tossed() -> None:
+    """As by default with several directions, of which a long training has more than would be tossed."""
+    found = tossed("00", 3000, 1.0, MOST_STEPS + 1)
     assert found is not None
     assert (set(found.by_group), dict(found.together)) == ({MOST_STEPS + 1}, {3000: MOST_STEPS + 1})
-    assert thrown("00", MOST_GROUPS + 1, 1.0, 2) is None
+    assert tossed("00", MOST_GROUPS + 1, 1.0, 2) is None
 
 
 def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:
@@ -189,7 +189,7 @@ def test_coins_that_are_too_many_leave_a_report_open(kinds: Kinds) -> None:
         place.write_text(json.dumps(report))
         found = [(v.outcome, v.reason) for v in findings(place, read(place), []) if v.subject == "parameters"]
         place.unlink()
-        opened = any(o is Outcome.INCONCLUSIVE and "more than are thrown again" in reason for o, reason in found)
+        opened = any(o is Outcome.INCONCLUSIVE and "more than are tossed again" in reason for o, reason in found)
         refuted = any(o is Outcome.REFUTED and "a number that no retrain step has" in reason for o, reason in found)
         assert (opened, refuted) == (steps > MOST_STEPS, seed == "no number")
 

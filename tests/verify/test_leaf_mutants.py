@@ -313,3 +313,16 @@ def test_a_number_of_an_audit_that_is_changed_by_itself_is_noticed(kinds: Kinds)
     place.unlink()
     assert missed == []
     assert tried >= 25
+
+
+@pytest.mark.parametrize("name", ["audit", "audit of canaries"])
+def test_an_audit_that_states_another_confidence_is_refuted(kinds: Kinds, name: str) -> None:
+    """Each interval may hold with less, and a test err more often, where the whole audit does; without any, all may."""
+    kind, place = kinds[name], kinds[name].path.with_name("mutant.report.json")
+    for stated in (0.9, 0.99, None):
+        data = json.loads(kind.path.read_text())
+        data["parameters"]["confidence"] = stated
+        place.write_text(json.dumps(data))
+        assert verify(place, read(place)).exit_code is ExitCode.REFUTED
+        assert Gate(kind).judged(place).outcome is GateOutcome.FAIL
+    place.unlink()

@@ -21,7 +21,7 @@ from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
 from verify.warned.forms import ONE_RUN, OWNER, form
 from verify.wording import RENYI, TESTED, TIGHT
 
-#: More coins than this are not thrown again (a GiB of keystream), nor those of more steps.
+#: More coins than this are not tossed again (a GiB of keystream), nor those of more steps.
 MOST_COINS, MOST_STEPS = 1 << 27, 1 << 20
 #: More groups than this are not listed where all publish in each step.
 MOST_GROUPS = 1 << 22
@@ -62,7 +62,7 @@ class SignTraining(StatedTraining):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thrown:
+class Tossed:
     """How often each group publishes, ``by_group``, and in how many steps how many groups do, ``together``."""
 
     by_group: tuple[int, ...]
@@ -70,7 +70,7 @@ class Thrown:
 
 
 @lru_cache(maxsize=8)
-def thrown(seed: str, groups: int, chance: float, steps: int) -> Thrown | None:
+def tossed(seed: str, groups: int, chance: float, steps: int) -> Tossed | None:
     """The coins of the public ``seed``, of ``steps`` steps for each of ``groups`` groups; None where they are too many.
 
     A coin is a word of 64 bits, the next of its step's keystream, and falls on its side below ``chance`` * 2^64.
@@ -80,7 +80,7 @@ def thrown(seed: str, groups: int, chance: float, steps: int) -> Thrown | None:
 
     key = hashlib.sha256(b"privctl ferret masks" + bytes.fromhex(seed)).digest()
     if chance == 1 and 1 <= groups <= MOST_GROUPS and steps >= 1:  # whatever the coins are
-        return Thrown(by_group=(steps,) * groups, together=Counter({groups: steps}))
+        return Tossed(by_group=(steps,) * groups, together=Counter({groups: steps}))
     if not (groups >= 1 and 1 <= steps <= MOST_STEPS and groups * steps <= MOST_COINS and 0 < chance < 1):
         return None
     limit, by_group, together = np.uint64(int(chance * 2.0**64)), np.zeros(groups, np.int64), Counter[int]()
@@ -91,7 +91,7 @@ def thrown(seed: str, groups: int, chance: float, steps: int) -> Thrown | None:
         if number := int(fell.sum()):
             by_group += fell
             together[number] += 1
-    return Thrown(by_group=tuple(by_group.tolist()), together=together)
+    return Tossed(by_group=tuple(by_group.tolist()), together=together)
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[str]:
@@ -113,9 +113,9 @@ def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[st
     if parameters.public_seed is None:
         yield "it states no public seed, from which it follows which groups published"
         return
-    found = _thrown(parameters)
+    found = _tossed(parameters)
     if found is None:
-        return  # ``_unthrown`` says so
+        return  # ``_untossed`` says so
     source = "by the coins of the public seed it is"
     yield from compare("fired", parameters.fired, sum(found.by_group), source)
     yield from compare("fired_steps", parameters.fired_steps, found.together.total(), source)
@@ -131,17 +131,17 @@ def _coins(mechanism: Mechanism | None, parameters: SignTraining) -> Iterator[st
             yield "how many groups the ledger has in a step is not what the coins of the public seed give"
 
 
-def _thrown(parameters: SignTraining) -> Thrown | None:
+def _tossed(parameters: SignTraining) -> Tossed | None:
     """The coins of each group, or of each of its directions, one after another."""
     coins = parameters.number_of_groups * max(1, parameters.directions)
-    return thrown(parameters.public_seed or "", coins, parameters.fire_probability, parameters.steps)
+    return tossed(parameters.public_seed or "", coins, parameters.fire_probability, parameters.steps)
 
 
-def _unthrown(parameters: SignTraining) -> Iterator[str]:
-    """That the coins are too many to be thrown again."""
-    if _thrown(parameters) is None:
+def _untossed(parameters: SignTraining) -> Iterator[str]:
+    """That the coins are too many to be tossed again."""
+    if _tossed(parameters) is None:
         coins = parameters.number_of_groups * parameters.directions * parameters.steps
-        yield f"the public seed has {coins} coins in {parameters.steps} steps, more than are thrown again"
+        yield f"the public seed has {coins} coins in {parameters.steps} steps, more than are tossed again"
 
 
 def _directions(parameters: SignTraining) -> Iterator[str]:
@@ -266,5 +266,5 @@ EXPECTED = ExpectedMethod(
     # All of a batch may change with one record there, whatever is clipped.
     unclipped=lambda parameters: parameters.release in (_RESPONSES, _DITHERED),
     unbounded=_unbounded,
-    undecided=_unthrown,
+    undecided=_untossed,
 )

@@ -81,6 +81,8 @@ def _why_empty(report: PrivacyReport, case: JudgedModel) -> str:
     """Why a report does not show that its step was done; empty where it does."""
     if report.step == "audit" and all(item.estimate is None for item in report.evidence):
         return "measured nothing"
+    if report.step == "audit" and all(item.role != "model" for item in report.inputs):
+        return "names no model that it measured"
     settled = (Outcome.PROVED, Outcome.CONSISTENT, Outcome.REFUTED)
     if report.step == "verify" and not any(verdict.outcome in settled for verdict in report.verdicts):
         return "settles nothing"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from privctl.models.loading import TrainingModel
 from privctl.models.tasks.base import Task
+from privctl.storage.digest import DigestedFile
 from privctl.train.contribution import IndependenceTest
 from privctl.train.secrets.read_plan import SecretPlan
 from privctl.train.settings.recipe import TrainingSettings
@@ -20,6 +22,7 @@ class TrainingJob:
     ``plan`` is the plan of protection it follows, if any. ``contribution`` is the test that a record's gradient is its
     own, once it was passed.
     ``similar_names`` is how many of its users have names spelled like another's, None where records have no users.
+    ``read`` are the files of data by their role in the report, as they were when they were read; in the main process.
     ``labels_from_private_data`` says that the names of the classes were collected from the private examples.
     """
 
@@ -34,6 +37,7 @@ class TrainingJob:
     public: Task | None = None
     contribution: IndependenceTest | None = None
     similar_names: int | None = None
+    read: Mapping[str, tuple[DigestedFile, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         noise, method = self.recipe.noise_multiplier, self.request.method

@@ -16,6 +16,7 @@ from privctl.data.columns import HeadKind
 from privctl.data.count import similar_names
 from privctl.data.labels import labels_of, numbers_below
 from privctl.data.places import require_inputs
+from privctl.data.recorded import recorded_files, require_same
 from privctl.data.several import DataPath, paths_of
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
@@ -62,10 +63,9 @@ if TYPE_CHECKING:
 def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers = ALONE) -> TrainingJob:
     """Read model and data and determine every setting. Texts are read in one process of each machine.
 
-    All ``workers`` must ask, and ``keep`` must be theirs. Raises PrivctlError, in one sentence, for what does not fit.
+    All ``workers`` must ask, and ``keep`` must be theirs. Raises PrivctlError, in one sentence, for what does not fit,
+    and for data that change meanwhile.
     """
-    labels: tuple[str, ...] = ()
-    collected = False
     request.method.check(request)
     if request.fsdp and not request.method.shards:
         raise CommandError(f"{request.method_name} needs the whole model in each process; remove --fsdp")
@@ -73,7 +73,25 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     _check_task(request)
     _check_places(request)
     plan = read_secret_plan(request)
+    data = {"data": request.data.train, "held-out": request.data.held_out}
+    data |= {"public": None if request.public is None else request.public.data}
+    places = {role: path for role, path in data.items() if path is not None}
+    before = {role: recorded_files(path) for role, path in places.items()} if workers.is_main else {}
     require_apart(request, workers)
+    job = _read(request, keep, workers, plan)
+
+    def unchanged() -> None:
+        for role, files in before.items():
+            require_same(places[role], files)
+
+    workers.in_main(unchanged)
+    return replace(job, read=before)
+
+
+def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPlan | None) -> TrainingJob:
+    """The job of a request whose settings were found good."""
+    labels: tuple[str, ...] = ()
+    collected = False
     if request.task is TaskName.IMAGE_CLASSIFICATION:
         return _prepare_images(request, workers)
     if request.task is TaskName.AUDIO_CLASSIFICATION:

@@ -105,7 +105,7 @@ def report_for(
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=input_artifacts(inputs, place),
+        inputs=input_artifacts(job, inputs, place),
         outputs=outputs,
         parameters={**parameters_of(job, finished, noise), **_plan_parameters(job, secrets)},
         mechanism=_mechanism(job, finished),
@@ -128,10 +128,13 @@ def report_for(
     return report
 
 
-def input_artifacts(inputs: Mapping[str, DataPath | None], place: Path) -> tuple[Artifact, ...]:
-    """The entries of the files that a training read, by role, in the report at ``place``."""
+def input_artifacts(job: TrainingJob, inputs: Mapping[str, DataPath | None], place: Path) -> tuple[Artifact, ...]:
+    """The entries of the files that a training read, by role, in the report at ``place``; data as they were read."""
     return tuple(
-        digested_artifact(role, file, place) for role, path in inputs.items() if path for file in recorded_files(path)
+        digested_artifact(role, file, place)
+        for role, path in inputs.items()
+        if path
+        for file in (job.read[role] if role in job.read else recorded_files(path))
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from privctl.data.recorded import data_digest, recorded_files
+from privctl.data.recorded import data_digest, digest_of, recorded_files
 from privctl.domain.errors import CommandError
 from privctl.models.loading import without_weights
 from privctl.storage.digest import file_digest
@@ -51,7 +51,7 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
         "examples": len(job.task),
         "data": {
             **_settings_of(request.data),
-            "train": data_digest(train),
+            "train": digest_of(job.read["data"]) if "data" in job.read else data_digest(train),
         },
         "public": _public_of(request),
         "delta": job.delta,

@@ -273,7 +273,7 @@ def test_another_split_or_other_sides_are_refused(place: Path, records: Path, us
     stated = {"split_commitment": of_users.parameters["split_commitment"]}
     claimed = replace(report, inputs=other, parameters={**report.parameters, **stated})
     assert judged(records, claimed) == (
-        Outcome.REFUTED, "its split threw coins for groups by 'user', and it judges records"
+        Outcome.REFUTED, "its split tossed coins for groups by 'user', and it judges records"
     )  # fmt: skip
     more = _details(report, BEYOND, training_texts=RECORDS)
     assert "counts more records than" in judged(records, more)[1]

@@ -25,7 +25,6 @@ from audits.statistics.metrics import clopper_pearson
 from audits.statistics.two_rates import fisher
 from privctl.cli import run
 from privctl.domain.evidence import Evidence
-from privctl.domain.progress import unseen
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome as Verdict
 from privctl.models.language import LanguageModel, load_model
@@ -387,9 +386,9 @@ def test_a_network_that_cannot_be_continued_says_so(
         return None
 
     monkeypatch.setattr(untargeted, "continuations", cannot)
-    found = untargeted.attack(
-        model, UntargetedRequest(divergence=True), SPAN, [], law=SamplingLaw(), greedy_only=False, records=None, seed=0,
-        columns=prompts.Columns(), workers=ALONE, progress=unseen,
-    )  # fmt: skip
+    asked = untargeted.SpanSearch(
+        span=SPAN, law=SamplingLaw(), greedy_only=False, records=None, seed=0, columns=prompts.Columns()
+    )
+    found = untargeted.attack(model, UntargetedRequest(divergence=True), asked, [], workers=ALONE)
     assert {omission.what for omission in found.omissions} == {DIVERGENCE, CONTROL}
     assert not found.outcomes

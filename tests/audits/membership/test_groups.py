@@ -330,7 +330,7 @@ def test_a_split_of_records_has_no_groups(report_path: Path, capfd: pytest.Captu
     folder = report_path.with_name("split")
     assert run(["audit", "split", str(data), "-o", str(folder), "-q"]) == 0
     assert run(["audit", "membership", "m", "--split", str(folder / "manifest.json"), "--group-by", "user"]) == 2
-    assert "threw a coin for each record" in capfd.readouterr().err
+    assert "tossed a coin for each record" in capfd.readouterr().err
 
 
 def test_shadow_models_scores_of_records_are_joined_by_group() -> None:

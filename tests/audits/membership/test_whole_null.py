@@ -82,7 +82,7 @@ def test_made_up_scores_without_membership_are_rejected_rarely(name: str, sets: 
 
 
 def test_a_shadow_model_of_one_side_accuses_falsely() -> None:
-    """It knows the membership that the test shuffles; an audit refuses coins that their seed did not throw."""
+    """It knows the membership that the test shuffles; an audit refuses coins that their seed did not toss."""
     assert sum(shadowed(Setting(models=5, one_sided=True), 0.0, seed) for seed in range(20)) >= 5
 
 

@@ -142,6 +142,29 @@ def test_a_report_that_hides_whose_scores_they_are_does_not_pass(name: str, weig
     assert judged.outcome is not GateOutcome.PASS
 
 
+@pytest.mark.forged("what an audit says of the model is changed")
+def test_a_required_audit_names_the_model(weights: Path) -> None:
+    """By its parent alone it would be of this model, and need nobody's word."""
+    place, report = weights.with_name("own.audit.report.json"), audited(weights)
+    asked = {"required_steps": ["audit"], "accepted_assumptions": [WORD]}
+    assert privctl.gate(weights, **asked).outcome is GateOutcome.PASS
+    write_report(place, replace(report, inputs=tuple(a for a in report.inputs if a.role != "model")))
+    said = rules(privctl.gate(weights, **asked), GateOutcome.INCONCLUSIVE)
+    assert "names no model that it measured" in said["required_steps"]
+
+
+@pytest.mark.forged("what an audit says of the model is changed")
+def test_tensors_of_the_model_are_those_of_its_own_report(weights: Path) -> None:
+    place, report = weights.with_name("own.audit.report.json"), audited(weights)
+    tensors = [
+        replace(a, tensors=tuple(replace(t, digest=file_digest(place)) for t in a.tensors)) for a in report.inputs
+    ]
+    write_report(place, replace(report, inputs=tuple(tensors)))
+    found = privctl.verify(place)
+    assert found.exit_code is ExitCode.REFUTED
+    assert any("its list of tensors is not that of its parent report: weight" in v.reason for v in found.verdicts)
+
+
 def test_options_and_files_that_do_not_fit_are_refused(weights: Path) -> None:
     scores = table(weights.with_name("s.csv"), *drawn(50, 0.0))
     with pytest.raises(CommandError, match="--model is for scores of records"):

@@ -62,8 +62,8 @@ def test_verify_sees_what_is_forged_of_a_split_of_users(audited_users: Path) -> 
     fewer = replace(first, samples={**first.samples, "canaries": 44})
     smaller = replace(first, details={**first.details, "group_records": 3})
     for says, change in {
-        "its split threw coins for groups by 'user', and it judges records": {"group_by": None},
-        "its split threw coins for groups by 'user', and it judges groups by 'text'": {"group_by": "text"},
+        "its split tossed coins for groups by 'user', and it judges records": {"group_by": None},
+        "its split tossed coins for groups by 'user', and it judges groups by 'text'": {"group_by": "text"},
         "it states 44 groups, its manifest 45": {"split_groups": 44},
         "it states None groups": {"split_groups": None},
     }.items():
@@ -96,7 +96,7 @@ def test_verify_looks_for_whole_groups(tmp_path: Path, audited_users: Path, chan
     assert (outcome is Outcome.REFUTED) is (change != "not at hand")
     assert {
         "half drawn": "and a group is drawn as a whole",
-        "of records": "its split threw coins for records, and it judges groups by 'user'",
+        "of records": "its split tossed coins for records, and it judges groups by 'user'",
         "not at hand": "train.jsonl is not at hand",
     }[change] in reason
 
@@ -143,9 +143,9 @@ def test_nothing_is_certified_of_users_of_whom_there_is_nothing(tmp_path: Path) 
 
 
 def test_users_of_very_different_sizes_keep_the_level() -> None:
-    """100 data sets of 45 users, coins thrown by user: where 5 % may reject, more than 12 do once in 700.
+    """100 data sets of 45 users, coins tossed by user: where 5 % may reject, more than 12 do once in 700.
 
-    Coins thrown for records, and judged by user with the side of a user's first record, are no such test: a user's
+    Coins tossed for records, and judged by user with the side of a user's first record, are no such test: a user's
     records then lie on both sides, which an audit refuses.
     """
     random, rejected = np.random.default_rng(3), 0

@@ -1,4 +1,4 @@
-"""Splits whose coins are thrown for users: whole users on one side, and no audit of anything else."""
+"""Splits whose coins are tossed for users: whole users on one side, and no audit of anything else."""
 
 from __future__ import annotations
 
@@ -155,8 +155,11 @@ def test_only_what_has_coins_is_audited(tmp_path: Path, capsys: pytest.CaptureFi
     folder = drawn_users(tmp_path, 60)
     manifest = ["--split", str(folder)]
     for words, says in (
-        (["membership", "m", *manifest, "--group-by", "name"], "threw a coin for each value of 'user', and --group-by"),
-        (["m", *manifest, "--canaries", "c.json"], "is one about a record, and --split threw coins for groups"),
+        (
+            ["membership", "m", *manifest, "--group-by", "name"],
+            "tossed a coin for each value of 'user', and --group-by",
+        ),
+        (["m", *manifest, "--canaries", "c.json"], "is one about a record, and --split tossed coins for groups"),
     ):
         assert run(["audit", *words]) == 2
         assert says in capsys.readouterr().err

@@ -11,11 +11,12 @@ from typing import Any
 from privctl.accounting.guarantees import finite
 from privctl.accounting.ledger import ACCOUNTANT, epsilon_bound
 from privctl.accounting.published_measurements import aggregate_ledger, claimed_ledger
-from privctl.data.recorded import data_digest
+from privctl.data.recorded import digest_of
 from privctl.domain.events import Ledger, SampledGaussian
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Adjacency, Assumption, AssumptionState, Guarantee, Status, status_of
 from privctl.domain.report import PrivacyReport
+from privctl.storage.digest import DigestedFile
 from privctl.train.methods.dpquant.choice import asked_of, format_of
 from privctl.train.methods.dpquant.cost import SPEEDS, faster
 from privctl.train.methods.dpquant.measurements import measurements_of
@@ -36,13 +37,22 @@ _DEAR = 0.1
 
 
 def amended(
-    report: PrivacyReport, job: TrainingJob, done: Quantization, finished: FinishedRun, seed: bytes
+    report: PrivacyReport,
+    job: TrainingJob,
+    done: Quantization,
+    finished: FinishedRun,
+    seed: bytes,
+    *,
+    public: Sequence[DigestedFile] = (),
 ) -> PrivacyReport:
-    """``report``, of a run whose layers were quantized as ``done`` says, with what that adds."""
+    """``report``, of a run whose layers were quantized as ``done`` says, with what that adds.
+
+    ``public`` are the files of the records that layers were measured on, as they were read.
+    """
     cost = _Cost.of(report)
     return replace(
         report,
-        parameters={**report.parameters, **_parameters(job, done, finished, seed, cost)},
+        parameters={**report.parameters, **_parameters(job, done, finished, seed, cost, public)},
         guarantees=tuple(_guarantees(report, job, finished, cost)),
         evidence=(*report.evidence, *_priced(cost), *_evidence(job, done)),
         warnings=(*report.warnings, *_warnings(cost)),
@@ -154,7 +164,12 @@ def _assumptions(job: TrainingJob, *, measured: bool) -> Iterator[Assumption]:
 
 
 def _parameters(
-    job: TrainingJob, done: Quantization, finished: FinishedRun, seed: bytes, cost: _Cost | None
+    job: TrainingJob,
+    done: Quantization,
+    finished: FinishedRun,
+    seed: bytes,
+    cost: _Cost | None,
+    public: Sequence[DigestedFile],
 ) -> dict[str, Any]:
     asked, schedule = asked_of(job.request), done.schedule
     parameters: dict[str, Any] = {
@@ -187,7 +202,7 @@ def _parameters(
         if isinstance(found, PublicSensitivity):
             parameters |= {
                 "measured_public_records": min(len(found.task), MOST_PUBLIC),
-                "measured_public_digest": None if asked.public_records is None else data_digest(asked.public_records),
+                "measured_public_digest": digest_of(public) if public else None,
             }
         else:
             parameters["measured_synthetic_inputs"] = len(found.task)

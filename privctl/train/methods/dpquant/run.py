@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from privctl.data.recorded import recorded_files, require_same
 from privctl.domain.shown import counted
 from privctl.models.tasks.base import Task
+from privctl.parallel import ALONE
 from privctl.randomness import NoiseSource
 from privctl.train.methods.dpquant.choice import QuantizedChoice, asked_of, bits_of, tokens_of
 from privctl.train.methods.dpquant.measurements import Measurements, measurements_of
@@ -41,10 +43,13 @@ if TYPE_CHECKING:
 def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
     """As ``train_by_gradients``, with some layers in few bits.
 
-    Raises CommandError where a record that layers are measured on as a public one is private.
+    Raises CommandError where a record that layers are measured on as a public one is private, InputError where the
+    file of these changes while it is read.
     """
     request = job.request
-    if (public := asked_of(request).public_records) is not None:
+    public = asked_of(request).public_records
+    before = () if public is None else recorded_files(public)
+    if public is not None:
         require_none_private(request, public, "--measure-on", session.workers)
     seed = public_seed(request, session.workers, asked_of(request).public_seed)
     made: list[Quantization] = []
@@ -53,10 +58,12 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
         bits = bits_of(settled, network, device, seed)
         session.notify(_announced(settled, bits))
         made.append(_quantization(settled, bits, network, device, session))
+        if public is not None:
+            session.workers.in_main(lambda: require_same(public, before))
         return made[0]
 
     def amend(report: PrivacyReport, finished: FinishedRun) -> PrivacyReport:
-        return amended(report, job, made[0], finished, seed)
+        return amended(report, job, made[0], finished, seed, public=before)
 
     hooks = MethodHooks(
         files={SEED_FILE: seed.hex().encode()},
@@ -69,7 +76,12 @@ def run_dpquant(job: TrainingJob, session: Session) -> PrivacyReport | None:
 
 
 def plan_dpquant(job: TrainingJob) -> TrainingPlan:
-    """As ``plan_gradients``, with the layers of a first epoch in few bits; measurements are not timed."""
+    """As ``plan_gradients``, with the layers of a first epoch in few bits; measurements are not timed.
+
+    Raises CommandError as ``run_dpquant`` does.
+    """
+    if (public := asked_of(job.request).public_records) is not None:
+        require_none_private(job.request, public, "--measure-on", ALONE)
 
     def precision(rehearsed: TrainingJob, network: nn.Module, device: torch.device) -> Quantization:
         bits = bits_of(rehearsed, network, device, os.urandom(16))

@@ -1,4 +1,4 @@
-"""Which groups publish in which step: coins thrown from a public seed, before and without any look at the data."""
+"""Which groups publish in which step: coins tossed from a public seed, before and without any look at the data."""
 
 from __future__ import annotations
 

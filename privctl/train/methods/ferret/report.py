@@ -80,7 +80,7 @@ def report_for(job: TrainingJob, done: FerretRun, place: Path, outputs: tuple[Ar
         step="retrain",
         created=now(),
         versions=versions(("torch", "transformers", "tokenizers", "numpy", "scipy", "blake3")),
-        inputs=input_artifacts(inputs, place),
+        inputs=input_artifacts(job, inputs, place),
         outputs=outputs,
         parameters=_parameters(job, done),
         mechanism=done.plan.signs if ledger is None else ledger,
