@@ -39,6 +39,12 @@ _SMALL, _TOP, _STEP, _POINTS = 1e-8, 30.0, 0.25, 61
 #: The bound is of no less noise than that of this epsilon.
 _LARGEST_EPSILON = 100.0
 _ROUNDING = 1e-9
+#: Why there is no bound; no multiple of the stated noise above this one is looked at.
+_MOST = 64
+_NO_KIND = "not bounded: the stated mechanism is no one kind of Gaussian steps"
+_NO_DELTA = "not bounded: at delta 0 Gaussian noise has none"
+_ANY_NOISE = f"not bounded: the guesses fit any noise up to {_MOST} times what is stated"
+_NO_EPSILON = "not bounded: the accountant gives no epsilon ("
 _STATEMENTS = {
     False: "the steps were those of the stated mechanism in all but the noise multiplier",
     True: "the steps were those of the stated mechanism in all but the noise multiplier, and noise and draws of each "
@@ -63,14 +69,17 @@ def wrong_noise(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
 def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -> str:
     if item.quantity != _QUANTITY:
         return "it bounds nothing that is known here"
-    if item.upper is None:
-        hidden = item.estimate is None and item.lower is None and item.bound is Bound.NONE and item.reason
-        return "" if hidden else "it is no bound, and does not say why"
     event = parameters.canary_mechanism.events[0] if parameters.canary_mechanism is not None else None
-    if not isinstance(event, _GAUSSIAN) or parameters.canary_mechanism != Ledger(events=(event,)):
+    one_kind = isinstance(event, _GAUSSIAN) and parameters.canary_mechanism == Ledger(events=(event,))
+    own = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
+    bounds = list(tested_bounds(report, parameters))
+    if item.upper is None:
+        if item.estimate is not None or item.lower is not None or item.bound is not Bound.NONE:
+            return "it is no bound, and has figures of one"
+        return _not_the_reason(item, event if one_kind else None, bounds, independent=own)
+    if not isinstance(event, _GAUSSIAN) or not one_kind:
         return "the mechanism is no one kind of Gaussian steps"
     share, independent = item.details["share"], bool(item.details["independent"])
-    own = parameters.canary_commitment is None and not isinstance(event, TruncatedGaussian)
     if independent is not own:
         return f"what shows of one canary is {'not ' * (not own)}independent of the others in such steps"
     near = 1e-9 * event.noise_multiplier
@@ -86,10 +95,31 @@ def _wrong(item: Evidence, report: PrivacyReport, parameters: AuditParameters) -
     expected = Assumption(name="steps as stated", statement=_STATEMENTS[own], state=AssumptionState.ASSERTED)
     if parameters.canary_steps != expected:
         return "it does not say on what it rests, as every such bound does"
-    bounds = list(tested_bounds(report, parameters))
     if not math.isclose(item.confidence, 1 - math.fsum(1 - each.confidence for each in bounds), abs_tol=1e-9):
         return f"it holds with {item.confidence:g}, which is not what the bounds by the same guesses leave"
     return _not_the_bound(item, event, bounds, independent=own)
+
+
+def _not_the_reason(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:
+    """What is wrong with why there is no bound on the noise of ``event``, which is None for steps of no one kind."""
+    from verify.recompute.ledger import NoBoundError, epsilon_of  # needs more than the standard library
+
+    delta = max((each.details.get("delta", 0.0) for each in bounds), default=0.0)
+    if event is None or delta == 0:
+        expected = _NO_KIND if delta else _NO_DELTA
+        return "" if item.reason == expected else f"it has no bound, for which {expected!r} is the reason"
+    assert isinstance(event, _GAUSSIAN)
+    most = event.noise_multiplier * _MOST * (1 - _NEAR)
+    try:
+        if item.reason == _ANY_NOISE:
+            rejected = _rejects(_with(event, most), bounds, independent=independent)
+            return "it leaves a bound out: the right guesses reject so much noise" if rejected else ""
+        if item.reason.startswith(_NO_EPSILON):
+            epsilon_of(_with(event, most), delta)
+            return "it leaves a bound out: the steps have an epsilon"
+    except NoBoundError:
+        return ""
+    return "it is no bound, and does not say why"
 
 
 def _not_the_bound(item: Evidence, event: object, bounds: Sequence[Evidence], *, independent: bool) -> str:

@@ -18,7 +18,7 @@ from audits.mechanism_curve import family_of
 from privctl.accounting.ledger import epsilon_bound
 from privctl.accounting.profile import profile
 from privctl.domain.events import Batches, GroupGaussian, Ledger, SampledGaussian
-from privctl.domain.evidence import Evidence
+from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
@@ -56,7 +56,7 @@ def audited(event: Any, mu: float = 1.0, *, own: bool = True) -> tuple[PrivacyRe
     parameters = AuditParameters(
         canary_mechanism=ledger,
         canary_commitment=None if own else "c",
-        canary_steps=decode_value(Assumption, stated["canary_steps"], "a report", "steps"),
+        canary_steps=decode_value(Assumption, stated["canary_steps"], "a report", "steps") if stated else None,
     )
     report = PrivacyReport(step="audit", created="now", versions={}, evidence=(*bounds, *noise))
     return report, parameters, noise[0]
@@ -115,6 +115,32 @@ def test_forged_figures_do_not_stand() -> None:
         assert any(sentence in fault for fault in wrong_noise(forged, stated)), sentence
     weaker = Assumption(name="steps as stated", statement="all is well", state=AssumptionState.ENFORCED)
     assert list(wrong_noise(report, replace(parameters, canary_steps=weaker)))
+
+
+@pytest.mark.parametrize(
+    ("why", "sentence"),
+    [
+        ("the guesses fit any noise up to 64 times what is stated", "the right guesses reject so much noise"),
+        ("the accountant gives no epsilon (too large)", "the steps have an epsilon"),
+        ("the stated mechanism is no one kind of Gaussian steps", "does not say why"),
+        ("at delta 0 Gaussian noise has none", "does not say why"),
+    ],
+)
+def test_a_bound_may_not_be_hidden_behind_a_reason(why: str, sentence: str) -> None:
+    report, parameters, noise = audited(POISSON, 1.3)
+    hidden = replace(noise, estimate=None, upper=None, details={}, bound=Bound.NONE, reason=f"not bounded: {why}")
+    forged = replace(report, evidence=(*report.evidence[:-1], hidden))
+    (fault,) = wrong_noise(forged, replace(parameters, canary_steps=None))
+    assert sentence in fault
+
+
+def test_guesses_that_fit_any_noise_leave_no_bound() -> None:
+    report, parameters, noise = audited(POISSON, 0.0)
+    assert noise.upper is None
+    assert "any noise up to 64 times" in noise.reason
+    assert list(wrong_noise(report, parameters)) == []
+    other = replace(noise, reason="not bounded: at delta 0 Gaussian noise has none")
+    assert list(wrong_noise(replace(report, evidence=(*report.evidence[:-1], other)), parameters))
 
 
 def test_its_sentence_is_required() -> None:
