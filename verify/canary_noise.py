@@ -32,6 +32,8 @@ from verify.rank_bound import PowerCurve, at_least, mean_tail
 _QUANTITY = "noise multiplier"
 #: Relatively how far from the stated noise a multiplier has to be rejected, or not; and that of its epsilon.
 _NEAR, _CLOSE = 0.015, 0.01
+#: Relative difference between the audit's p-values and these. Of much noise they hardly change with the multiplier.
+_SLACK = 0.02
 #: The relative interval of the accountant's grid.
 _GRID = 1e-3
 #: A curve is bounded at so many epsilons, up to the multiple of a step with this delta, or to the largest.
@@ -112,7 +114,7 @@ def _not_the_reason(item: Evidence, event: object, bounds: Sequence[Evidence], *
     most = event.noise_multiplier * _MOST * (1 - _NEAR)
     try:
         if item.reason == _ANY_NOISE:
-            rejected = _rejects(_with(event, most), bounds, independent=independent)
+            rejected = _rejects(_with(event, most), bounds, independent=independent, slack=1 - _SLACK)
             return "it leaves a bound out: the right guesses reject so much noise" if rejected else ""
         if item.reason.startswith(_NO_EPSILON):
             epsilon_of(_with(event, most), delta)
@@ -128,8 +130,8 @@ def _not_the_bound(item: Evidence, event: object, bounds: Sequence[Evidence], *,
 
     stated, delta = float(item.upper or 0), item.details["delta"]
     try:
-        above = _rejects(_with(event, stated * (1 + _NEAR)), bounds, independent=independent)
-        below = _rejects(_with(event, stated * (1 - _NEAR)), bounds, independent=independent)
+        above = _rejects(_with(event, stated * (1 + _NEAR)), bounds, independent=independent, slack=1 + _SLACK)
+        below = _rejects(_with(event, stated * (1 - _NEAR)), bounds, independent=independent, slack=1 - _SLACK)
         below = below and epsilon_of(_with(event, stated * (1 - _NEAR)), delta).upper <= _LARGEST_EPSILON
         found = epsilon_of(_with(event, stated), delta).upper
     except NoBoundError as error:
@@ -147,14 +149,15 @@ def _with(event: object, noise: float) -> Ledger:
     return Ledger(events=(replace(event, noise_multiplier=noise),))
 
 
-def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool) -> bool:
+def _rejects(ledger: Ledger, bounds: Sequence[Evidence], *, independent: bool, slack: float) -> bool:
+    """Whether a set of guesses rejects ``ledger`` at its level times ``slack``."""
     points = list(_curve(ledger))
 
     def least(y: float) -> float:
         return max(0.0, *(max((y - d) * math.exp(-e), 1 - d - math.exp(e) * (1 - y)) for e, d in points))
 
     for item in bounds:
-        level = (1 - item.confidence) / item.details["sets"]
+        level = slack * (1 - item.confidence) / item.details["sets"]
         for counts in counts_of(item):
             if independent and _chance(counts, points) < level:
                 return True
