@@ -17,7 +17,8 @@ from privctl.accounting.gridded import Released, exact_target
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.integrations.private_training import PrivateTraining, steps_a_pass
+from privctl.integrations.private_loader import steps_a_pass
+from privctl.integrations.private_training import PrivateTraining
 from privctl.integrations.users import Users, users_of
 from privctl.randomness import NoiseSource
 from privctl.train.settings.adaptive_clipping import (

@@ -49,7 +49,8 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     """
     if any(_stepped(state) for state in optimizer.state.values()):
         raise CommandError(
-            "the optimizer took steps before, and its state holds their gradients without noise; give a new one"
+            "the optimizer took steps before, or was given the state of one that did, which holds their gradients "
+            "without noise; give a new one, and load weights alone"
         )
     if model in _KNOWN:
         raise CommandError(
