@@ -148,6 +148,10 @@ class TextShape:
         }
 
 
+#: Tokens of a prefix, and of a suffix, where a text's lengths are not stated.
+USUAL_TOKENS = 50
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSample:
     """The distinct windows of one file, in its order; of its ``records``, ``usable`` have one of their own.
@@ -180,6 +184,21 @@ class LabelledWindows:
     shared: NDArray[np.bool_]
     compared: NDArray[np.bool_]
     in_both: int = 0
+
+
+def lengths(room: int | None, prefix: int | None, suffix: int | None) -> tuple[int, int]:
+    """The tokens given and wanted of a text: 50 where None is stated, or what is left of the ``room`` for both."""
+
+    def left(most: int | None) -> int:
+        return USUAL_TOKENS if most is None else max(1, min(USUAL_TOKENS, most))
+
+    if prefix is None and suffix is None:
+        half = left(None if room is None else room // 2)
+        return half, half
+    if prefix is None:
+        assert suffix is not None
+        return left(None if room is None else room - suffix), suffix
+    return prefix, left(None if room is None else room - prefix) if suffix is None else suffix
 
 
 def text_shape(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> TextShape:
