@@ -318,9 +318,10 @@ def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> 
 
 def _require_rows(windows: WindowSample, shape: WindowShape) -> None:
     if not windows.rows:
+        longest = windows.longest - (isinstance(shape, TextShape) and shape.bos)
         raise InputError(
-            f"{windows.path} has no record of {shape.least} tokens, as extraction needs; give "
-            "longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
+            f"{windows.path} has no record of {shape.least} tokens, as extraction needs; its longest has {longest}, so "
+            "give longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
         )
 
 

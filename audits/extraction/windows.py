@@ -157,7 +157,8 @@ class WindowSample:
     """The distinct windows of one file, in its order; of its ``records``, ``usable`` have one of their own.
 
     ``line`` [windows] is each one's record, ``repeated`` [windows] whether others of the file begin with it too;
-    ``omitted`` lists the lines of records without a window, and why.
+    ``omitted`` lists the lines of records without a window, and why. ``longest`` counts the tokens of the longest
+    record, with BOS.
     """
 
     path: DataPath
@@ -167,6 +168,7 @@ class WindowSample:
     omitted: tuple[tuple[int, SkippedReason], ...]
     records: int
     usable: int
+    longest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,10 +242,11 @@ def sample(
     omitted: list[tuple[int, SkippedReason]] = []
     distinct: set[bytes] = set()
     again: set[bytes] = set()
-    total = 0
+    total = longest = 0
     for records in _record_batches(path, columns):
         total += len(records)
-        for record, (window, _) in zip(records, shape.cut(model, records), strict=True):
+        for record, (window, document) in zip(records, shape.cut(model, records), strict=True):
+            longest = max(longest, len(document))
             if window is None:
                 omitted.append((record.line, SkippedReason.TOO_SHORT))
                 continue
@@ -266,6 +269,7 @@ def sample(
         omitted=tuple(omitted),
         records=total,
         usable=len(distinct),
+        longest=longest,
     )
 
 

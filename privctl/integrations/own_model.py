@@ -97,8 +97,8 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
         now = tensor.detach().cpu()
         if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
             raise InputError(
-                f"{place} holds another {name!r} than the model; save the model there again, or if that checkpoint is the "
-                "one to release, load it into the model"
+                f"{place} holds another {name!r} than the model; save the model there again, or if that checkpoint is "
+                "the one to release, load it into the model"
             )
 
 
