@@ -12,7 +12,7 @@ from privctl.domain.shown import counted, downward, upward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
-from privctl.show.leaks import EXTRACTION, MEMBERSHIP, SECRETS, WITHOUT_MODEL, exit_sentence
+from privctl.show.leaks import EXTRACTION, MEMBERSHIP, SECRETS, WITHOUT_MODEL, exit_sentence, settings_of
 from privctl.show.plain import escape_hidden
 from privctl.show.text.leaking import if_leaking_went, leaking_table
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
@@ -121,7 +121,7 @@ def _is_named(quantity: str, name: str) -> bool:
 def _not_asked(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
     """What else could be asked of a language model that was audited for membership."""
     asked = {verdict.subject for verdict in report.verdicts}
-    if MEMBERSHIP not in asked or report.parameters.get("task") != "causal-lm":
+    if MEMBERSHIP not in asked or settings_of(report).task != "causal-lm":
         return
     if EXTRACTION not in asked:
         yield (
