@@ -49,7 +49,7 @@ _SHOWN = (
 @click.option(
     "--delta", type=BELOW_ONE, help="Delta of the guarantee, such as 1e-5; 0 for mechanisms whose losses are bounded."
 )
-@click.option("--sample-rate", type=CHANCE, help="Chance that a step uses an example.  [default: 1]")
+@click.option("--sample-rate", type=CHANCE, help="Probability that a step uses an example.  [default: 1]")
 @click.option("--steps", type=COUNT, help="Number of steps.  [default: 1]")
 @click.option("--dataset-size", type=COUNT, help="With --batch-size and --epochs, instead of rate and steps.")
 @data_option("--data", "Training data, whose records are counted for --dataset-size (repeatable).")
