@@ -52,7 +52,7 @@ _SHOWN = (
     help="Delta of the guarantee; 0 for mechanisms whose losses are bounded.  [default: "
     "of a --dataset-size or --data, the smaller of 1e-5 and 1 / examples^1.1]",
 )
-@click.option("--sample-rate", type=CHANCE, help="Chance that a step uses an example.  [default: 1]")
+@click.option("--sample-rate", type=CHANCE, help="Probability that a step uses an example.  [default: 1]")
 @click.option("--steps", type=COUNT, help="Number of steps.  [default: 1]")
 @click.option("--dataset-size", type=COUNT, help="With --batch-size and --epochs, instead of rate and steps.")
 @data_option(

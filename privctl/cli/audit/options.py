@@ -164,7 +164,7 @@ _EXTRACTION: tuple[Decorator, ...] = (
         "--adversarial-tokens", type=COUNT, metavar="N",
         help="With --adversarial: tokens of the prefix; a quarter of --suffix-tokens by default.",
     ),
-    data_option("--prompts", "Prompts from outside, to go on from; repeatable."),
+    data_option("--prompts", "Prompts from elsewhere, to continue; repeatable."),
     click.option("--divergence", is_flag=True, help="Prompts that repeat a word, and a control."),
     click.option("--continuations", type=COUNT, metavar="N", help="Texts for each of these; 4 by default."),
     click.option(
