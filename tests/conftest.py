@@ -67,7 +67,16 @@ _LONG = (
 _TOGETHER = {
     **{
         f"tests/verify/test_{name}.py": "reports of every kind"
-        for name in ("leaf_mutants", "mutations", "figures", "begun_with", "beside", "left_out", "consistent_edits")
+        for name in (
+            "leaf_mutants",
+            "mutations",
+            "figures",
+            "begun_with",
+            "beside",
+            "left_out",
+            "consistent_edits",
+            "public_base",
+        )
     },
     **{
         f"tests/{name}.py": "a genuine release"

@@ -271,7 +271,9 @@ def _report(
             *_dropped_metadata(release.checkpoint),
         ),
         warnings=(*_of_shortfall(candidate), *_warnings(release), *filter(None, [coarse])),
-        parents=() if release.model_report is None else (release.model_report.parent_of(place),),
+        parents=tuple(
+            each.parent_of(place) for each in (release.model_report, *release.base_reports) if each is not None
+        ),
     )
 
 

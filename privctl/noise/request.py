@@ -23,7 +23,7 @@ from privctl.noise.facts import (
     from_report,
     training_facts,
 )
-from privctl.noise.own_report import describes, own_report, require_bounded
+from privctl.noise.own_report import describes, own_report, reports_of_base, require_bounded, require_public
 from privctl.noise.placement import companions
 from privctl.noise.selection import select
 from privctl.storage.reader import Checkpoint
@@ -46,6 +46,8 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     before = {role: recorded_files(path) for role, path in inputs.items()}
     found = own_report(checkpoint)
     require_bounded(found, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
+    base_reports = reports_of_base(base)
+    require_public(base, base_reports, found, checkpoint)
     reported = from_report(found.path, found.report) if found else None
     from_facts = from_file(Path(options["facts"])) if options["facts"] else None
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
@@ -66,6 +68,7 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         premises=Premises(assumptions=assumptions),
         targets=targets,
         model_report=found if reported is not None else None,
+        base_reports=base_reports,
         inputs=inputs,
         before=before,
         parameters={
@@ -114,6 +117,7 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
         targets=(),
         stddevs=options["noise_stddev"],
         model_report=found,
+        base_reports=reports_of_base(base),
         inputs=inputs,
         before=before,
         parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},
