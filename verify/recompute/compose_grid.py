@@ -60,6 +60,8 @@ class ComposeGrid:
 def logsum(values: Floats) -> float:
     """Log of the sum of exp(values)."""
     top = float(values.max())
+    if top == -math.inf:
+        return top
     return top + math.log(float(np.exp(values - top).sum()))
 
 
