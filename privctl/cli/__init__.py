@@ -20,6 +20,7 @@ import click
 
 from privctl.cli.groups import SuggestingGroup
 from privctl.cli.interrupted import INTERRUPTED
+from privctl.cli.slow_start import telling_of_slow_imports
 from privctl.cli.unknown_options import known_by, taken_beside
 from privctl.domain.errors import CommandError, ExitCode, PrivctlError, missing_package
 from privctl.domain.version import VERSION
@@ -117,7 +118,8 @@ def main() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets this, and means it
             signal.signal(number, _interrupt)
     _write_whole()
-    code = run(sys.argv[1:])
+    with telling_of_slow_imports(sys.argv[1:]):
+        code = run(sys.argv[1:])
     with suppress(ValueError):  # closed
         try:
             sys.stdout.flush()

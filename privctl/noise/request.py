@@ -26,6 +26,7 @@ from privctl.noise.facts import (
 from privctl.noise.own_report import describes, own_report, reports_of_base, require_bounded, require_public
 from privctl.noise.placement import companions
 from privctl.noise.selection import select
+from privctl.reports.files import FoundReport, pointer_of
 from privctl.storage.reader import Checkpoint
 
 #: Another name for ``Calibration.DP_WEIGHTS``.
@@ -67,7 +68,7 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        model_report=found if reported is not None else None,
+        model_report=found if reported is not None or _is_own(found, checkpoint) else None,
         base_reports=base_reports,
         inputs=inputs,
         before=before,
@@ -79,6 +80,12 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         seed=options["seed"],
         companions=companions(checkpoint),
     )
+
+
+def _is_own(found: FoundReport | None, checkpoint: Checkpoint) -> bool:
+    """Whether a report without facts is about these weights, so that the result builds on it."""
+    beside = pointer_of(checkpoint) is None  # which is compared with the weights where it is found
+    return found is not None and (beside or describes(found.report, checkpoint))
 
 
 def _public(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:

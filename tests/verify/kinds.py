@@ -114,6 +114,9 @@ def outside(folder: Path) -> dict[str, Kind]:
         asserted = [a.name for a in guarantee.assumptions if a.state == "asserted"]
         policy = {"accepted_assumptions": ",".join(asserted), "max_epsilon": "100", "at_delta": "1e-3"}
         found[name] = Kind(path=place / "model.report.json", policy=_USUAL | policy, model=model)
+    model = Loop().save(folder / "elsewhere.safetensors")
+    privctl.from_elsewhere(model)
+    found["from elsewhere"] = Kind(path=folder / "elsewhere.report.json", model=model)
     return found
 
 

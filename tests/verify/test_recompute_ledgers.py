@@ -12,10 +12,12 @@ from scipy.special import ndtr
 
 from privctl.domain.events import (
     Batches,
+    DiscreteGaussianNoise,
     Event,
     LaplaceNoise,
     Ledger,
     RandomizedResponse,
+    ReplacedGaussian,
     SampledGaussian,
     SecretMixture,
 )
@@ -239,6 +241,20 @@ def test_epsilons_beyond_the_floats_exponents_are_not_refuted() -> None:
     # A record drawn once in a hundred times, under next to no noise: 1398.943 by privctl's accountant.
     rare_batch = bounds(poisson(0.02, 0.01, 1), math.log(1e-5), 1e-3).epsilon(1e-5)
     assert rare_batch.lower <= 1398.944 <= rare_batch.upper
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("event", "delta", "epsilon"),
+    [
+        (DiscreteGaussianNoise(stddev=0.1, sample_rate=1e-5, steps=1000), 1e-15, 229.577738),
+        (ReplacedGaussian(noise_multiplier=0.025, sample_rate=0.1, steps=1), 1e-5, 945.633287),
+    ],
+)
+def test_losses_of_next_to_no_noise(event: Event, delta: float, epsilon: float) -> None:
+    """They are few and far apart, which must take no memory, or beyond the floats. By privctl's accountant."""
+    found = bounds(Ledger(events=(event,)), math.log(delta), 1e-3).epsilon(delta)
+    assert found.lower - 1e-6 < epsilon < found.upper + 1e-6 < epsilon * 1.001
 
 
 def test_a_pass_that_has_hardly_begun_counts() -> None:
