@@ -190,7 +190,9 @@ def _check_paths(request: SplitRequest) -> None:
         )
     for path in paths_of(request.data):
         if path.suffix == ".npz":
-            raise InputError(f"{path} holds images, which are not split; give records of texts as JSON lines or parquet")
+            raise InputError(
+                f"{path} holds images, which are not split; give records of texts as JSON lines or parquet"
+            )
 
 
 def _chosen(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:

@@ -78,7 +78,7 @@ def json_array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dic
 
 
 def object_of(line: bytes, where: str, expected: str) -> dict[str, Any]:
-    """The JSON object on a ``line``; raises InputError, ``where``, for anything else. ``expected`` ends its sentence."""
+    """The JSON object on a ``line``; raises InputError, naming ``where``, for anything else. ``expected`` ends it."""
     try:
         data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:
