@@ -289,18 +289,6 @@ def test_a_reference_model_is_one_more_attack_and_a_control(place: Path, capfd: 
     assert "--attack reference cannot be run: it needs a model given by --reference" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("attack", ["reference", "lira", "gradient-alignment", "quantile"])
-def test_an_attack_that_lacks_something_is_refused_before_the_model_is_asked(
-    attack: str, place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """And before the audit is entered into the log, where one without a report takes a waiver to pass a gate."""
-    write_jsonl(place / "nonmembers.jsonl", sentences(10, seed=9))
-    log = place / f"{attack}.audits.jsonl"
-    assert audit(place, "-f", "--log", str(log), "--attack", attack) == 2
-    assert f"--attack {attack} cannot be run" in capfd.readouterr().err
-    assert not log.exists()
-
-
 @pytest.mark.slow
 def test_data_that_differ_by_themselves_confound(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_jsonl(place / "nonmembers.jsonl", [f"{text} w9 w9 w9 w9" for text in sentences(300, seed=2)])

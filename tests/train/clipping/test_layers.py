@@ -203,14 +203,6 @@ def test_convolutions(layer: str, way: str, monkeypatch: pytest.MonkeyPatch) -> 
     agree(make(), squared, {"x": torch.randn(shape)})
 
 
-def test_gradients_of_look_ups_may_lie_in_memory_in_any_order() -> None:
-    """T5 permutes what it looks up for distances, so that the width comes first in memory."""
-    ids = torch.tensor([[0, 1, 1], [2, 0, 2]])
-    term = embedding.Lookup(ids, torch.randn(4, 2, 3).permute(1, 2, 0), 3)
-    formed = terms.Dense(term.example_gradients(slice(None)))
-    torch.testing.assert_close(term.squares().square, formed.squares().square, rtol=1e-5, atol=0)
-
-
 @pytest.mark.parametrize("positions", [1, 2, 33, 100, 300])
 @pytest.mark.parametrize("transposed", [True, False])
 def test_gram_matrices_and_formed_gradients_measure_the_same(positions: int, transposed: bool) -> None:
