@@ -139,10 +139,10 @@ _EXTRACTION: tuple[Decorator, ...] = (
         "--prefix-tokens",
         type=Whole(ranges.COUNT_OR_ZERO),
         metavar="N",
-        help="Tokens given; by default 50, of a target none.",
+        help="Tokens given; 50 by default, of a target none.",
     ),
     click.option(
-        "--suffix-tokens", type=COUNT, metavar="N", default=50, show_default=True, help="Tokens it must reproduce."
+        "--suffix-tokens", type=COUNT, metavar="N", help="Tokens it must reproduce; 50 by default, if they fit."
     ),
     click.option(
         "--least-prefix", type=COUNT, metavar="N",
