@@ -47,8 +47,10 @@ RECORDS = {
     "images with shadow models": 200, "sentences with shadow models": 60, "commands with shadow models": 30,
 }  # fmt: skip
 WITH_SHADOWS = " with shadow models"
+#: Whose reader of texts pads each to 512 tokens; by itself the party has them padded to the longest.
+OWN_READER = "Privacy Meter, own reader"
 #: Who attacks what; those of ``REFERENCE`` score texts by a second model too.
-PARTIES = ("Privacy Meter", "PrivacyGuard", "mimir", "LeakPro")
+PARTIES = ("Privacy Meter", OWN_READER, "PrivacyGuard", "mimir", "LeakPro")
 REFERENCE = ("PrivacyGuard", "mimir")
 OURS = "privctl"
 HEADINGS = (
@@ -95,9 +97,9 @@ def source_named(name: str) -> Source:
 
 
 def parties_of(source: Source) -> Iterator[str]:
-    """Who attacks the source's target: mimir only texts by themselves, LeakPro only beside shadow models."""
+    """Who attacks the source's target: LeakPro only beside shadow models, ``mimir`` and ``OWN_READER`` only texts."""
     for party in PARTIES:
-        if party == "mimir" and ("task" in source.settings or source.shadows):
+        if party in ("mimir", OWN_READER) and ("task" in source.settings or source.shadows):
             continue
         if party != "LeakPro" or source.shadows:
             yield party
