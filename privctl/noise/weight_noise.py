@@ -18,9 +18,9 @@ import numpy as np
 
 from privctl.domain.errors import InputError
 from privctl.randomness import BLOCK, NoiseSource
+from privctl.randomness.compiled.release import LEAST
 from privctl.randomness.formats import narrow, widen
 from privctl.randomness.gridded import largest
-from privctl.randomness.compiled.release import LEAST
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import Checkpoint
 from privctl.storage.stream import CHUNK, Piece

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +51,7 @@ class NoiseSource:
         self._key = fresh if key is None else key
         self._cipher_key = algorithms.AES(self._key)
         self._local = threading.local()
-        self._code: dict[str, Kernel] = {}
+        self._code: Mapping[str, Kernel] = {}
 
     def compile(self, kinds: Collection[str]) -> str:
         """Release numbers stored as ``kinds`` by machine code, which gives the same ones sooner.

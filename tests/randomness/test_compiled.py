@@ -137,7 +137,7 @@ def test_planted_faults_are_found_and_the_code_is_not_used(
 
 def truncated(value: lanes.Lanes) -> lanes.Lanes:
     """Stored as BF16 without rounding."""
-    return lanes.Lanes(value._builder, value._builder.trunc(value.bits().logical_shift(16).value, lanes.SHORT))
+    return lanes.Lanes(value.builder, value.builder.trunc(value.bits().logical_shift(16).value, lanes.SHORT))
 
 
 @pytest.mark.usefixtures("untested")

@@ -6,8 +6,10 @@ from typing import Any
 
 from llvmlite import ir
 
-#: Numbers computed at once: one register of AVX-512, two of AVX2, four of SSE and NEON.
-LANES = 16
+from privctl.randomness.compiled.release import GROUP
+
+#: One register of AVX-512, two of AVX2, four of SSE and NEON.
+LANES = GROUP
 
 FLOAT = ir.VectorType(ir.FloatType(), LANES)
 INT = ir.VectorType(ir.IntType(32), LANES)
@@ -22,56 +24,56 @@ class Lanes:
     """A vector of ``LANES`` float32 or int32 numbers, or the outcomes of a comparison; numbers broadcast."""
 
     def __init__(self, builder: ir.IRBuilder, value: Any) -> None:
-        self._builder, self.value = builder, value
+        self.builder, self.value = builder, value
 
     def _of(self, value: Any) -> Lanes:
-        return Lanes(self._builder, value)
+        return Lanes(self.builder, value)
 
     def _other(self, other: Lanes | float) -> Any:
         return other.value if isinstance(other, Lanes) else ir.Constant(self.value.type, [other] * LANES)
 
     @property
     def _floating(self) -> bool:
-        return self.value.type == FLOAT
+        return bool(self.value.type == FLOAT)
 
     def _call(self, name: str, *others: Lanes | float) -> Lanes:
         kind = self.value.type
         full = f"llvm.{name}.v{LANES}{'f32' if self._floating else 'i32'}"
-        found = self._builder.module.globals.get(full)
+        found = self.builder.module.globals.get(full)
         if found is None:
-            found = ir.Function(self._builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
-        return self._of(self._builder.call(found, [self.value, *map(self._other, others)]))
+            found = ir.Function(self.builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
+        return self._of(self.builder.call(found, [self.value, *map(self._other, others)]))
 
     def __add__(self, other: Lanes | float) -> Lanes:
-        add = self._builder.fadd if self._floating else self._builder.add
+        add = self.builder.fadd if self._floating else self.builder.add
         return self._of(add(self.value, self._other(other)))
 
     def __sub__(self, other: Lanes | float) -> Lanes:
-        subtract = self._builder.fsub if self._floating else self._builder.sub
+        subtract = self.builder.fsub if self._floating else self.builder.sub
         return self._of(subtract(self.value, self._other(other)))
 
     def __mul__(self, other: Lanes | float) -> Lanes:
-        return self._of(self._builder.fmul(self.value, self._other(other)))
+        return self._of(self.builder.fmul(self.value, self._other(other)))
 
     def __and__(self, other: Lanes | int) -> Lanes:
-        return self._of(self._builder.and_(self.value, self._other(other)))
+        return self._of(self.builder.and_(self.value, self._other(other)))
 
     def __or__(self, other: Lanes) -> Lanes:
-        return self._of(self._builder.or_(self.value, other.value))
+        return self._of(self.builder.or_(self.value, other.value))
 
     def __xor__(self, other: Lanes | int) -> Lanes:
-        return self._of(self._builder.xor(self.value, self._other(other)))
+        return self._of(self.builder.xor(self.value, self._other(other)))
 
     def __lshift__(self, bits: int) -> Lanes:
-        return self._of(self._builder.shl(self.value, self._other(bits)))
+        return self._of(self.builder.shl(self.value, self._other(bits)))
 
     def __rshift__(self, bits: int) -> Lanes:
         """The sign is shifted in."""
-        return self._of(self._builder.ashr(self.value, self._other(bits)))
+        return self._of(self.builder.ashr(self.value, self._other(bits)))
 
     def logical_shift(self, bits: int) -> Lanes:
         """Right, zeros shifted in."""
-        return self._of(self._builder.lshr(self.value, self._other(bits)))
+        return self._of(self.builder.lshr(self.value, self._other(bits)))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
         """Times ``factor`` plus ``term``, rounded once or twice, whichever is quicker."""
@@ -95,24 +97,24 @@ class Lanes:
 
     def less(self, other: Lanes | float) -> Lanes:
         """Where it is less; nowhere for NaN."""
-        return self._of(self._builder.fcmp_ordered("<", self.value, self._other(other)))
+        return self._of(self.builder.fcmp_ordered("<", self.value, self._other(other)))
 
     def differs(self, other: int) -> Lanes:
         """Where integers differ from ``other``."""
-        return self._of(self._builder.icmp_signed("!=", self.value, self._other(other)))
+        return self._of(self.builder.icmp_signed("!=", self.value, self._other(other)))
 
     def choose(self, yes: Lanes, no: Lanes) -> Lanes:
         """``yes`` where this comparison holds, else ``no``."""
-        return self._of(self._builder.select(self.value, yes.value, no.value))
+        return self._of(self.builder.select(self.value, yes.value, no.value))
 
     def to_float(self) -> Lanes:
         """Integers with sign as float32, rounded to nearest."""
-        return self._of(self._builder.sitofp(self.value, FLOAT))
+        return self._of(self.builder.sitofp(self.value, FLOAT))
 
     def bits(self) -> Lanes:
         """The words that floats are stored in."""
-        return self._of(self._builder.bitcast(self.value, INT))
+        return self._of(self.builder.bitcast(self.value, INT))
 
     def floats(self) -> Lanes:
         """The floats stored in words."""
-        return self._of(self._builder.bitcast(self.value, FLOAT))
+        return self._of(self.builder.bitcast(self.value, FLOAT))

@@ -4,9 +4,9 @@ What ``gridded`` computes in float32 array by array is done here to ``LANES`` pa
 float32 cannot decide are marked and left as they were.
 
 Logarithm, sine and cosine are polynomials (Moshier's Cephes) with relative errors below 2^-22. The angle's quadrant is
-taken from its word, without error, and U near 1 is measured from 1. So a deviate is within (R + 1) ``release.CLOSE`` of the
-ideal one, R its pair's radius: radius and sine err by less than 2^-20.8 R in all, and the bits of U that are not drawn
-yet move the radius by at most 2^-32 / (U R), which is below 2^-21 beyond ``LOW`` and ``HIGH``.
+taken from its word, without error, and U near 1 is measured from 1. So a deviate is within (R + 1) 2^-20 of the ideal
+one, R its pair's radius (``release.CLOSE``): radius and sine err by less than 2^-20.8 R in all, and the bits of U that
+are not drawn yet move the radius by at most 2^-32 / (U R), which is below 2^-21 beyond ``LOW`` and ``HIGH``.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ def _release(module: ir.Module, kind: str) -> None:
     """``release(head, tail, first, second, doubtful, numbers, groups)``.
 
     Numbers of ``head`` and ``tail`` become their sums with the pairs' deviates, on the grid; ``doubtful`` (bytes) says
-    which pairs were left. ``numbers`` are -2 stddev^2, the step, 1 / step, 1.5 2^23 steps, how far from a multiple of the
-    step a sum may be, and by how much less for each unit of the radius. Returns the largest word, without sign, of those that the numbers had as float32.
+    which pairs were left. ``numbers`` are -2 stddev^2, the step, 1 / step, 1.5 2^23 steps, how far from a multiple of
+    the step a sum may be, and by how much less for each unit of the radius. Returns the largest word, without sign, of
+    those that the numbers had as float32.
     """
     arguments = [POINTER] * 6 + [ir.IntType(64)]
     function = ir.Function(module, ir.FunctionType(ir.IntType(32), arguments), "release")
     head, tail, first, second, doubtful, numbers, groups = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    scale, step, inverse, to_steps, near, slope = (
-        _spread(
-            builder,
-            builder.load(_at(builder, numbers, ir.Constant(ir.IntType(64), i), ir.FloatType()), typ=ir.FloatType()),
-        )
-        for i in range(6)
-    )
+    single = ir.FloatType()
+
+    def number(place: int) -> Lanes:
+        address = _at(builder, numbers, ir.Constant(ir.IntType(64), place), single)
+        return _spread(builder, builder.load(address, typ=single))
+
+    scale, step, inverse, to_steps, near, slope = map(number, range(6))
     largest = builder.alloca(INT)
     builder.store(ir.Constant(INT, [0] * LANES), largest)
 
@@ -163,7 +164,7 @@ def _read(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) ->
 
 def _narrow(value: Lanes, kind: str) -> Lanes:
     """As stored: rounded to nearest, ties to even."""
-    builder = value._builder
+    builder = value.builder
     if kind == "F32":
         return value
     if kind == "F16":

@@ -13,11 +13,9 @@ from privctl.randomness.formats import narrow, widen
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from privctl.randomness.compiled.engine import MachineCode
-
 #: A deviate of the kernel's is within (R + 1) ``CLOSE`` of the ideal one, R its pair's radius; see ``program``.
 CLOSE = 2.0**-20
-#: Pairs that the kernel takes at once (``lanes.LANES``); those that are left over are computed in float64.
+#: Pairs that the kernel takes at once ; those that are left over are computed in float64.
 GROUP = 16
 #: Blocks of fewer numbers are quicker without it.
 LEAST = 2048
@@ -46,7 +44,7 @@ def release(
     scratch: gridded.BlockBuffers,
     code: Kernel,
 ) -> float:
-    """Replace numbers (n,) ``stored`` as ``kind`` by their sums with noise, on its grid: what ``gridded.release`` gives.
+    """Replace numbers (n,) ``stored`` as ``kind`` by their sums with noise, on its grid, as ``gridded.release`` does.
 
     Returns the size of the largest number there was, which is not finite where one was not.
     """

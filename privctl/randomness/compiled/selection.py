@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from privctl.randomness.compiled.engine import MachineCode
 
 #: How numbers of each format are held in arrays.
-_ARRAYS = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(np.uint16)}
+_ARRAYS: dict[str, np.dtype[Any]] = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(np.uint16)}
 #: Public, so that the test is always the same.
 _KEY = bytes(range(32))
 #: Numbers of a block of the test: not a whole number of groups, and a last one without a partner.
