@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 pytest.importorskip("llvmlite", reason="machine code is made by llvmlite, of the extra 'fast'")
 
+import privctl
 from privctl.domain.errors import InputError
+from privctl.domain.report import PrivacyReport
+from privctl.noise import weight_noise
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import BLOCK, NoiseSource, deviates
 from privctl.randomness.compiled import engine, lanes, program, release, selection
@@ -218,3 +223,32 @@ def test_training_draws_the_same_noise_once_it_has_drawn_much(monkeypatch: pytes
         assert all(torch.equal(one, two) for one, two in zip(drawn, other, strict=True))
         assert bool(sources[0].compilers) == (step > 0)
     assert sources[1].compilers == ()
+
+
+@pytest.mark.usefixtures("untested")
+@pytest.mark.parametrize("kind", ["F32", "BF16"])
+def test_a_checkpoint_is_the_same_file_with_code_and_the_report_says_what_made_it(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = torch.randn(3, 7001, generator=torch.Generator().manual_seed(1))
+    stored_as = torch.float32 if kind == "F32" else torch.bfloat16
+    save_file({"w": weights.to(stored_as), "b": torch.ones(3, dtype=stored_as)}, tmp_path / "m.safetensors")
+
+    def noise(name: str) -> tuple[bytes, PrivacyReport, list[str]]:
+        told: list[str] = []
+        path = tmp_path / f"{name}.safetensors"
+        (report,) = privctl.noise(tmp_path / "m.safetensors", noise_stddev=0.3, seed=1, output=path, notify=told.append)
+        return path.read_bytes(), report, told
+
+    plain, report, _ = noise("small")
+    assert "llvmlite" not in report.versions, "a small checkpoint is done before its code would be"
+    monkeypatch.setattr(weight_noise, "_COMPILED", 1)
+    quick, report, told = noise("large")
+    assert "llvmlite" in report.versions
+    assert plain[-weights.numel() * stored_as.itemsize :] == quick[-weights.numel() * stored_as.itemsize :]
+    assert not [line for line in told if "llvmlite" in line]
+    monkeypatch.setattr(selection, "_tested", {})
+    monkeypatch.setattr(selection, "fault_of", lambda code, kind: "a fault")
+    _, report, told = noise("failing")
+    assert "llvmlite" not in report.versions
+    assert f"noise on {kind} numbers is drawn without llvmlite, as its machine code fails: a fault" in told

@@ -19,8 +19,6 @@ CLOSE = 2.0**-20
 GROUP = 16
 #: Blocks of fewer numbers are quicker without it.
 LEAST = 2048
-#: Bits of float32 infinity, the least word of what is not finite.
-_INFINITE = 0x7F800000
 
 
 class Kernel(Protocol):
