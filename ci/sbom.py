@@ -53,7 +53,9 @@ def _component(name: str, version: str, digests: list[str]) -> dict[str, Any]:
 
 def own_version() -> str:
     """Privctl's version, read from its source without importing it."""
-    (found,) = re.findall(r'^__version__ = "([^"]+)"$', (ROOT / "privctl" / "__init__.py").read_text(), re.MULTILINE)
+    (found,) = re.findall(
+        r'^VERSION = "([^"]+)"$', (ROOT / "privctl" / "domain" / "version.py").read_text(), re.MULTILINE
+    )
     return str(found)
 
 

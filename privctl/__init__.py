@@ -13,6 +13,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from privctl.domain.version import VERSION
+
 if TYPE_CHECKING:
     import inspect
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from privctl.integrations.make_private import make_private
     from privctl.integrations.trainer_callback import AuditCallback
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "AuditCallback",
     "account",

@@ -18,11 +18,11 @@ from typing import NoReturn
 
 import click
 
-from privctl import __version__
 from privctl.cli.groups import SuggestingGroup
 from privctl.cli.interrupted import INTERRUPTED
 from privctl.cli.unknown_options import known_by, taken_beside
 from privctl.domain.errors import CommandError, ExitCode, PrivctlError, missing_package
+from privctl.domain.version import VERSION
 from privctl.show.plain import escape_hidden, plain
 
 #: Heading -> command name -> (where its click command is, one line for ``privctl --help``): what one does first, first.
@@ -85,7 +85,7 @@ class LazyGroup(SuggestingGroup):
         "auto_envvar_prefix": "PRIVCTL",
     },
 )
-@click.version_option(__version__, "-V", "--version", prog_name="privctl", allow_from_autoenv=False)
+@click.version_option(VERSION, "-V", "--version", prog_name="privctl", allow_from_autoenv=False)
 @click.pass_context
 def root(ctx: click.Context) -> None:
     """Make trained models safe to hand out, and prove how safe they are.

@@ -21,9 +21,9 @@ from typing import Any
 
 from blake3 import blake3
 
-from privctl import __version__
 from privctl.domain.errors import InputError
 from privctl.domain.report import Artifact, LogPosition, TensorDigest
+from privctl.domain.version import VERSION
 from privctl.storage.digest import tag
 from privctl.storage.hash_chain import BrokenChainError, Chain, log_file
 from privctl.storage.json_text import parse_json
@@ -143,7 +143,7 @@ def begin(path: Path, inputs: Sequence[Artifact], settings: Mapping[str, Any]) -
     """
     says = {
         "id": secrets.token_hex(16),  # lines of two forks must differ even where they say the same
-        "privctl": __version__,
+        "privctl": VERSION,
         "folder": folder_digest(inputs),
         "weights": sorted(item.digest for item in inputs if item.role == "model"),
         "tensors": tensors_digest(tensor for item in inputs if item.role == "model" for tensor in item.tensors),

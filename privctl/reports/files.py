@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from privctl import __version__
 from privctl.domain.errors import CommandError, PrivctlError
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.domain.version import VERSION
 from privctl.reports.codec import decode, encode
 from privctl.storage.atomic import PendingFile, PendingFolder, require_no_folder, takes_a_stream, write_bytes
 from privctl.storage.commit import commit_together
@@ -218,7 +218,7 @@ def now() -> str:
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """privctl's, Python's and the named packages' versions; a package that is not installed is left out."""
     installed = {package: found for package in packages if (found := _version(package)) is not None}
-    return {"privctl": __version__, "python": platform.python_version(), **installed}
+    return {"privctl": VERSION, "python": platform.python_version(), **installed}
 
 
 @cache  # what is imported stays what it was, and the search takes milliseconds a package

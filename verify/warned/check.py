@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from privctl import __version__
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
+from privctl.domain.version import VERSION
 from privctl.reports.parameters import ParametersError
 from verify.method import TRAINING
 from verify.stated import method_of
@@ -34,7 +34,7 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
     except ParametersError:
         return  # another check says so
     # What a method warns of that is not known here is not known either.
-    same = report.versions.get("privctl") == __version__ and (report.step != TRAINING or method_of(report) is not None)
+    same = report.versions.get("privctl") == VERSION and (report.step != TRAINING or method_of(report) is not None)
     for text, times in Counter(report.warnings).items():
         if times > 1:
             yield _refuted(f"it warns {times} times that {_cut(text)}")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from privctl import __version__
 from privctl.domain.gate import Finding, GateJudgement, GateOutcome, Rule
+from privctl.domain.version import VERSION
 from privctl.show.plain import plain
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -25,7 +25,7 @@ def render(judgement: GateJudgement) -> str:
     """One run; its rules are all that the gate knows, looked at or not."""
     index = {rule.name: i for i, rule in enumerate(judgement.rules)}
     stopped = [each for each in judgement.findings if each.outcome is not GateOutcome.PASS]
-    driver = {"name": "privctl", "version": __version__, "rules": [_rule(rule) for rule in judgement.rules]}
+    driver = {"name": "privctl", "version": VERSION, "rules": [_rule(rule) for rule in judgement.rules]}
     notes = [{"level": "note", "message": {"text": plain(note)}} for note in judgement.notes]
     run = {
         "tool": {"driver": driver},

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from privctl import __version__
 from privctl.domain.errors import PrivctlError
 from privctl.domain.verdict import Outcome
+from privctl.domain.version import VERSION
 from privctl.show.gather.bounds import bounds_of
 from privctl.show.gather.noise import tensors_of
 from privctl.show.gather.scores import curves_of, exposures_of, scores_path
@@ -44,7 +44,7 @@ def load(paths: Sequence[Path], title: str | None = None, *, drawn: bool = True)
     if title is None:
         title = "Privacy report: " + ", ".join(subject.source.name for subject in subjects[:2])
         title += f" and {len(subjects) - 2} more" if len(subjects) > 2 else ""
-    return PageData(title=title, version=__version__, sources=sources, subjects=subjects)
+    return PageData(title=title, version=VERSION, sources=sources, subjects=subjects)
 
 
 def _source(entry: ChainEntry, names: Mapping[Path, str], keys: Mapping[Path, str], *, drawn: bool) -> ReportSource:
