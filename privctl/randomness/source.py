@@ -19,7 +19,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from privctl.randomness import gridded
-from privctl.randomness.compiled import release as compiled
+from privctl.randomness.compiled.release import release as release_compiled
+from privctl.randomness.compiled.release import takes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext
@@ -92,7 +93,7 @@ class NoiseSource:
 
     def takes_stored(self, kind: str, stored: NDArray[np.generic], stddev: float) -> bool:
         """Whether ``release_stored`` may be called for numbers ``stored`` as ``kind`` (F32, F16 or BF16)."""
-        return kind in self._code and compiled.takes(stored, stddev)
+        return kind in self._code and takes(stored, stddev)
 
     def release_stored(self, stream: int, block: int, stored: NDArray[np.generic], kind: str, stddev: float) -> float:
         """As ``release``, for numbers as they are ``stored``, rounded to their format once more, by machine code.
@@ -100,7 +101,7 @@ class NoiseSource:
         Returns the size of the largest there was, which is not finite where one was not.
         """
         keystream = BlockKeystream(self, stream, block)
-        return compiled.release(stored, kind, stddev, keystream, self._scratch(), self._code[kind])
+        return release_compiled(stored, kind, stddev, keystream, self._scratch(), self._code[kind])
 
     def release_nested(
         self,

@@ -19,7 +19,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.noise import weight_noise
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import BLOCK, NoiseSource, deviates
-from privctl.randomness.compiled import engine, lanes, program, release, selection
+from privctl.randomness.compiled import lanes, program, release, selection
 from privctl.randomness.formats import narrow, widen
 from privctl.storage.header import TensorInfo
 from privctl.storage.stream import Piece
@@ -31,10 +31,9 @@ KINDS = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 @pytest.fixture
 def untested() -> Iterator[None]:
-    """No code counts as tested, and none made now does afterwards."""
+    """No code counts as tested, and none tested now does afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_tested", {})
-        patch.setattr(engine, "_made", {})
         yield
 
 
@@ -102,7 +101,7 @@ class Counting:
 
 
 def test_deviates_keep_their_bound_whatever_bits_follow() -> None:
-    code, generator = engine.machine_code("F32"), np.random.default_rng(4)
+    code, generator = program.MachineCode("F32"), np.random.default_rng(4)
     near_0, near_1 = (np.exp2(generator.uniform(*ends, 1 << 15)).astype(np.int64) for ends in ((18, 31), (11, 30)))
     first = np.concatenate([near_0 - 1, -near_0, (1 << 31) - 1 - near_1, near_1 - (1 << 31)]).clip(
         -(1 << 31), (1 << 31) - 1
@@ -157,7 +156,7 @@ def test_a_machine_that_llvm_cannot_compile_for_goes_on_without(monkeypatch: pyt
     def refuse(kind: str) -> None:
         raise RuntimeError("no such processor\nand more")
 
-    monkeypatch.setattr(engine, "machine_code", refuse)
+    monkeypatch.setattr(program, "MachineCode", refuse)
     source = NoiseSource(1)
     assert source.compile(["F32"]) == (
         "noise on F32 numbers is drawn without llvmlite, as its machine code fails: no such processor"
@@ -170,7 +169,8 @@ def test_a_machine_that_llvm_cannot_compile_for_goes_on_without(monkeypatch: pyt
 
 @pytest.mark.usefixtures("untested")
 def test_without_llvmlite_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "privctl.randomness.compiled.engine")
+    monkeypatch.delitem(sys.modules, "privctl.randomness.compiled.program")
+    monkeypatch.delattr(privctl.randomness.compiled, "program")
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     source = NoiseSource(1)
     assert source.compile(["F32", "F64"]) == ""

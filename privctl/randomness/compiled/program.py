@@ -1,4 +1,4 @@
-"""The kernel's program: deviates, sums and rounding of a block in one pass, for LLVM to compile.
+"""The kernel: deviates, sums and rounding of a block in one pass, compiled by LLVM for this processor.
 
 What ``gridded`` computes in float32 array by array is done here to ``LANES`` pairs at once, in registers. Pairs that
 float32 cannot decide are marked and left as they were.
@@ -11,10 +11,12 @@ are not drawn yet move the radius by at most 2^-32 / (U R), which is below 2^-21
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
+from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 
 from privctl.randomness.compiled.lanes import BYTE, FLOAT, HALF, INT, LANES, POINTER, SHORT, Lanes
 
@@ -31,6 +33,31 @@ _SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 #: The word of the float32 nearest to sqrt(1/2): mantissas are taken from there on.
 _ROOT_HALF = 0x3F3504F3
+
+
+_ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
+#: LLVM's own optimizations are for loops that are yet to be made of vectors; choosing instructions well is enough.
+_LEVEL = 2
+
+
+class MachineCode:
+    """The functions of ``assembly`` for one format, callable from several threads at once."""
+
+    def __init__(self, kind: str) -> None:
+        """Compile; raises RuntimeError where LLVM cannot make code for this machine."""
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        target = binding.Target.from_default_triple().create_target_machine(
+            cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=_LEVEL
+        )
+        # The code lives as long as the engine does.
+        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(assembly(kind)), target)
+        self._engine.finalize_object()
+        self.release: Callable[..., int] = self._function("release", ctypes.c_uint32, [_ADDRESS] * 6 + [_COUNT])
+        self.deviates: Callable[..., None] = self._function("deviates", None, [_ADDRESS] * 5 + [ctypes.c_float, _COUNT])
+
+    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        return ctypes.CFUNCTYPE(result, *arguments)(self._engine.get_function_address(name))
 
 
 def assembly(kind: str) -> str:

@@ -22,7 +22,7 @@ LEAST = 2048
 
 
 class Kernel(Protocol):
-    """What ``engine.MachineCode`` does for numbers of one format."""
+    """What ``program.MachineCode`` does for numbers of one format."""
 
     def release(self, *arguments: int) -> int:
         """See ``program``."""

@@ -18,7 +18,7 @@ from privctl.randomness.source import BlockKeystream, NoiseSource
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from privctl.randomness.compiled.engine import MachineCode
+    from privctl.randomness.compiled.program import MachineCode
 
 #: How numbers of each format are held in arrays.
 _ARRAYS = {"F32": "f4", "F16": "f2", "BF16": "u2"}
@@ -38,7 +38,7 @@ def tested_code(kinds: Collection[str]) -> tuple[dict[str, MachineCode], str]:
     None is had where llvmlite is not installed, or numbers are stored the other way round.
     """
     try:
-        from privctl.randomness.compiled.engine import machine_code
+        from privctl.randomness.compiled import program
     except ImportError:
         return {}, ""
     if sys.byteorder != "little":
@@ -46,7 +46,7 @@ def tested_code(kinds: Collection[str]) -> tuple[dict[str, MachineCode], str]:
     fault = ""
     for kind in sorted(set(kinds) & _ARRAYS.keys() - _tested.keys()):
         try:
-            code: MachineCode | None = machine_code(kind)
+            code: MachineCode | None = program.MachineCode(kind)
         except (RuntimeError, OSError) as error:
             code, found = None, str(error).splitlines()[0]
         else:
