@@ -1,4 +1,4 @@
-"""privctl: make trained models safe to hand out, and prove how safe they are.
+"""privctl: measure what trained models reveal of their training data, and train models that reveal less, with a bound.
 
 From Python, the commands are functions: ``privctl.noise``, ``retrain``, ``audit``, ``audit_scores``, ``audit_split``,
 ``account``, ``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus``, ``audit_module`` and

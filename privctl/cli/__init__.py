@@ -88,7 +88,7 @@ class LazyGroup(SuggestingGroup):
 @click.version_option(VERSION, "-V", "--version", prog_name="privctl", allow_from_autoenv=False)
 @click.pass_context
 def root(ctx: click.Context) -> None:
-    """Make trained models safe to hand out, and prove how safe they are.
+    """Measure what a trained model reveals about its training data, and make it reveal less, with a bound.
 
     Exit codes: 0 success, 1 a claim was refuted or a policy failed, 2 usage error, 3 bad input or inconclusive, 4 I/O
     or internal error, 130 interrupted. Any option can be set by a variable (PRIVCTL_NOISE_EPSILON) or in

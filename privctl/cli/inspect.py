@@ -43,7 +43,7 @@ def inspect(
     The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
     that one no longer matches, or that a report beside the model, under its name, describes other weights; 3 that the
     model's own report or a file that it names is missing. The claims of the reports are shown as written, not
-    recomputed. Of many tensors, those that differ only in numbers in their names have one line, without --verbose.
+    recomputed. Without --verbose, tensors whose names differ only in numbers share a line.
 
     With --group-size K, what the model's own report guarantees to one example is turned into what that means for K,
     such as all records of one user: by the loss distribution of the group, from the ledger, in real arithmetic.
