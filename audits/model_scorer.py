@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.precision import precision_of
 from privctl.parallel import Workers
 from privctl.reports.files import file_artifact, weights_artifacts
-from privctl.storage.digest import tag
+from privctl.storage.digest import file_digest, tag
 from privctl.storage.folder import base_files, companions_of
 from privctl.storage.reader import Checkpoint, open_checkpoint, version_of
 
@@ -37,11 +37,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """A model ready to be scored, its files, and the cache of its scores."""
+    """A model ready to be scored, its files, and the cache of its scores.
+
+    ``versions`` tell by path whether a file was written to since it was digested.
+    """
 
     subject: AuditedModel
     inputs: tuple[Artifact, ...]
+    versions: Mapping[Path, tuple[int, ...]]
     cache: ScoreCache | None
+
+    def require_unchanged(self) -> None:
+        """Raise InputError for a file that holds something else than when it was loaded; only others are read again."""
+        for (file, version), known in zip(self.versions.items(), self.inputs, strict=True):
+            if not file.is_file() or (version_of(file) != version and file_digest(file) != known.digest):
+                raise InputError(
+                    f"{file} was changed or removed while the model was audited, so what was found may be of another "
+                    "model; let nothing write to it, and run the command again"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +109,7 @@ class ModelScorer:
                     "let nothing write to it, and run the command again"
                 )
         cache = None if self.cache is None else ScoreCache(self.cache / folder_name(_identity(inputs, subject)))
-        return OpenedModel(subject=subject, inputs=inputs, cache=cache)
+        return OpenedModel(subject=subject, inputs=inputs, versions=before, cache=cache)
 
     def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
         """The scores of ``rows``; every process must ask for the same ones."""

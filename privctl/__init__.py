@@ -1,8 +1,9 @@
-"""privctl: make trained models safe to hand out, and prove how safe they are.
+"""privctl: measure what trained models reveal of their training data, and train models that reveal less, with a bound.
 
 From Python, the commands are functions: ``privctl.noise``, ``retrain``, ``audit``, ``audit_scores``, ``audit_split``,
-``account``, ``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus``, ``audit_module`` and
-``AuditCallback`` serve training loops and networks that are not privctl's. Importing privctl loads none of the engines.
+``account``, ``verify``, ``gate`` and ``report``. ``make_private``, ``from_opacus``, ``from_elsewhere``,
+``audit_module`` and ``AuditCallback`` serve training loops and networks that are not privctl's. Importing privctl loads
+none of the engines.
 See docs/python.md.
 """
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from privctl.api import account, audit, audit_scores, audit_split, gate, noise, report, retrain, verify
     from privctl.integrations.audit_module import audit_module
+    from privctl.integrations.from_elsewhere import from_elsewhere
     from privctl.integrations.from_opacus import from_opacus
     from privctl.integrations.make_private import make_private
     from privctl.integrations.trainer_callback import AuditCallback
@@ -32,6 +34,7 @@ __all__ = [
     "audit_module",
     "audit_scores",
     "audit_split",
+    "from_elsewhere",
     "from_opacus",
     "gate",
     "make_private",
@@ -45,6 +48,7 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("account", "audit", "audit_scores", "audit_split", "report", "retrain", "verify"), "privctl.api"),
     "audit_module": "privctl.integrations.audit_module",
+    "from_elsewhere": "privctl.integrations.from_elsewhere",
     "from_opacus": "privctl.integrations.from_opacus",
     "make_private": "privctl.integrations.make_private",
     "AuditCallback": "privctl.integrations.trainer_callback",

@@ -22,6 +22,7 @@ os.environ["COLUMNS"] = "80"
 
 import numpy as np
 import pytest
+from _pytest.runner import runtestprotocol
 
 from tests.forked import Forked, Server
 
@@ -67,7 +68,16 @@ _LONG = (
 _TOGETHER = {
     **{
         f"tests/verify/test_{name}.py": "reports of every kind"
-        for name in ("leaf_mutants", "mutations", "figures", "begun_with", "beside", "left_out", "consistent_edits")
+        for name in (
+            "leaf_mutants",
+            "mutations",
+            "figures",
+            "begun_with",
+            "beside",
+            "left_out",
+            "consistent_edits",
+            "public_base",
+        )
     },
     **{
         f"tests/{name}.py": "a genuine release"
@@ -144,6 +154,18 @@ def pytest_configure(config: pytest.Config) -> None:
         server = Server(ROOT)
         os.environ[_SERVER] = server.place
         config.add_cleanup(server.close)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Of a test that passes, a worker sends one report: sending all five messages takes longer than an empty test."""
+    options = item.config.option
+    if not hasattr(item.config, "workerinput") or options.verbose > 0 or options.xmlpath or options.durations:
+        return None
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -44,17 +44,24 @@ def _data(report: PrivacyReport) -> set[str]:
 
 
 def _behind(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[PrivacyReport]:
-    """Those of ``parents`` that made weights which ``report`` began with or read, and that these were made from."""
+    """Those of ``parents`` that made weights which ``report`` began with or read, and that these were made from.
+
+    Those that made what it read as its model, not as its base, come first.
+    """
     read, left = _read(report), list(parents)
     while found := [each for each in left if not read.isdisjoint(_made(each))]:
         for each in found:
             left.remove(each)
             read |= _read(each)
-        yield from found
+        yield from sorted(found, key=lambda each: _read_as_model(report).isdisjoint(_made(each)))
 
 
 def _read(report: PrivacyReport) -> set[str]:
     return {file.digest for file in report.inputs if file.role == _MODEL or file.role.startswith(_STARTS)}
+
+
+def _read_as_model(report: PrivacyReport) -> set[str]:
+    return {file.digest for file in report.inputs if file.role == _MODEL}
 
 
 def _made(report: PrivacyReport) -> set[str]:

@@ -151,7 +151,7 @@ def unchecked(report: PrivacyReport) -> Iterator[Omission]:
     named = " and ".join(["library versions", *warned, *(_names(report) if report.step == TRAINING else ())])
     yield Omission(
         what=_TITLE,
-        reason=f"no check rests on {named}: an edit there may go unnoticed, and no guarantee rests on it either",
+        reason=f"no check rests on {named}: an edit there may go unnoticed, but no guarantee rests on it",
     )
     test = training_of(report).contribution_test if report.step == TRAINING else None
     if test is not None and test.differences:

@@ -284,7 +284,7 @@ def _at_hand(path: Path, report: PrivacyReport, role: str) -> Path | None:
 def at_hand(path: Path, item: Artifact) -> Path | None:
     """The file ``item`` of the report at ``path``; None where it is missing or another by now."""
     place = Path(os.path.normpath(path.parent.absolute() / item.path))
-    return place if place.is_file() and NamedFiles().digest(place) == item.digest else None
+    return place if place.is_file() and NamedFiles().is_as_recorded(place, item.digest, item.bytes) else None
 
 
 def _committed(manifest: dict[str, Any]) -> str:

@@ -14,12 +14,13 @@ from verify.compare import compare, shown
 from verify.users import unit_of_privacy
 
 STEP = "external-training"
-_OWN_LOOP, _OPACUS, _TRAINER = "own-loop", "opacus", "transformers-trainer"
+_OWN_LOOP, _OPACUS, _TRAINER, UNKNOWN = "own-loop", "opacus", "transformers-trainer", "unknown"
 #: Program -> the mechanisms of its reports, and the assumption that says what was taken at its word.
 _PROGRAMS: dict[str, tuple[type, str]] = {
     _OWN_LOOP: (Ledger, "own loop"),
     _OPACUS: (Ledger, "reported ledger"),
     _TRAINER: (NoneType, ""),
+    UNKNOWN: (NoneType, ""),
 }
 #: What a program that privctl serves, and did not write, cannot break: where its noise comes from, and its grid.
 _NOT_ASSERTED = frozenset({"secret noise", "float arithmetic"})
@@ -40,6 +41,8 @@ def disagreements(report: PrivacyReport) -> Iterator[str]:
     if not isinstance(mechanism, _PROGRAMS[parameters.program][0]):
         yield f"a training in {shown(parameters.program)} cannot have the mechanism stated"
     yield from _users(parameters)
+    if parameters.program == UNKNOWN and parameters != ExternalTrainingParameters(program=UNKNOWN):
+        yield "it says how a model was trained of which that is not known"
     if isinstance(mechanism, Ledger):
         yield from compare("number of guarantees", len(report.guarantees), 1, "such a report states")
         for guarantee in report.guarantees:

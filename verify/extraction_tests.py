@@ -13,7 +13,7 @@ from typing import Any
 from privctl.domain.evidence import Evidence
 from verify import known_elsewhere
 from verify.hypergeometric import fisher
-from verify.reach import at_most, least_beyond
+from verify.reach import at_most, least_beyond, least_by_fisher
 
 #: The comparisons, and the share that a decision goes down to.
 BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
@@ -124,7 +124,20 @@ def _grid(item: Evidence) -> str:
     best = max(a / train - b / others for a, b in points.values())
     if item.estimate is None or not math.isclose(item.estimate, best, abs_tol=_CLOSE):
         return f"its counts differ by {best:.4g}, not by its estimate"
-    return _level(item)
+    return _level(item) or _reach(item, train, others, len(cuts))
+
+
+def _reach(item: Evidence, train: int, others: int, cuts: int) -> str:
+    """Whether Fisher's test, at the level of each distinct cut, sees the share that is stated; none where it sees none.
+
+    Where blocks of texts that share a stretch are compared, none is stated.
+    """
+    if "cuts" not in item.details:
+        return ""
+    least = least_by_fisher(train, 0, others, item.details["level"] / max(1, cuts))
+    if math.isclose(item.details.get("detectable", math.inf), least, rel_tol=1e-4, abs_tol=1e-4):
+        return ""
+    return f"the least share that it would have seen is {least:.4g} by its counts, and it states another"
 
 
 def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:

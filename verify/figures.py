@@ -148,7 +148,7 @@ _FORMS = (
         )
         for name, interval, more in (
             (extraction_tests.GRID + _ALIKE, _BLOCKS, frozenset[str]()),
-            (extraction_tests.GRID, f"{_FISHER}, times the distinct cuts", frozenset({"cuts", "detectable"})),
+            (extraction_tests.GRID, f"{_FISHER}, times the distinct cuts", frozenset({"cuts"})),
         )
     ),
     *_of_models(_EPSILON, _RATE, frozenset({"delta"})),

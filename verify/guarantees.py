@@ -301,7 +301,7 @@ def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     asked = [row_of(event).information(event) for event in whole.events]
     found = [nats for nats in asked if nats is not None]
     if len(found) < len(whole.events):
-        return Outcome.INCONCLUSIVE, "the records of its secrets are in the plan, which is missing"
+        return Outcome.INCONCLUSIVE, "the records of its secrets are in the plan, which is missing or not looked at"
     nats = BoundPair(sum(f.lower for f in found), sum(f.upper for f in found))
     if guarantee.adjacency is not Adjacency.ZERO_OUT:
         return (

@@ -26,6 +26,7 @@ from privctl.storage.reader import ADAPTER_NAME, open_checkpoint, read_named_byt
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
+_AS_RECORDED, _NOT_AS_RECORDED = "its digest is the one recorded", "its digest is not the one recorded"
 _OTHERS = "the report describes other weights: none of its outputs is this file"
 #: Roles of what a step read beside weights.
 _BESIDE_ROLES = frozenset({_COMPANION_ROLE, "config", "tokenizer", "preprocessor"})
@@ -182,7 +183,10 @@ def _check_others(
             yield Verdict(subject=place.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
             continue
         try:
-            yield _compare(place.name, files.digest(place), artifact.digest)
+            if files.is_as_recorded(place, artifact.digest, artifact.bytes):
+                yield Verdict(subject=place.name, outcome=Outcome.PROVED, reason=_AS_RECORDED)
+            else:
+                yield Verdict(subject=place.name, outcome=Outcome.REFUTED, reason=_NOT_AS_RECORDED)
         except PrivctlError as fault:
             yield Verdict(subject=place.name, outcome=Outcome.INCONCLUSIVE, reason=str(fault))
 
@@ -217,11 +221,11 @@ def _strays(folder: Path) -> frozenset[Path]:
 def _compare(subject: str, found: str, recorded: str, changed: Sequence[str] = (), tensors: int = 0) -> Verdict:
     """A digest against the one recorded; ``changed`` are those of a file's so many ``tensors`` that differ."""
     if found == recorded:
-        return Verdict(subject=subject, outcome=Outcome.PROVED, reason="its digest is the one recorded")
+        return Verdict(subject=subject, outcome=Outcome.PROVED, reason=_AS_RECORDED)
     which = f"; changed: {', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}" if changed else ""
     if changed and len(changed) >= tensors > 1:
         which = ", and no tensor's is: the report describes other weights"
-    return Verdict(subject=subject, outcome=Outcome.REFUTED, reason=f"its digest is not the one recorded{which}")
+    return Verdict(subject=subject, outcome=Outcome.REFUTED, reason=f"{_NOT_AS_RECORDED}{which}")
 
 
 def check_log(path: Path, report: PrivacyReport) -> tuple[list[Verdict], list[Omission]]:

@@ -87,7 +87,14 @@ def _by_coins(item: Evidence) -> float:
     train, total, most = (int(item.details[key]) for key in ("training_texts", "held_out_texts", "held_out_most"))
     if not (0 < train <= _MOST and 0 <= most <= total <= _MOST):
         return math.inf
-    level = 1 - item.confidence
+    return least_by_fisher(train, most, total, 1 - item.confidence)
+
+
+def least_by_fisher(train: int, most: int, total: int, level: float) -> float:
+    """The least rate on ``train`` texts, less ``most`` of ``total``, that Fisher's exact test finds at ``level``.
+
+    With a chance of 0.8; inf where even all texts would not be found.
+    """
     fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: fisher(k, train, most, total) <= level)
     return math.inf if fewest > train else max(0.0, _rate_reaching(fewest, train) - most / total)
 

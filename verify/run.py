@@ -67,7 +67,8 @@ class Verification(Shown):
 def bytes_of(path: Path, report: PrivacyReport) -> int:
     """How much there is to read, for a progress bar."""
     files = [*at_hand(path, report.outputs), *at_hand(path, report.inputs)]
-    return sum(file.stat().st_size for _, file in files)
+    sizes = ((each.role, each.bytes, file.stat().st_size) for each, file in files)
+    return sum(size for role, recorded, size in sizes if role == MODEL or size == recorded)
 
 
 def read(path: Path) -> PrivacyReport:
@@ -234,11 +235,10 @@ def _inputs(
             omitted.append(Omission(what=f"digest of the input {artifact.path}", reason="it is not at hand"))
             continue
         try:
-            digest = files.digest(place, advance)
+            same = files.is_as_recorded(place, artifact.digest, artifact.bytes, advance)
         except PrivctlError as fault:
             omitted.append(Omission(what=f"digest of the input {artifact.path}", reason=str(fault)))
             continue
-        same = digest == artifact.digest and place.stat().st_size == artifact.bytes
         reason = "it is the input recorded" if same else "it is not the input recorded: its digest or size differs"
         found.append(Verdict(subject=artifact.path, outcome=Outcome.PROVED if same else Outcome.REFUTED, reason=reason))
     return found, omitted

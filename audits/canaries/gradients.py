@@ -116,7 +116,9 @@ def foretold(count: int, delta: float, epsilon: float, curve: CurveClaim | None)
         guesses = [GuessCount(canaries=count, guesses=each.guesses, correct=0) for each in sets]
         chance = half_noticed(guesses, curve, alpha)
         about = f"about {chance:.2g}" if chance >= _SELDOM else f"less than {_SELDOM:g}"
-        sentence += f"; half of its noise they notice by the mechanism's trade-off curve with a chance of {about}"
+        sentence += (
+            f"; by the mechanism's trade-off curve they would detect half of its noise with a probability of {about}"
+        )
     return sentence
 
 

@@ -22,17 +22,20 @@ from audits.extraction.summary import Texts, arrays_of, quantities, summarize
 from audits.extraction.untargeted import SpanSearch, Untargeted, attack
 from audits.extraction.verdict import verdict
 from audits.extraction.windows import (
+    USUAL_TOKENS,
     LabelledWindows,
     SkippedReason,
     TextShape,
     WindowSample,
     WindowShape,
     cues,
+    lengths,
     sample,
     sides,
     text_shape,
 )
 from audits.findings import Findings
+from audits.scores.rows import begins_with_bos
 from audits.scores.scorer import RowScores
 from audits.scores.subject import with_chat
 from audits.split.drawn import read_split
@@ -298,9 +301,10 @@ def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> 
                     f"{what} for what a text is continued with, and {model.path} writes a target from a source; "
                     f"remove {'it' if asked is request.adversary else 'them'}"
                 )
-        return pair_shape(model, request.prefix_tokens or 0, request.suffix_tokens, request.least_prefix)
-    prefix = 50 if request.prefix_tokens is None else request.prefix_tokens
-    shape = text_shape(model, prefix, request.suffix_tokens, request.least_prefix)
+        suffix = USUAL_TOKENS if request.suffix_tokens is None else request.suffix_tokens
+        return pair_shape(model, request.prefix_tokens or 0, suffix, request.least_prefix)
+    room = None if model.context is None else model.context - begins_with_bos(model)
+    shape = text_shape(model, *lengths(room, request.prefix_tokens, request.suffix_tokens), request.least_prefix)
     if request.adversary is not None:
         opened.require_control(request.adversary, shape, heldout=heldout)
     if request.untargeted is not None:
@@ -314,9 +318,10 @@ def _shape(model: LanguageModel, request: ExtractionRequest, *, pairs: bool) -> 
 
 def _require_rows(windows: WindowSample, shape: WindowShape) -> None:
     if not windows.rows:
+        longest = windows.longest - (isinstance(shape, TextShape) and shape.bos)
         raise InputError(
-            f"{windows.path} has no record of {shape.least} tokens, as extraction needs; give "
-            "longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
+            f"{windows.path} has no record of {shape.least} tokens, as extraction needs; its longest has {longest}, so "
+            "give longer records, or smaller --prefix-tokens, --least-prefix or --suffix-tokens"
         )
 
 

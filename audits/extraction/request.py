@@ -19,7 +19,8 @@ class ExtractionRequest:
     Lengths are in tokens. ``least_prefix`` None leaves out records shorter than prefix and suffix. At most ``records``
     are drawn from each file under ``seed``; None takes all. ``greedy_only`` skips sampling and ``exact_only`` what
     comes after the first mismatch, which is quicker. ``adversary`` searches prefixes too, which takes far longer;
-    ``untargeted`` continues prompts from outside. ``prefix_tokens`` None is 50, and of a pair's target 0.
+    ``untargeted`` continues prompts from outside. Lengths that are None are 50, or what a shorter context leaves; of a
+    pair's prefix it is 0.
     ``split`` is the manifest of the split that both files are of, None where privctl did not draw it.
     """
 
@@ -27,7 +28,7 @@ class ExtractionRequest:
     heldout: DataPath | None = None
     split: Path | None = None
     prefix_tokens: int | None = None
-    suffix_tokens: int = 50
+    suffix_tokens: int | None = None
     least_prefix: int | None = None
     law: SamplingLaw = field(default_factory=SamplingLaw)
     queries: QueryBudget = field(default_factory=QueryBudget)

@@ -148,12 +148,17 @@ class TextShape:
         }
 
 
+#: Tokens of a prefix, and of a suffix, where a text's lengths are not stated.
+USUAL_TOKENS = 50
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSample:
     """The distinct windows of one file, in its order; of its ``records``, ``usable`` have one of their own.
 
     ``line`` [windows] is each one's record, ``repeated`` [windows] whether others of the file begin with it too;
-    ``omitted`` lists the lines of records without a window, and why.
+    ``omitted`` lists the lines of records without a window, and why. ``longest`` counts the tokens of the longest
+    record, with BOS.
     """
 
     path: DataPath
@@ -163,6 +168,7 @@ class WindowSample:
     omitted: tuple[tuple[int, SkippedReason], ...]
     records: int
     usable: int
+    longest: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +186,21 @@ class LabelledWindows:
     shared: NDArray[np.bool_]
     compared: NDArray[np.bool_]
     in_both: int = 0
+
+
+def lengths(room: int | None, prefix: int | None, suffix: int | None) -> tuple[int, int]:
+    """The tokens given and wanted of a text: 50 where None is stated, or what is left of the ``room`` for both."""
+
+    def left(most: int | None) -> int:
+        return USUAL_TOKENS if most is None else max(1, min(USUAL_TOKENS, most))
+
+    if prefix is None and suffix is None:
+        half = left(None if room is None else room // 2)
+        return half, half
+    if prefix is None:
+        assert suffix is not None
+        return left(None if room is None else room - suffix), suffix
+    return prefix, left(None if room is None else room - prefix) if suffix is None else suffix
 
 
 def text_shape(model: LanguageModel, prefix: int, suffix: int, least_prefix: int | None) -> TextShape:
@@ -221,10 +242,11 @@ def sample(
     omitted: list[tuple[int, SkippedReason]] = []
     distinct: set[bytes] = set()
     again: set[bytes] = set()
-    total = 0
+    total = longest = 0
     for records in _record_batches(path, columns):
         total += len(records)
-        for record, (window, _) in zip(records, shape.cut(model, records), strict=True):
+        for record, (window, document) in zip(records, shape.cut(model, records), strict=True):
+            longest = max(longest, len(document))
             if window is None:
                 omitted.append((record.line, SkippedReason.TOO_SHORT))
                 continue
@@ -247,6 +269,7 @@ def sample(
         omitted=tuple(omitted),
         records=total,
         usable=len(distinct),
+        longest=longest,
     )
 
 

@@ -27,10 +27,10 @@ from audits.membership.verdict import verdict
 from audits.membership.why_exposed import why_exposed
 from audits.membership.why_groups import why_groups_exposed
 from audits.membership.workload import Workload
-from audits.scores.scorer import RowScores
+from audits.scores.scorer import RowScores, key
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read, scoring_of, text_columns
-from audits.scores.table import ScoreTable, Skip
+from audits.scores.table import FIELDS, ScoreTable, Skip
 from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.split.bounds import DrawnScores
 from audits.split.drawn import read_split
@@ -131,6 +131,8 @@ class MembershipAudit:
         costs = self._questions.cost(self._work), self._differentiator.cost(self._asking)
         self.cost = "; ".join(filter(None, costs))
         self._weights = weights
+        if request.attacks and not self._as_one:
+            self._choose_attacks(self._with_shadows(self._before_scores(referred=reference is not None)))
         self._reference = None if reference is None else reference(self._work.records)
 
     def _check(self, request: MembershipRequest) -> None:
@@ -140,6 +142,17 @@ class MembershipAudit:
             raise CommandError(f"--attack {fused.NAME} gives no bound, as --split does; remove one of them")
         if request.thorough and request.attacks and not self._as_one:
             raise CommandError("--thorough runs every attack; remove --attack")
+
+    def _before_scores(self, *, referred: bool) -> Candidates:
+        """All records with scores of 0, which show whether an attack lacks anything before a model is asked."""
+        count = len(self._work.rows)
+        longest = int(self._work.counts.max(initial=0))
+        zeros = np.zeros((len(FIELDS), longest), np.float32)
+        nothing = RowScores(values=zeros, begins={key(row): 0 for row in self._work.rows})
+        found = candidates_of(self._work, nothing, np.zeros(count) if referred else None)
+        unasked = {**self._questions.unasked, **self._differentiator.why_not(self._asking)}
+        answered = {name: np.zeros(count) for name in self._asking if name not in unasked}
+        return replace(found, answered=answered, unasked=unasked)
 
     def judge(self, row_scores: RowScores, alpha: float) -> Findings:
         """Every attack's evidence and the baselines'; together they are wrong with probability at most ``alpha``."""

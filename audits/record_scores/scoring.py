@@ -127,6 +127,9 @@ def score_records(request: ScoringRequest, progress: Progress, workers: Workers 
     lines = candidates.table.line.tolist()
     for path, files in before.items():
         require_same(path, files)
+    opened.require_unchanged()
+    if reference is not None:
+        reference.require_unchanged()
     part = ScorePart(
         work=ScoredWork(
             model=_digest(opened),

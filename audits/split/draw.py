@@ -35,6 +35,7 @@ from audits.split.manifest import (
     keyed,
 )
 from privctl.data.columns import USUAL, Columns
+from privctl.data.json_rows import object_of
 from privctl.data.names import spelled_alike
 from privctl.data.places import holds_classes, require_inputs
 from privctl.data.recorded import digest_of, recorded_files, require_same
@@ -47,6 +48,7 @@ from privctl.storage.commit import commit_together
 from privctl.storage.digest import tag
 
 _BATCH = 1 << 20
+_EXPECTED = 'expected an object such as {"text": "..."}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,11 @@ def _check_paths(request: SplitRequest) -> None:
             f"{request.data} is a folder without a file of records, and images or sounds in folders are not split; "
             "give records as JSON lines or parquet"
         )
+    for path in paths_of(request.data):
+        if path.suffix == ".npz":
+            raise InputError(
+                f"{path} holds images, which are not split; give records of texts as JSON lines or parquet"
+            )
 
 
 def _chosen(request: SplitRequest, coins: _Coins) -> tuple[frozenset[bytes] | None, int, int]:
@@ -221,8 +228,9 @@ def _contents(request: SplitRequest) -> Iterator[tuple[bytes, bytes]]:
         found = False
         for path in paths_of(request.data):
             for number, content in contents(path):
-                found = True
-                yield content, _unit(content, request, f"{path} line {number}")
+                found, where = True, f"{path} line {number}"
+                object_of(content, where, _EXPECTED)
+                yield content, _unit(content, request, where)
         if not found:
             raise InputError(f"{request.data} holds no records; expected at least one")
         return

@@ -12,7 +12,7 @@ the key was not chosen with knowledge of the model.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class SplitManifest:
 
     version: int
     created: str
-    key: str
+    key: str = field(repr=False)
     records: int
     included: int
     source: DataFile

@@ -49,6 +49,12 @@ class AuditModels:
             *(replace(item, role=f"{role} {item.role}") for role, other in others if other for item in other.inputs),
         )
 
+    def require_unchanged(self) -> None:
+        """Raise InputError where a file of one of them is not what was loaded."""
+        for model in (self.audited, self.reference, self.base):
+            if model is not None:
+                model.require_unchanged()
+
     @property
     def doubts(self) -> tuple[str, ...]:
         """Why what is audited may not be what was trained, or answers otherwise."""

@@ -113,6 +113,7 @@ def _judge_and_write(
     findings = _findings(models, parts)
     for role, path in request.files.items():
         require_same(path, before[role])
+    models.require_unchanged()
     data = tuple(digested_artifact(role, file, request.report) for role, files in before.items() for file in files)
     asked = asked_of(request, models, findings, data)
     arrays = {name: array for part_findings in findings for name, array in part_findings.arrays.items()}

@@ -81,7 +81,8 @@ class CountedData:
         size = count_examples(self.path, self.unit, columns)
         if self.unit is not None and (similar := similar_names_at(self.path, self.unit, columns)):
             notify(alike(similar, self.unit))
-        notify(f"{self.path} holds {counted(size, 'example')}")
+        each = "" if self.unit is None else f", each all records with one value of {self.unit!r}"
+        notify(f"counted in {self.path}: {counted(size, 'example')}{each}")
         return size
 
 
@@ -113,11 +114,11 @@ def account(
 
     ``noise_multiplier`` is the noise standard deviation / clip norm, ``sample_rate`` the chance that a step uses an
     example (1 by default), ``steps`` their number (1 by default); ``dataset_size``, ``batch_size`` (examples) and
-    ``epochs`` say the same. ``data`` is a file or folder whose records are counted for ``dataset_size``, or whose
-    owners are, named by the field ``unit``; ``text_column`` is the field of their texts. ``mechanism`` and ``batches``
-    are called as on the command line; ``of_mechanism`` are the options of one mechanism, such as ``scale`` of
-    ``laplace``. ``ledger`` is a JSON file of events. ``no_peers`` leaves out other packages' accountants (importing
-    Opacus takes seconds).
+    ``epochs`` say the same, and then ``delta`` is by default the smaller of 1e-5 and 1 / ``dataset_size``^1.1. ``data``
+    is a file or folder whose records are counted for ``dataset_size``, or whose owners are, named by the field
+    ``unit``; ``text_column`` is the field of their texts. ``mechanism`` and ``batches`` are called as on the command
+    line; ``of_mechanism`` are the options of one mechanism, such as ``scale`` of ``laplace``. ``ledger`` is a JSON file
+    of events. ``no_peers`` leaves out other packages' accountants (importing Opacus takes seconds).
 
     Returns the report of the plan: a guarantee for each method, with the one to rely on named in its parameters, and in
     ``parameters["found"]`` what was looked for. It is written only where ``output`` says.

@@ -134,7 +134,7 @@ def audit(
     heldout: DataPaths | None = None,
     extraction_split: FilePath | None = None,
     prefix_tokens: int | None = None,
-    suffix_tokens: int = 50,
+    suffix_tokens: int | None = None,
     least_prefix: int | None = None,
     temperature: float = 1.0,
     top_k: int | None = None,

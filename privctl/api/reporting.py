@@ -147,7 +147,7 @@ def report(
     if not given:
         raise CommandError("there are no reports to make a page of; give those of the model")
     require_inputs(*given)
-    paths = reports_at(given, progress, notify)
+    paths = reports_at(given, progress, notify, examined=True)
     place, kind = place_of(paths, path_or_none(output), kind, force=force)
     if str(place) == "-":
         raise CommandError("--output - is for the command line; name a file")

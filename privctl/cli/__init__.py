@@ -20,6 +20,7 @@ import click
 
 from privctl.cli.groups import SuggestingGroup
 from privctl.cli.interrupted import INTERRUPTED
+from privctl.cli.slow_start import telling_of_slow_imports
 from privctl.cli.unknown_options import known_by, taken_beside
 from privctl.domain.errors import CommandError, ExitCode, PrivctlError, missing_package
 from privctl.domain.version import VERSION
@@ -88,7 +89,7 @@ class LazyGroup(SuggestingGroup):
 @click.version_option(VERSION, "-V", "--version", prog_name="privctl", allow_from_autoenv=False)
 @click.pass_context
 def root(ctx: click.Context) -> None:
-    """Make trained models safe to hand out, and prove how safe they are.
+    """Measure what a trained model reveals about its training data, and make it reveal less, with a bound.
 
     Exit codes: 0 success, 1 a claim was refuted or a policy failed, 2 usage error, 3 bad input or inconclusive, 4 I/O
     or internal error, 130 interrupted. Any option can be set by a variable (PRIVCTL_NOISE_EPSILON) or in
@@ -117,7 +118,8 @@ def main() -> NoReturn:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup sets this, and means it
             signal.signal(number, _interrupt)
     _write_whole()
-    code = run(sys.argv[1:])
+    with telling_of_slow_imports(sys.argv[1:]):
+        code = run(sys.argv[1:])
     with suppress(ValueError):  # closed
         try:
             sys.stdout.flush()

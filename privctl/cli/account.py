@@ -47,12 +47,18 @@ _SHOWN = (
 @click.option("--epsilon", type=POSITIVE, help="Target epsilon, to find the noise. In nats for ferret.")
 @click.option("--noise-multiplier", type=POSITIVE, help="Noise standard deviation / clip norm, to find epsilon.")
 @click.option(
-    "--delta", type=BELOW_ONE, help="Delta of the guarantee, such as 1e-5; 0 for mechanisms whose losses are bounded."
+    "--delta",
+    type=BELOW_ONE,
+    help="Delta of the guarantee; 0 for mechanisms whose losses are bounded.  [default: "
+    "of a --dataset-size or --data, the smaller of 1e-5 and 1 / examples^1.1]",
 )
-@click.option("--sample-rate", type=CHANCE, help="Chance that a step uses an example.  [default: 1]")
+@click.option("--sample-rate", type=CHANCE, help="Probability that a step uses an example.  [default: 1]")
 @click.option("--steps", type=COUNT, help="Number of steps.  [default: 1]")
 @click.option("--dataset-size", type=COUNT, help="With --batch-size and --epochs, instead of rate and steps.")
-@data_option("--data", "Training data, whose records are counted for --dataset-size (repeatable).")
+@data_option(
+    "--data",
+    "Training data, whose records, or with --unit FIELD their owners, are counted for --dataset-size (repeatable).",
+)
 @click.option("--unit", help="With --data: field that names a record's owner; owners are counted.")
 @TEXT_COLUMN
 @click.option("--batch-size", type=COUNT, help="Expected examples per batch.")

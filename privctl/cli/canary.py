@@ -156,8 +156,8 @@ def plant_command(
 
 #: What kind of canary to choose.
 _STRONGEST = (
-    "planted text shows its coin only as far as the model learns it, and copies of it bound groups of so many records "
-    "alone; of a training by dp-sgd, gradients show the most: privctl retrain dp-sgd --gradient-canaries N"
+    "planted text certifies no more than the model learns of it, and copies bound the epsilon of groups of as many "
+    "records only; of a training by dp-sgd, gradients show the most: privctl retrain dp-sgd --gradient-canaries N"
 )
 
 

@@ -130,7 +130,7 @@ _EPSILON = click.option("--epsilon", type=_NUMBER, required=True, help="The clai
 _DELTA = click.option("--delta", type=_NUMBER, required=True, help="The claimed delta, such as 1e-6.")
 _STEPS = click.option("--steps", type=COUNT, default=1, show_default=True, help="How often the mechanism is used.")
 _RATE = click.option(
-    "--sample-rate", type=_NUMBER, default="1", show_default=True, help="Chance that a step uses an example (Poisson)."
+    "--sample-rate", type=_NUMBER, default="1", show_default=True, help="Sampling rate of Poisson batches."
 )
 
 
@@ -178,7 +178,7 @@ def laplace_command(**options: Any) -> None:
 @check.command("ferret")
 @click.option("--groups", type=COUNT, required=True, help="Groups of tensors.")
 @click.option("--steps", type=COUNT, required=True, help="Training steps.")
-@click.option("--sample-rate", type=_NUMBER, required=True, help="Chance that a step uses an example.")
+@click.option("--sample-rate", type=_NUMBER, required=True, help="Probability that a step uses an example.")
 @click.option("--fire-probability", type=_NUMBER, required=True, help="Chance that a group publishes in a step.")
 @click.option("--nats", type=_NUMBER, help="The claimed mutual information.")
 @click.option(

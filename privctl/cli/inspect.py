@@ -33,20 +33,34 @@ if TYPE_CHECKING:
 @click.option(
     "--group-size", type=IN_GROUP, help="Also show the epsilon of so many examples that are added or removed together."
 )
+@click.option(
+    "--write-report",
+    is_flag=True,
+    help="Write a first report of a model that has none, beside it: its files' digests, and no privacy guarantee.",
+)
 @common
 @click.pass_context
 def inspect(
-    ctx: click.Context, model: str, report: str | None, group_size: int | None, as_json: bool, quiet: bool
+    ctx: click.Context,
+    model: str,
+    report: str | None,
+    group_size: int | None,
+    write_report: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Show the chain of reports behind MODEL, and its tensors with their digests.
 
     The digests of the model, of its companion files and of every report in the chain are recomputed. Exit code 1 means
     that one no longer matches, or that a report beside the model, under its name, describes other weights; 3 that the
     model's own report or a file that it names is missing. The claims of the reports are shown as written, not
-    recomputed. Of many tensors, those that differ only in numbers in their names have one line, without --verbose.
+    recomputed. Without --verbose, tensors whose names differ only in numbers share a line.
 
     With --group-size K, what the model's own report guarantees to one example is turned into what that means for K,
     such as all records of one user: by the loss distribution of the group, from the ledger, in real arithmetic.
+
+    With --write-report, a model of another program gets a report that says no more than what its files hold: verify,
+    gate and report take it, and audits and noise build on it. A gate with a limit on epsilon fails.
 
     Of a log of audits (.jsonl), its audits are shown, and the head that stands for all of its lines; exit code 3 says
     that its chain is broken.
@@ -55,6 +69,7 @@ def inspect(
     Example:
       privctl inspect model.private.safetensors
       privctl inspect private/ --group-size 5
+      privctl inspect model/ --write-report
       privctl inspect m.audits.jsonl
     """
     from privctl.reports.files import pointer_of, read_report
@@ -66,9 +81,13 @@ def inspect(
     if model.endswith(".jsonl"):
         if group_size is not None:
             raise CommandError("--group-size does not apply to a log of audits; remove it")
+        if write_report:
+            raise CommandError("--write-report does not apply to a log of audits; remove it")
         _of_log(Path(model), as_json=as_json)
         return
     _no_report(Path(model))
+    if write_report:
+        _first_report(model, report, quiet=quiet)
     with open_checkpoint(Path(model)) as checkpoint:
         with progress("digests", sum(file.size for file in checkpoint.files), quiet=quiet) as advance:
             hashed = {file.path: hash_tensors(file, advance) for file in checkpoint.files}
@@ -97,6 +116,17 @@ def inspect(
         ctx.exit(ExitCode.REFUTED)
     if any(v.outcome is Outcome.INCONCLUSIVE for link in chain[:1] for v in link.verdicts):
         ctx.exit(ExitCode.BAD_INPUT)
+
+
+def _first_report(model: str, given: str | None, *, quiet: bool) -> None:
+    from privctl.integrations.from_elsewhere import from_elsewhere
+    from privctl.reports.files import report_beside
+    from privctl.show.progress import note
+
+    if given is not None:
+        raise CommandError("--write-report is for a model that has no report; remove it, or --report")
+    from_elsewhere(model)
+    note(f"wrote {report_beside(Path(model))}: digests of the model's files, and no privacy guarantee", quiet=quiet)
 
 
 def _of_group(report: PrivacyReport | None, model: str, size: int) -> dict[str, float | None]:

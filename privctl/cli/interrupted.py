@@ -1,4 +1,4 @@
-"""What is said where Ctrl-C ends a training at once: whether there is a state to go on from."""
+"""What is said where Ctrl-C ends a training, or several, at once: what there is to go on from."""
 
 from __future__ import annotations
 
@@ -20,6 +20,29 @@ def telling_what_is_saved(output: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise RunInterruptedError(_told(output, before)) from None
+
+
+@contextmanager
+def telling_what_is_stored(folder: Path, count: int) -> Iterator[None]:
+    """Inside, ``count`` shadow models are trained; Ctrl-C raises RunInterruptedError, which says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunInterruptedError(_of_shadows(folder, count)) from None
+
+
+def _of_shadows(folder: Path, count: int) -> str:
+    from audits.membership.shadows import REPORT_NAME, shadow_paths
+
+    stored = len(shadow_paths(folder))
+    if stored >= count:
+        return f"interrupted when all {count} shadow models were finished already; {folder / REPORT_NAME} lists them"
+    if stored:
+        return (
+            f"interrupted; {stored} of {count} shadow models are finished, and their scores are in {folder}: run the "
+            "same command again, and only the others are trained"
+        )
+    return "interrupted before a shadow model was finished: nothing is saved, so run the same command again"
 
 
 def _told(output: Path, before: tuple[int, int] | None) -> str:

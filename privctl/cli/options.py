@@ -58,12 +58,12 @@ def common(command: Command) -> Command:
     return command
 
 
-def reports_at(paths: tuple[Path, ...], quiet: bool) -> tuple[Path, ...]:
+def reports_at(paths: tuple[Path, ...], quiet: bool, *, examined: bool = False) -> tuple[Path, ...]:
     """As ``privctl.reports.of_model.reports_at``, and says on standard error which reports it found."""
     from privctl.reports.of_model import reports_at as found
     from privctl.show.progress import note, progress
 
-    return found(paths, partial(progress, quiet=quiet), partial(note, quiet=quiet))
+    return found(paths, partial(progress, quiet=quiet), partial(note, quiet=quiet), examined=examined)
 
 
 def given(options: Mapping[str, Any]) -> set[str]:

@@ -37,8 +37,8 @@ def report(
 ) -> None:
     """Make one page from the REPORTs of a model and the reports they build on.
 
-    A model in place of a REPORT stands for the reports beside it that fit its weights: its own, and those of its audits
-    and verifications.
+    A model in place of a REPORT stands for the reports beside it that fit its weights: its own, if it has one, and
+    those of its audits and verifications.
 
     The page is a single HTML file that needs no network. It shows what is proved, conditional, claimed or refuted,
     which attacks were run and how well they worked, the chain of steps, the numbers behind it, and what was not
@@ -62,7 +62,7 @@ def report(
 
     check_title(title)
     require_inputs(*reports)
-    reports = reports_at(reports, quiet)
+    reports = reports_at(reports, quiet, examined=True)
     if plot is not None:
         _draw(reports, plot, output, force, quiet)
         if output is None and kind is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from privctl.cli.groups import WithRareOptions
+from privctl.cli.interrupted import telling_what_is_stored
 from privctl.cli.numbers import AMOUNT, AMOUNT_OR_ZERO, BELOW_ONE, COUNT, COUNT_OR_ZERO, SEED
 from privctl.cli.options import LABEL_COLUMN, MODEL, TEXT_COLUMN, common, data_option, show
 from privctl.domain.errors import CommandError
@@ -137,7 +138,7 @@ def shadow(**options: Any) -> None:
     device = choose_device(request.training.device)
     if slow := why_slow(request.precision, device):
         note(slow, quiet=quiet)
-    with start_workers(device) as workers:
+    with telling_what_is_stored(options["output"], options["count"]), start_workers(device) as workers:
         report = run_shadows(request, partial(progress, quiet=quiet) if workers.is_main else unseen, workers)
     if report is None:  # the main process of torchrun has it
         return

@@ -68,7 +68,7 @@ def verify(
     a counterexample, CONSISTENT or INCONCLUSIVE. If the model before noise is available, the noise is measured. The
     first weights of a training are drawn again from its seed (or read, if it began with a checkpoint that is
     available), and the released weights must be where its steps and its noise can have moved them. With --data the
-    examples are counted; with --public too, public records that were mixed in are held against them. Results of an
+    examples are counted; with --public too, public records that were mixed in are compared with them. Results of an
     audit are recomputed from the ranks it kept, and its line is looked up in the log of audits; other measurements are
     not repeated. That an assumption was enforced is the word of the report's author; privctl sign shows whose.
 

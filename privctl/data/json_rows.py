@@ -36,7 +36,7 @@ def json_lines(
     """The object on each line that is not blank, or on those that begin ``within`` two bytes, with its number."""
     for number, line in enumerate(byte_lines(file, within), start=1):
         if line.removeprefix(codecs.BOM_UTF8).strip():
-            yield number, _object(line, f"{place} line {number}", expected)
+            yield number, object_of(line, f"{place} line {number}", expected)
 
 
 def json_array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -77,7 +77,8 @@ def json_array(file: Path, place: str, expected: str) -> Iterator[tuple[int, dic
         yield number, data
 
 
-def _object(line: bytes, where: str, expected: str) -> dict[str, Any]:
+def object_of(line: bytes, where: str, expected: str) -> dict[str, Any]:
+    """The JSON object on a ``line``; raises InputError, naming ``where``, for anything else. ``expected`` ends it."""
     try:
         data = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig"))
     except UnicodeDecodeError:

@@ -22,7 +22,7 @@ from privctl.show.plots.compare import draw
 from privctl.storage.atomic import write_bytes
 
 POLICY = """\
-# What a model of this demonstration must meet before it goes out. Check one by hand:
+# What a model of this demonstration must meet before its release. Check one by hand:
 #   privctl gate MODEL --policy privctl-policy.toml
 # A policy for real models, with every key explained, is what `privctl gate --init` prints.
 

@@ -1,7 +1,7 @@
 """The policy that a user begins with; everything in it is read by ``privctl.gate.policy``."""
 
 STARTER = """\
-# privctl-policy.toml: what a model must meet before it goes out. Check it with
+# privctl-policy.toml: what a model must meet before its release. Check it with
 #   privctl gate REPORT... --model MODEL
 # The same keys may stand in pyproject.toml under [tool.privctl.gate]. A flag (--max-epsilon 4) wins over a variable
 # (PRIVCTL_GATE_MAX_EPSILON=4), which wins over this file.

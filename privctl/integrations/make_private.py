@@ -17,7 +17,8 @@ from privctl.accounting.gridded import Released, exact_target
 from privctl.domain.checks import fraction, positive
 from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
-from privctl.integrations.private_training import PrivateTraining, steps_a_pass
+from privctl.integrations.private_loader import steps_a_pass
+from privctl.integrations.private_training import PrivateTraining
 from privctl.integrations.users import Users, users_of
 from privctl.randomness import NoiseSource
 from privctl.train.settings.adaptive_clipping import (
@@ -52,8 +53,8 @@ def make_private(
 
     ``clip_norm`` is the L2 norm of each example's clipped gradient, ``noise_multiplier`` the noise standard deviation /
     clip norm; or ``epsilon`` at ``delta`` after so many ``epochs``, from which the noise is found, and no step beyond
-    them is made. ``delta`` is the
-    smaller of 1e-5 and 1 / examples^1.1 by default. ``clipping`` is ``flat``, ``automatic`` or ``per-layer``.
+    them is made. ``delta`` is the smaller of 1e-5 and 1 / examples^1.1 by default. ``clipping`` is ``flat``,
+    ``automatic`` or ``per-layer``.
 
     With ``target_unclipped_quantile`` clipping is adaptive: ``clip_norm`` is that of the first step, and changes until
     this share of gradients is not clipped (flat clipping only). Each step then also releases how many are not, with
@@ -69,8 +70,8 @@ def make_private(
 
     Iterate over the result's ``loader``, whose batches are Poisson samples (their expected size is that of ``loader``,
     and an empty one is stepped for you). For each batch call ``backward`` with a function that returns the losses (n,)
-    of its n rows, then ``optimizer.step()``. ``report`` writes what was done, once the model is saved. See
-    ``PrivateTraining``.
+    of its n rows, then ``optimizer.step()``. A batch that is too large to compute at once goes in
+    ``pieces``. ``report`` writes what was done, once the model is saved. See ``PrivateTraining``.
 
     Raises CommandError for settings that do not go together, InputError for a model in which examples are mixed or
     whose gradients cannot be taken apart.

@@ -49,7 +49,8 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
     """
     if any(_stepped(state) for state in optimizer.state.values()):
         raise CommandError(
-            "the optimizer took steps before, and its state holds their gradients without noise; give a new one"
+            "the optimizer took steps before, or was given the state of one that did, which holds their gradients "
+            "without noise; give a new one, and load weights alone"
         )
     if model in _KNOWN:
         raise CommandError(
@@ -95,7 +96,10 @@ def require_saved(model: nn.Module, trained: Mapping[str, nn.Parameter], place: 
     for name, tensor in saved.items():
         now = tensor.detach().cpu()
         if name in held and (held[name].dtype != now.dtype or not torch.equal(held[name], now)):
-            raise InputError(f"{place} holds another {name!r} than the model; save the model there again")
+            raise InputError(
+                f"{place} holds another {name!r} than the model; save the model there again, or if that checkpoint is "
+                "the one to release, load it into the model"
+            )
 
 
 def _stepped(state: Mapping[str, object]) -> bool:

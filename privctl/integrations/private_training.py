@@ -8,7 +8,6 @@ therefore calls everything but the noise asserted.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
+from privctl.integrations.drawn_rows import DrawnRows
 from privctl.integrations.own_model import (
     SetOnce,
     fixed_digests,
@@ -32,6 +32,7 @@ from privctl.integrations.own_model import (
     require_saved,
     require_unstepped,
 )
+from privctl.integrations.private_loader import PoissonLoader
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
 from privctl.integrations.users import Users, require_rows
 from privctl.train.clipping.engine import ClippedBatch, PerExample
@@ -116,7 +117,7 @@ class PrivateTraining:
             )
         self._parameters = list(self._engine.trainable.values())
         self._noise = noise_for(self._parameters[0].device)
-        self._stage, self._rows = _Stage.STEPPED, 0
+        self._stage, self._drawn = _Stage.STEPPED, DrawnRows(users.per_draw)
         #: The last backward failed on the batch that is drawn; such a batch was left out.
         self._failed = self._left_failed = False
         self._sums: list[Tensor] = []
@@ -132,9 +133,9 @@ class PrivateTraining:
     def backward(self, losses_of: Callable[[], Tensor]) -> ClippedBatch:
         """Clip the gradient of each row of the batch just drawn, and hold their sum for ``optimizer.step()``.
 
-        ``losses_of`` runs the model on the batch and returns its losses (n,), that of row i from row i alone. The first
-        call compares the sum with autograd's, which costs one more backward pass. With several records a user, the
-        rows of each are averaged and clipped together.
+        ``losses_of`` runs the model on the batch, or on the piece of it that ``pieces`` gave, and returns its losses
+        (n,), that of row i from row i alone. The first call compares the sum with autograd's, which costs one more
+        backward pass. With several records a user, the rows of each are averaged and clipped together.
 
         Returns losses and norms of the rows, or of the users, which are private: no guarantee covers them.
 
@@ -153,23 +154,38 @@ class PrivateTraining:
         if not callable(losses_of):
             raise CommandError("backward takes a function that runs the model and returns the losses, not the losses")
         self._require_no_gradients()
+        rows = self._drawn.expected()
         try:
             several = self._users.per_draw
             found = self._engine.accumulate(
-                self._users.together(losses_of, self._rows), weight=1 / self._batch_size, run=several
+                self._users.together(losses_of, rows), weight=1 / self._batch_size, run=several
             )
-            require_rows(len(found.losses) * several, self._rows)
-            self._sums = [self._taken(parameter) for parameter in self._parameters]
-            if self._changing is not None:
-                self._count = self._changing.counted(found.norms)
+            require_rows(len(found.losses) * several, rows)
+            self._add(found)
+            self._drawn.done += rows
         except BaseException:  # an interrupt too: whoever catches it may go on with the next batch
             self._failed = True
             raise
         finally:
             for parameter in self._parameters:
                 parameter.grad = None
-        self._stage, self._failed = _Stage.DIFFERENTIATED, False
+        self._failed = False
+        if self._drawn.done == self._drawn.rows:
+            self._stage = _Stage.DIFFERENTIATED
         return found
+
+    def pieces(self, most: int) -> Iterator[slice]:
+        """Slices of at most ``most`` rows of the batch just drawn, for a batch that is too large to compute at once.
+
+        Call ``backward`` once for each, with losses of these rows alone, then ``optimizer.step()`` once. Their clipped
+        gradients are those of the whole batch. With several records a user, no user's are in two pieces.
+
+        Raises CommandError for a call out of turn, a ``most`` that is no whole number or too small for the records of
+        one user, and a piece that was left without ``backward``.
+        """
+        if self._stage is not _Stage.DRAWN:
+            raise CommandError("pieces are of a batch that was drawn and has no gradients yet; call it before backward")
+        return self._drawn.pieces(most)
 
     def guarantee(self, delta: float | None = None) -> Guarantee:
         """What follows for the steps begun so far, at ``delta`` (by default that of ``make_private``).
@@ -281,11 +297,14 @@ class PrivateTraining:
                 f"all {self._most_steps} steps that epsilon was for are spent; end the loop after so many epochs, or "
                 "begin anew with more epochs"
             )
+        if not self.steps_begun:
+            require_unstepped(self._model, self._optimizer)  # a state may have been loaded since
         drawn = self._batches.batch(self.steps_begun).tolist()
         rows = self._users.records_of(drawn, self.steps_begun)
         self.steps_begun += 1
         note_training(self._model)
-        self._stage, self._rows = _Stage.DRAWN, len(rows)
+        self._drawn.begin(len(rows))
+        self._stage = _Stage.DRAWN
         return rows
 
     def _step_without_rows(self) -> None:
@@ -303,6 +322,11 @@ class PrivateTraining:
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Mapping[str, Any]) -> None:
         if self._stage is _Stage.STEPPED:
             raise CommandError("optimizer.step() without a batch: draw one from the private loader, then call backward")
+        if self._stage is _Stage.DRAWN and self._drawn.done:
+            raise CommandError(
+                f"optimizer.step() after {self._drawn.done} of {self._drawn.rows} rows of the batch; call backward for "
+                "every piece first"
+            )
         if self._stage is _Stage.DRAWN:
             raise CommandError(
                 "optimizer.step() before backward: this batch has no clipped gradients yet; call backward of the "
@@ -356,42 +380,18 @@ class PrivateTraining:
                 "these"
             )
 
+    def _add(self, found: ClippedBatch) -> None:
+        """Add the gradients of the rows just computed to the sums, which begin with the first rows of a batch."""
+        gradients = [self._taken(parameter) for parameter in self._parameters]
+        count = self._count if self._changing is None else self._changing.counted(found.norms)
+        if not self._drawn.done:
+            self._sums, self._count = gradients, count
+            return
+        for total, gradient in zip(self._sums, gradients, strict=True):
+            total += gradient
+        self._count = self._count + count
+
     @staticmethod
     def _taken(parameter: nn.Parameter) -> Tensor:
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         return gradient.contiguous()  # as noise is added to stretches of it
-
-
-def steps_a_pass(rate: float) -> int:
-    """Batches that a loader yields in one pass, empty ones counted, where each example is in one with ``rate``."""
-    return math.ceil(round(1 / rate, 6))
-
-
-class PoissonLoader:
-    """Batches of one pass in expectation: each example is in each of them with the sampling rate, independently.
-
-    Where there are users they are drawn so, and a batch has the same number of records of each, one user's together.
-
-    An empty batch is not yielded; its step, of noise alone, is made here.
-    """
-
-    def __init__(self, training: PrivateTraining) -> None:
-        self._training = training
-
-    def __len__(self) -> int:
-        """Steps in one pass, empty ones counted."""
-        return steps_a_pass(self._training._batches.rate)
-
-    def __iter__(self) -> Iterator[Any]:
-        """Raises CommandError for a batch that was not stepped before the next."""
-        training = self._training
-        try:
-            for _ in range(len(self)):
-                rows = training._draw()
-                if rows:
-                    yield training._collate([training._dataset[row] for row in rows])
-                else:
-                    training._step_without_rows()
-        except GeneratorExit:
-            training._leave()
-            raise

@@ -109,7 +109,8 @@ def require_rows(found: int, drawn: int) -> None:
     if found != drawn:
         raise CommandError(
             f"{drawn} rows were drawn and {found} losses came back; train on each batch as it is drawn, neither cut "
-            "nor extended"
+            "nor extended; one that is too large to compute at once goes in the pieces of the private training's "
+            "pieces(ROWS)"
         )
 
 

@@ -22,7 +22,11 @@ from privctl.storage.reader import Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRelease:
-    """The input of a release, before any noise is drawn; ``model_report`` is the report of the input model."""
+    """The input of a release, before any noise is drawn.
+
+    ``model_report`` is the report of the input model; ``base_reports`` are those of the base, whose tensors are taken
+    to be public or which an adapter is of.
+    """
 
     checkpoint: Checkpoint
     training: ClippedTraining | None
@@ -33,6 +37,7 @@ class NoiseRelease:
     #: Standard deviations chosen by the user, where there are no targets and no facts of the training.
     stddevs: tuple[float, ...] = ()
     model_report: FoundReport | None = None
+    base_reports: tuple[FoundReport, ...] = ()
     inputs: Mapping[str, DataPath] = field(default_factory=dict)
     #: Those of ``inputs`` that are read in passing, as they were before.
     before: Mapping[str, tuple[DigestedFile, ...]] = field(default_factory=dict)

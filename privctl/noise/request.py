@@ -23,9 +23,10 @@ from privctl.noise.facts import (
     from_report,
     training_facts,
 )
-from privctl.noise.own_report import describes, own_report, require_bounded
+from privctl.noise.own_report import describes, own_report, reports_of_base, require_bounded, require_public
 from privctl.noise.placement import companions
 from privctl.noise.selection import select
+from privctl.reports.files import FoundReport, pointer_of
 from privctl.storage.reader import Checkpoint
 
 #: Another name for ``Calibration.DP_WEIGHTS``.
@@ -46,6 +47,8 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     before = {role: recorded_files(path) for role, path in inputs.items()}
     found = own_report(checkpoint)
     require_bounded(found, checkpoint, facts=any(options[name] is not None for name in ("facts", *REQUIRED)))
+    base_reports = reports_of_base(base)
+    require_public(base, base_reports, found, checkpoint)
     reported = from_report(found.path, found.report) if found else None
     from_facts = from_file(Path(options["facts"])) if options["facts"] else None
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
@@ -65,7 +68,8 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         selection=selection,
         premises=Premises(assumptions=assumptions),
         targets=targets,
-        model_report=found if reported is not None else None,
+        model_report=found if reported is not None or _is_own(found, checkpoint) else None,
+        base_reports=base_reports,
         inputs=inputs,
         before=before,
         parameters={
@@ -76,6 +80,12 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
         seed=options["seed"],
         companions=companions(checkpoint),
     )
+
+
+def _is_own(found: FoundReport | None, checkpoint: Checkpoint) -> bool:
+    """Whether a report without facts is about these weights, so that the result builds on it."""
+    beside = pointer_of(checkpoint) is None  # which is compared with the weights where it is found
+    return found is not None and (beside or describes(found.report, checkpoint))
 
 
 def _public(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:
@@ -114,6 +124,7 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
         targets=(),
         stddevs=options["noise_stddev"],
         model_report=found,
+        base_reports=reports_of_base(base),
         inputs=inputs,
         before=before,
         parameters={"include": list(options["include"]), "exclude": list(options["exclude"])},

@@ -320,9 +320,15 @@ def _one_of(options: Mapping[str, Any], wanted: str, given: str) -> tuple[float 
 
 
 def _delta(options: Mapping[str, Any], *, zero: bool = False) -> float:
-    """The delta, which may be 0 where ``zero``."""
+    """The delta, which may be 0 where ``zero``; by default that of a training on ``dataset_size`` examples."""
+    if options["delta"] is None and options["dataset_size"] is not None:
+        from privctl.accounting.deltas import default_delta
+
+        return default_delta(options["dataset_size"])
     if options["delta"] is None:
-        raise CommandError("--delta is missing; give a value well below 1 / number of examples, such as 1e-5")
+        raise CommandError(
+            "--delta is missing; give a value well below 1 / number of examples, such as 1e-5, or --dataset-size"
+        )
     if options["delta"] == 0 and not zero:
         raise CommandError("--delta is 0, which is for given mechanisms with bounded losses alone; give one above 0")
     return float(options["delta"])

@@ -60,21 +60,13 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
 
     Raises InputError where none says that it made them, or more than one does.
     """
-    files = ReportFiles()
-    read = {place: files.at(place) for place in _places(model)}
-    found: dict[str, ReportFile] = {}
-    for file in read.values():
-        if file.digest is not None and file.report is not None:
-            found.setdefault(file.digest, file)  # a copy is the same report
+    read, found = _reports_near(model)
     own = [file for file in found.values() if file.report is not None and _weights(file.report.outputs) == weights]
     if len(own) > 1:
         names = ", ".join(sorted(file.path.name for file in own))
         raise InputError(f"{len(own)} reports say that they made {model} ({names}); give the one that is meant")
     if not own:
-        examined = sorted(
-            os.path.relpath(file.path) for file in found.values()
-            if file.report is not None and _examines(file.report, weights, set())
-        )  # fmt: skip
+        examined = [os.path.relpath(path) for path in _examiners(found, weights)]
         raise InputError(f"no report beside {model} was written with these weights; {_advice(model, read, examined)}")
     about = {own[0].digest}
     for _ in _EXAMINING:  # first what is about the model or its own report, then verifications of those
@@ -88,6 +80,40 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         and _weight_places(file.path, file.report.inputs) == places
     )  # fmt: skip
     return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated)
+
+
+def examiners_alone(model: Path, weights: frozenset[str]) -> tuple[Path, ...]:
+    """Audits and verifications of these very ``weights`` beside ``model``, where no report of its own is expected.
+
+    None where one lies at its place, whatever it is about, or where another says that it made the weights.
+    """
+    read, found = _reports_near(model)
+    if any(read[place].digest is not None for place in _expected(model)):
+        return ()
+    if any(file.report is not None and _weights(file.report.outputs) == weights for file in found.values()):
+        return ()
+    return _examiners(found, weights)
+
+
+def _reports_near(model: Path) -> tuple[dict[Path, ReportFile], dict[str, ReportFile]]:
+    """What lies where reports of ``model`` may be, by its place, and the reports among it by their digests."""
+    files = ReportFiles()
+    read = {place: files.at(place) for place in _places(model)}
+    found: dict[str, ReportFile] = {}
+    for file in read.values():
+        if file.digest is not None and file.report is not None:
+            found.setdefault(file.digest, file)  # a copy is the same report
+    return read, found
+
+
+def _examiners(found: Mapping[str, ReportFile], weights: frozenset[str]) -> tuple[Path, ...]:
+    """Of the reports ``found``, those that look at these weights themselves."""
+    return tuple(
+        sorted(
+            file.path for file in found.values()
+            if file.report is not None and _examines(file.report, weights, set())
+        )
+    )  # fmt: skip
 
 
 def own_reports(model: Path) -> tuple[FoundReport, ...]:
@@ -181,7 +207,7 @@ def _advice(model: Path, read: dict[Path, ReportFile], examined: Sequence[str]) 
     if expected is None and examined:
         return (
             f"{' and '.join(examined)} only examined them; give the report that was written with it, NAME.report.json, "
-            "or where there is none those by name"
+            f"or if there is none, give {'that audit' if len(examined) == 1 else 'one of these'} by name"
         )
     if expected is None:
         return "give the report that was written with it, NAME.report.json"
@@ -204,30 +230,42 @@ def reports_at(
     *,
     known: Mapping[Path, frozenset[str]] | None = None,
     by_name: bool = False,
+    examined: bool = False,
 ) -> tuple[Path, ...]:
     """``paths`` with each model replaced by the reports beside it that fit its weights, its own first; each once.
 
     ``known`` are the digests of models whose weights were read already. With ``by_name``, a model that no report fits
-    is replaced by the one that names its files. Raises InputError where a model has no report of its own, or several.
+    is replaced by the one that names its files. With ``examined``, a model of which nothing says how it was made is
+    replaced by its audits. Raises InputError where a model has no report of its own, or several.
     """
-    found: dict[Path, ReportsOfModel] = {}
+    found: dict[Path, tuple[Path, ...]] = {}
     for path in dict.fromkeys(filter(is_model, paths)):
         weights = (known or {}).get(path)
         if weights is None:
             with progress("digests", _size_of(path), "bytes") as advance:
                 weights = weight_digests(path, advance)
         try:
-            found[path] = reports_of(path, weights)
+            reports = reports_of(path, weights)
         except InputError:
-            named = report_by_name(path) if by_name else None
-            if named is None:
+            if by_name and (named := report_by_name(path)) is not None:
+                found[path] = (named,)
+                notify(changed_since(named, path))
+                continue
+            if not examined or not (audits := examiners_alone(path, weights)):
                 raise
-            found[path] = ReportsOfModel(own=named)
-            notify(changed_since(named, path))
+            found[path] = audits
+            notify(f"nothing beside {path} says how it was made; what examined it: {_listed(audits)}")
             continue
-        notify(f"the reports of {path}: {', '.join(os.path.relpath(each) for each in found[path].all)}")
-        if outdated := found[path].outdated:
-            listed = ", ".join(os.path.relpath(each) for each in outdated)
-            notify(f"left out, because the weights have changed since: {listed}; run what wrote them again")
-    every = (each for path in paths for each in (found[path].all if path in found else (path,)))
+        found[path] = reports.all
+        notify(f"the reports of {path}: {_listed(reports.all)}")
+        if reports.outdated:
+            notify(
+                f"left out, because the weights have changed since: {_listed(reports.outdated)}; run what wrote them "
+                "again"
+            )
+    every = (each for path in paths for each in found.get(path, (path,)))
     return tuple({absolute_path(path): path for path in every}.values())
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(os.path.relpath, paths))

@@ -268,7 +268,7 @@ def _beyond(item: Evidence, least: float) -> float:
 
 def trained_on(report: PrivacyReport, *, many: bool = False) -> str:
     """What an attack on membership tells from others, one or ``many``: a record, or all records with one value."""
-    field = _group_by(report)
+    field = settings_of(report).group_by
     if field is None:
         return "training records" if many else "training record"
     return (
@@ -278,23 +278,21 @@ def trained_on(report: PrivacyReport, *, many: bool = False) -> str:
 
 def judged_as_one(report: PrivacyReport) -> bool:
     """Whether the audit asked of a whole file if it was trained on (``--attack fused``), and not of its records."""
-    try:
-        return parameters_as(AuditParameters, report).attack == ("fused",)
-    except ParametersError:
-        return False
+    return settings_of(report).attack == ("fused",)
 
 
-def _group_by(report: PrivacyReport) -> str | None:
+def settings_of(report: PrivacyReport) -> AuditParameters:
+    """What an audit's report states of its settings; nothing where that cannot be read."""
     try:
-        return parameters_as(AuditParameters, report).group_by
+        return parameters_as(AuditParameters, report)
     except ParametersError:
-        return None
+        return AuditParameters()
 
 
 def _told_apart(report: PrivacyReport, item: Evidence) -> str:
     """An AUC is the chance of picking the member out of a pair; a TPR the share of members recognized."""
     if item.quantity == "AUC":
-        field = _group_by(report)
+        field = settings_of(report).group_by
         shown = "a training record and another one" if field is None else f"all records of two values of {field!r}"
         told = "which is which" if field is None else "which was trained on"
         words = (

@@ -263,6 +263,8 @@ def _missing_checks(subject: JudgedSubject) -> Iterator[str]:
             yield "No canaries: without coins tossed before training, no audit certifies a lower bound on ε."
         if not any(item.method.startswith("extraction") for item in evidence):
             yield "No extraction: nobody asked which training text the model writes by itself."
+        if not any(item.method.startswith("secret") for item in evidence):
+            yield "No secrets: nobody asked whether names, numbers and the like of the training data can be told."
     if not subject.checks:
         yield "No report of a verification: privctl verify recomputes the guarantee by other means."
     if not any(source.models for source in (subject.source, *subject.ancestors)):

@@ -109,6 +109,14 @@ class NamedFiles:
             self._digests[path] = file_digest(path, advance)
         return self._digests[path]
 
+    def is_as_recorded(self, path: Path, digest: str, size: int, advance: Advance = silent) -> bool:
+        """Whether the file has this digest and ``size`` in bytes; one of another size, however large, is not read.
+
+        Raises as ``digest``.
+        """
+        require_ordinary(path)
+        return path.stat().st_size == size and self.digest(path, advance) == digest
+
 
 def hash_tensors(file: SafetensorsFile, advance: Advance = silent) -> TensorHasher:
     """The digests of an open file, read once from front to back in constant memory."""

@@ -27,6 +27,8 @@ _FOR_PEOPLE = (
     *(".in-toto.json", ".dsse.json", ".sigstore.json", ".sig"),
 )
 _NOTICES = ("license", "notice", "copying", "readme")
+#: Endings with which these are texts; another ending, such as that of an archive, is looked at.
+_OF_NOTICES = ("", ".txt", ".rst", ".md")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
@@ -113,4 +115,6 @@ def never_released(name: str, *, adapter: bool) -> bool:
 
 def _for_people(name: str) -> bool:
     lower = name.lower()
-    return lower.endswith(_FOR_PEOPLE) or (lower.startswith(_NOTICES) and not lower.endswith((*_WEIGHTS, *_SETTINGS)))
+    ending = PurePosixPath(lower).suffix
+    named = lower.startswith(_NOTICES) and (ending in _OF_NOTICES or ending[1:].isdigit())  # LICENSE-APACHE-2.0
+    return lower.endswith(_FOR_PEOPLE) or named

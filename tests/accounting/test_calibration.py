@@ -10,6 +10,7 @@ from privctl.accounting.calibrate import LEAST, MOST, noise_multiplier_for
 from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.published import clt_noise_multiplier
 from privctl.domain.events import SAMPLED_BATCHES, Batches, Ledger, RandomizedResponse, SampledGaussian, SecretMixture
+from tests.few import few
 
 # rate, steps, delta, epsilon, noise by dp-accounting's pessimistic distribution, by the central limit theorem
 TABLE = [
@@ -89,7 +90,7 @@ def test_hostile_targets(epsilon: float, delta: float, rate: float, steps: int) 
     "batches",
     [pytest.param(each, marks=pytest.mark.slow if each is Batches.BALLS_AND_BINS else ()) for each in SAMPLED_BATCHES],
 )
-@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-5), (8.0, 1e-6)])
+@pytest.mark.parametrize(("epsilon", "delta"), few([(1.0, 1e-5), (8.0, 1e-6)], 0))
 def test_every_kind_of_batch(batches: Batches, epsilon: float, delta: float) -> None:
     def book(noise: float) -> Ledger:
         return training(noise, 0.02, 120, batches)

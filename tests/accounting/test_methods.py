@@ -24,7 +24,7 @@ SOUND = {
     "gdp-clt": set(),
 }
 
-SETTINGS = [(1.0, 0.01, 1000, 1e-5), (4.0, 0.05, 300, 1e-6)]
+SETTINGS = [(1.0, 0.01, 100, 1e-5), (1.0, 0.01, 1000, 1e-5), (4.0, 0.05, 300, 1e-6)]
 
 
 def event(noise: float, rate: float, steps: int, batches: Batches = Batches.POISSON) -> SampledGaussian:

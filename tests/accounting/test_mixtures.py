@@ -80,7 +80,7 @@ def test_one_step(probabilities: list[float], sigma: float, forward: float, repl
 
 
 @pytest.mark.parametrize(
-    ("probabilities", "sigma"), [([0.1, 0.02], 0.6), ([1e-12], 0.5), ([0.2, 0.3], 50.0), ([0.9], 0.25)]
+    ("probabilities", "sigma"), few([([0.1, 0.02], 0.6), ([1e-12], 0.5), ([0.2, 0.3], 50.0), ([0.9], 0.25)], 0, 2)
 )
 def test_never_below_and_hardly_above_50_digits(probabilities: list[float], sigma: float) -> None:
     with mpmath.workdps(50):

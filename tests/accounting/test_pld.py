@@ -221,7 +221,7 @@ def hockey_sticks(log_p: Array, losses: Array, log_infinity: float, at: Array) -
     return np.asarray(excess @ np.exp(log_p) + math.exp(log_infinity))
 
 
-@pytest.mark.parametrize("h", few([1e-3, 0.05, 0.7, 4.0], 0, 2))
+@pytest.mark.parametrize("h", few([1e-3, 0.05, 0.7, 4.0], 1, 2))
 @pytest.mark.parametrize(
     "pair",
     few(

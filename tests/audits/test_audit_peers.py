@@ -79,6 +79,7 @@ def test_a_thousand_non_members_resolve_a_rate_of_0_1_percent() -> None:
     assert 0 < rare["lower"] < rare["upper"]
 
 
+@pytest.mark.slow
 def test_rates_that_differ_by_chance_alone_have_intervals_that_hold_0() -> None:
     """At 95 %, of 200 members and 200 others a side; of 40 sets, one in 2000 such tests would leave out more than 7."""
     random, outside = np.random.default_rng(5), 0

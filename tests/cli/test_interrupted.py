@@ -65,3 +65,26 @@ def test_the_command_says_it(
     monkeypatch.setattr("privctl.cli.retrain._plan", interrupted)
     assert run([*call, "--dry-run"]) == 130
     assert capsys.readouterr().err.strip() == "privctl: interrupted; every file under its final name is complete"
+
+
+def test_shadow_models_say_how_many_are_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "shadows"
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("privctl.shadow.run.run_shadows", interrupted)
+    (tmp_path / "config.json").write_text("{}")
+    call = ["shadow", str(tmp_path), "--data", str(tmp_path / "data.jsonl"), "--count", "3", "-o", str(folder)]
+    for stored, told in (
+        (0, "interrupted before a shadow model was finished: nothing is saved, so run the same command again"),
+        (2, f"interrupted; 2 of 3 shadow models are finished, and their scores are in {folder}: run the same command"),
+        (3, f"interrupted when all 3 shadow models were finished already; {folder / 'shadow.report.json'} lists them"),
+    ):
+        folder.mkdir(exist_ok=True)
+        for index in range(stored):
+            (folder / f"shadow-{index:04d}.scores.safetensors").touch()
+        assert run([*call, "--task", "causal-lm"]) == 130
+        assert told in capsys.readouterr().err

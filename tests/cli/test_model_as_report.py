@@ -191,8 +191,29 @@ def test_where_there_is_nothing_to_find(here: Path, capsys: Capture) -> None:
     shutil.copy(AUDIT, "lonely/folder.audit.report.json")
     assert run(["gate", "lonely/folder", "--max-auc", "0.7"]) == 3
     assert "lonely/folder.audit.report.json only examined them; give the report" in capsys.readouterr().err
+    assert run(["verify", "lonely/folder"]) == 3
+    assert "or if there is none, give that audit by name" in capsys.readouterr().err
     assert run(["verify", "nowhere.safetensors"]) == 3
     assert "nowhere.safetensors" in capsys.readouterr().err
+
+
+def test_a_page_of_a_model_that_was_only_audited(here: Path, capsys: Capture) -> None:
+    """Whoever audits somebody else's model has no report of how it was made; one about other weights still stops it."""
+    Path("lonely/folder").mkdir(parents=True)
+    shutil.copy("release/clipped/model.safetensors", "lonely/folder/model.safetensors")
+    assert run(["report", "lonely/folder", "-o", "page.md"]) == 3
+    shutil.copy("release/clipped.audit.report.json", "lonely/folder.audit.report.json")
+    capsys.readouterr()
+    assert run(["report", "lonely/folder", "-o", "page.md"]) == 0
+    said = capsys.readouterr().err
+    assert (
+        "nothing beside lonely/folder says how it was made; what examined it: lonely/folder.audit.report.json" in said
+    )
+    assert "Nothing is known of how this model was made" in Path("page.md").read_text()
+    shutil.copy(OWN, "lonely/folder.report.json")
+    assert run(["report", "lonely/folder", "-o", "other.md"]) == 3
+    assert "folder.report.json is about other weights" in capsys.readouterr().err
+    assert not Path("other.md").exists()
 
 
 def test_a_pipe_among_the_reports_hangs_nothing(here: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_plan_is_followed_and_both_guarantees_are_stated(
     assert "secret protection, trade-off curve: " in said
     assert "every one of 4 secrets" in said
     assert f"epsilon {upward(record.epsilon)} at delta 1e-05" in said
-    assert "a secret's value named right with probability 0.2" in said
+    assert "a secret's value guessed with probability 0.2" in said
     assert "where a blind guess has 0.01" in said
     assert run(["inspect", str(tmp_path / "private"), "-q"]) == 0
     assert run(["verify", str(tmp_path / "private.report.json"), "-q"]) == 0

@@ -59,7 +59,7 @@ def test_counts_of_data_tell_of_spellings(tmp_path: Path) -> None:
     account(epsilon=8, delta=1e-5, data=data, unit="who", batch_size=5, epochs=1, no_peers=True, notify=said.append)
     told = "6 names in 'who' differ from another's only in case, spaces or Unicode form, and count as different users"
     assert sum(each.startswith(told) for each in said) == 1
-    assert f"{data} holds 47 examples" in said
+    assert f"counted in {data}: 47 examples, each all records with one value of 'who'" in said
     assert CountedData(path=data, unit="fold(who)", text_column=None).count(said.append) == 43
     for unit, groups, alike in (("who", 47, 6), ("fold(who)", 43, 0)):
         folder = tmp_path / unit

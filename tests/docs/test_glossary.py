@@ -31,7 +31,7 @@ _PLAIN = """
 --optimizer --output --pattern --pattern-seconds --presidio --plot --prefix-from --prefix-tokens --quiet --rare-least
 --rare-words --report --resize --response-only --resume --save-adapter --schedule --seconds --simulate --solver
 --static-layers --suffix-tokens --task --temperature --template --threads --timeout --title --tokenizer --top-k --top-p
---vectorize --verbose --warmup-steps --weight-decay --version --help --help-all
+--vectorize --verbose --warmup-steps --weight-decay --write-report --version --help --help-all
 """
 PLAIN = frozenset(_PLAIN.split())
 #: Words that reports and options use, all of whose values the glossary must name.

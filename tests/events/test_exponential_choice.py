@@ -14,6 +14,7 @@ from scipy.integrate import quad
 from privctl.accounting import renyi
 from privctl.accounting.ledger import delta_bound, epsilon_bound, epsilon_floor, pure_epsilon
 from privctl.domain.events import EpsilonDeltaDp, Event, ExponentialChoice, LaplaceNoise, Ledger
+from tests.few import few
 from verify.events import row_of as verified_row_of
 from verify.recompute.ledger import epsilon_of
 from verify.recompute.ledger import pure_epsilon as verified_pure_epsilon
@@ -36,7 +37,7 @@ def test_composition() -> None:
     assert epsilon_of(one(EVENT), 1e-6, (half,)).at_most(half) is False
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 6.0])
+@pytest.mark.parametrize("epsilon", few([1.0, 6.0], 0))
 def test_one_choice_is_the_worst_of_two_outcomes(epsilon: float) -> None:
     """Delta is the largest, over t, of outcomes with losses t and t - epsilon; here over many t."""
     event = ExponentialChoice(epsilon=epsilon)

@@ -30,6 +30,8 @@ STRAYS = [
     # Names of what only people read, or of what nobody looks at, with weights or settings in them.
     "LICENSE.safetensors",
     "readme.json",
+    "NOTICE.tar.gz",
+    "README.zip",
     ".model.safetensors",
     ".cache/pytorch_model.bin",
 ]

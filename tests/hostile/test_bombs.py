@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,15 @@ from privctl.domain.errors import InputError
 from privctl.domain.gate import GateOutcome
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.mechanism import ClippedTraining, Optimizer, Regime
+from privctl.domain.report import Artifact
+from privctl.domain.verdict import Outcome
 from privctl.gate.judge import judge
 from privctl.gate.policy import read_policy
 from privctl.gate.report_set import MOST_GIVEN
 from privctl.noise.selection import select
+from privctl.reports.files import read_report
+from privctl.storage import digest as digests
+from privctl.storage.digest import bytes_digest, file_digest
 from privctl.storage.header import elements_of
 from privctl.storage.reader import SafetensorsFile, open_checkpoint
 from tests.few import few
@@ -41,6 +47,7 @@ from tests.hostile.bombs import (
 from tests.work import calls
 from verify.integrity import check_chain
 from verify.recompute.sensitivity import TooManyStepsError, sensitivity
+from verify.run import verify
 
 NOW = datetime(2030, 1, 10, 12, tzinfo=UTC)
 #: More than linear work shows as 4 when the size doubles; caches and fixed parts make linear work a little less than 2.
@@ -310,6 +317,28 @@ def test_a_missing_parent_named_many_times(tmp_path: Path) -> None:
     (tmp_path / "parent.report.json").unlink()
     judgement = judge([path], read_policy(None, {"max_epsilon": "8"}, {}, {}), None, NOW)
     assert len([each for each in judgement.findings if each.rule == "chain"]) == 1
+
+
+def test_a_file_of_another_size_than_recorded_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of a terabyte takes no disk and would take an hour to digest."""
+    content = b"much less than this was recorded"
+    names = ("as-recorded", "larger", "larger-output")
+    for name in names:
+        (tmp_path / name).write_bytes(content)
+    named = [Artifact(role="data", path=name, digest=bytes_digest(content), bytes=len(content)) for name in names]
+    larger = [replace(each, bytes=len(content) - 1) for each in named]
+    inputs, outputs = (named[0], larger[1]), (weights_of("m"), replace(larger[2], role="scores"))
+    path = making(tmp_path / "m.report.json", PROVED, inputs=inputs, outputs=outputs)
+    read: list[str] = []
+
+    def seen(path: Path, *more: Any) -> str:
+        read.append(path.name)
+        return file_digest(path, *more)
+
+    monkeypatch.setattr(digests, "file_digest", seen)
+    found = {each.subject: each.outcome for each in verify(path, read_report(path)).verdicts}
+    assert read == ["as-recorded"]
+    assert [found[name] for name in names] == [Outcome.PROVED, Outcome.REFUTED, Outcome.REFUTED]
 
 
 # Data.

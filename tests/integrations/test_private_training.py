@@ -41,7 +41,8 @@ def test_a_step_adds_noise_to_the_sum_of_clipped_gradients() -> None:
         for total, gradient in zip(wanted, gradients, strict=True):
             total += gradient * min(1, 0.3 / norms[-1])
     other = Loop(noise_multiplier=1e-6, clip_norm=0.3)
-    other.private._stage, other.private._rows, other.private.steps_begun = loop.private._stage, len(labels), 1
+    other.private._drawn.begin(len(labels))
+    other.private._stage, other.private.steps_begun = loop.private._stage, 1
     found = other.private.backward(other.losses(inputs, labels))
     other.optimizer.step()
     assert found.norms.numpy() == pytest.approx(norms, rel=1e-4)

@@ -16,7 +16,7 @@ from verify.wording import ACCOUNTANTS
 
 @pytest.mark.parametrize("batches", few([each.value for each in TIGHT], 2))
 def test_a_plan_of_any_batches_is_verified(batches: str, tmp_path: Path) -> None:
-    plan = ["--noise-multiplier", "2", "--sample-rate", "0.25", "--steps", "8", "--delta", "1e-5", "--batches", batches]
+    plan = ["--noise-multiplier", "2", "--sample-rate", "0.5", "--steps", "2", "--delta", "1e-5", "--batches", batches]
     assert run(["account", *plan, "--no-peers", "-o", str(tmp_path / "plan.json"), "-q"]) == 0
     assert run(["verify", str(tmp_path / "plan.json"), "-q"]) == 0
 

@@ -13,7 +13,7 @@ from privctl.domain.strength import Severity
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.html.page import page
 from privctl.show.leaks import MEMBERSHIP
-from privctl.show.markdown.model_card import insert_summary
+from privctl.show.markdown.model_card import _metadata, insert_summary
 from privctl.show.markdown.report import markdown
 from privctl.show.page_data import JudgedSubject, PageData, ReportSource
 from privctl.show.summary import _in_words, summarize
@@ -134,8 +134,10 @@ def test_who_is_protected_stands_beside_the_bound(statement: str, meaning: str) 
     whose = f"one example ({meaning})," if meaning else "one example,"
     terminal = " ".join(guarantee_text(guarantee, named=False, verbose=False).split())
     assert f"protects {whose} neighbours by" in terminal
-    assert f"decided whether {'an example' if meaning else 'a record'} was used, 62.1 % told right" in terminal
+    assert f"whether {'an example' if meaning else 'a record'} was used is right 62.1 %" in terminal
     assert whose in " ".join(markdown(data(model(guarantee))).split())
+    card = "\n".join(_metadata([summarize(data(model(guarantee)).subjects[0])]))
+    assert f'unit: "{f"example ({meaning})" if meaning else "example"}"' in card
     given = f"one given example ({meaning}) was used" if meaning else "one given example was used"
     assert f"whether {given} and be right more than 62.1 % of the time" in _in_words(guarantee)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from tests import remembered
+from tests.seeded import SEEDED
 from tests.verify.kinds import Kind, Kinds, later, quick, trained
 
 
@@ -20,11 +22,11 @@ def kinds(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., P
     with _as_usual():
         made = {**quick(folder, write_model), **trained(folder)}
 
-    def further() -> dict[str, Kind]:
-        with _as_usual():
-            return later(folder)
+    def usual(name: str, make: Callable[[], Kind]) -> Kind:
+        with SEEDED.named(f"kind of report: {name}"), _as_usual():
+            return make()
 
-    return Kinds(made, further)
+    return Kinds(made, {name: functools.partial(usual, name, make) for name, make in later(folder).items()})
 
 
 @contextmanager

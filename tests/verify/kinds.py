@@ -51,20 +51,20 @@ class Kind:
 
 
 class Kinds(Mapping[str, Kind]):
-    """Kinds by name: those of ``quick`` tests, and others, made when one of them or every kind is asked for."""
+    """Kinds by name: those of ``quick`` tests, and others, each of which is made when it is asked for."""
 
-    def __init__(self, quick: dict[str, Kind], later: Callable[[], dict[str, Kind]]) -> None:
+    def __init__(self, quick: dict[str, Kind], later: Mapping[str, Callable[[], Kind]]) -> None:
         self.quick = quick
-        self._later = functools.cache(later)
+        self._later = later
 
     def __getitem__(self, name: str) -> Kind:
-        return self.quick[name] if name in self.quick else self._later()[name]
+        return self.quick[name] if name in self.quick else self._later[name]()
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self.quick, **self._later()})
+        return iter({**self.quick, **self._later})
 
     def __len__(self) -> int:
-        return len(self.quick) + len(self._later())
+        return len(self.quick) + len(self._later)
 
 
 def quick(folder: Path, write_model: Callable[..., Path]) -> dict[str, Kind]:
@@ -114,6 +114,9 @@ def outside(folder: Path) -> dict[str, Kind]:
         asserted = [a.name for a in guarantee.assumptions if a.state == "asserted"]
         policy = {"accepted_assumptions": ",".join(asserted), "max_epsilon": "100", "at_delta": "1e-3"}
         found[name] = Kind(path=place / "model.report.json", policy=_USUAL | policy, model=model)
+    model = Loop().save(folder / "elsewhere.safetensors")
+    privctl.from_elsewhere(model)
+    found["from elsewhere"] = Kind(path=folder / "elsewhere.report.json", model=model)
     return found
 
 
@@ -127,12 +130,29 @@ def _by(method: str, folder: Path) -> Kind:
     return Kind(path=path, policy=None if method == "clipped" else _USUAL | policy, model=model)
 
 
-def later(folder: Path) -> dict[str, Kind]:
-    """Kinds whose like is among ``trained``, in the folder of those: files of ``tests/cli`` verify each, and lies."""
-    found = {name: _by(name, folder) for name in reports.TRAININGS if name not in _FIRST}
+def later(folder: Path) -> dict[str, Callable[[], Kind]]:
+    """What makes kinds whose like is among ``trained``, in their folder: files of ``tests/cli`` verify each, and lies.
+
+    Each is made once. Those of dp-sgd rest on more than its batches; two are audits of splits that privctl drew.
+    """
+    found: dict[str, Callable[[], Kind]] = {}
+    for name in reports.TRAININGS:
+        if name not in _FIRST:
+            found[name] = functools.cache(functools.partial(_by, name, folder))
+    found["mixed"] = functools.cache(functools.partial(_mixed, folder))
+    for name in reports.FURTHER:
+        found[name] = functools.cache(functools.partial(one_further, folder, name))
+    for name in ("cut batches", "several records a draw"):
+        found[f"audit of {name}"] = functools.cache(functools.partial(_split_of, found[name], folder, name))
+    found["extraction of cut batches"] = functools.cache(
+        functools.partial(_extraction_of, found["cut batches"], folder, "cut batches")
+    )
+    return found
+
+
+def _mixed(folder: Path) -> Kind:
     policy = {"max_epsilon": "3", "accepted_assumptions": "public data,vocabulary"}
-    found["mixed"] = Kind(path=reports.mixed(folder), policy=_USUAL | policy, model=folder / "mixed")
-    return found | further(folder)
+    return Kind(path=reports.mixed(folder), policy=_USUAL | policy, model=folder / "mixed")
 
 
 def trained(folder: Path) -> dict[str, Kind]:
@@ -154,20 +174,16 @@ def trained(folder: Path) -> dict[str, Kind]:
     return found
 
 
-def further(folder: Path) -> dict[str, Kind]:
-    """Kinds of dp-sgd whose guarantees rest on more than its batches, and audits of splits that privctl drew."""
-    found = {name: one_further(folder, name) for name in reports.FURTHER}
-    for name in ("cut batches", "several records a draw"):
-        policy = {"max_auc": "0.99", "max_epsilon_lower_bound": "3", "required_steps": "audit"}
-        of = found[name]
-        found[f"audit of {name}"] = Kind(
-            path=reports.of_split(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model
-        )
-    policy, of = {"max_extracted": "0.9", "required_steps": "audit"}, found["cut batches"]
-    found["extraction of cut batches"] = Kind(
-        path=reports.extracted(folder, "cut batches"), policy=_USUAL | policy, beside=(of.path,), model=of.model
-    )
-    return found
+def _split_of(made: Callable[[], Kind], folder: Path, name: str) -> Kind:
+    policy = {"max_auc": "0.99", "max_epsilon_lower_bound": "3", "required_steps": "audit"}
+    of = made()
+    return Kind(path=reports.of_split(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model)
+
+
+def _extraction_of(made: Callable[[], Kind], folder: Path, name: str) -> Kind:
+    policy = {"max_extracted": "0.9", "required_steps": "audit"}
+    of = made()
+    return Kind(path=reports.extracted(folder, name), policy=_USUAL | policy, beside=(of.path,), model=of.model)
 
 
 def one_further(folder: Path, name: str) -> Kind:

@@ -70,7 +70,7 @@ def test_what_the_audit_states_is_found_again(event: Any) -> None:
         assert noise.details["independent"] == own
 
 
-@pytest.mark.parametrize("event", few([POISSON, SampledGaussian(noise_multiplier=1.0, sample_rate=0.3, steps=1)], 0, 1))
+@pytest.mark.parametrize("event", few([POISSON, SampledGaussian(noise_multiplier=1.0, sample_rate=0.3, steps=1)], 0))
 def test_trainings_that_show_all_coins_are_found_again(event: Any) -> None:
     """As if a canary was drawn into each step: no noise fits so many right guesses, and what is stated ends there."""
     report, parameters, noise = audited(event, 60.0)

@@ -26,7 +26,7 @@ from verify.warned.check import check_warnings
 from verify.warned.of_audits import TEXTS as OF_AUDITS
 from verify.warned.texts import TEXTS
 
-_QUICK = ("noise", "noise, several candidates", "plan", "own loop", "opacus")
+_QUICK = ("noise", "noise, several candidates", "plan", "own loop", "opacus", "from elsewhere")
 
 
 def found(path: Path, report: PrivacyReport) -> list[tuple[Outcome, str]]:

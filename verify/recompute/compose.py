@@ -37,6 +37,8 @@ _NEGLIGIBLE = -100.0
 _SUM_ERROR = 2.0**-53
 #: More than all masses together that underflow.
 _UNDERFLOW = 1e-300
+#: Grid positions from the least to the largest loss of a step up to which sums are made for all of them.
+_DENSE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,9 +285,13 @@ def _masses_from_below(cells: LossCells, grid: ComposeGrid) -> tuple[Floats, Flo
 def _merge(at: Floats, first: Floats, second: Floats | None = None) -> tuple[Floats, Floats, Floats]:
     """Log sums of the masses at equal positions; an empty sum counts as 1e-320."""
     start = at.min()
-    index = (at - start).astype(np.int64)
+    if at.max() - start < _DENSE:
+        index = (at - start).astype(np.int64)
+        places = start + np.arange(index.max() + 1)
+    else:  # losses of next to no noise: few, and far apart
+        places, index = np.unique(at, return_inverse=True)
     sums = [np.bincount(index, part) for part in (first, first if second is None else second)]
     held = np.flatnonzero((sums[0] > 0) | (sums[1] > 0))
     with np.errstate(divide="ignore"):
         logs = [np.log(np.maximum(part[held], 1e-320)) for part in sums]
-    return start + held.astype(np.float64), logs[0], logs[1]
+    return places[held], logs[0], logs[1]

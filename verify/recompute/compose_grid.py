@@ -60,6 +60,8 @@ class ComposeGrid:
 def logsum(values: Floats) -> float:
     """Log of the sum of exp(values)."""
     top = float(values.max())
+    if math.isinf(top):
+        return top
     return top + math.log(float(np.exp(values - top).sum()))
 
 

@@ -13,6 +13,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 #: Losses closer than this count as equal.
 _FLAT = 1e-14
+#: e to this is still a float.
+_LARGE = 700.0
 
 
 def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
@@ -36,7 +38,12 @@ def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, re
             x = edges[:-1] + node * np.diff(edges)
             loss = np.clip(_loss(x, far, sample_rate), losses[:-1], losses[1:])
             absent = weight * np.diff(edges) * _density(-x, far, sample_rate)
-            present = absent * np.exp(loss)
+            # Beyond the floats' exponents the other order's density itself, which is as exact.
+            present = np.where(
+                loss < _LARGE,
+                absent * np.exp(np.minimum(loss, _LARGE)),
+                weight * np.diff(edges) * _density(x, far, sample_rate),
+            )
             q += absent
             p += present
             up += present * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / np.expm1(-span))

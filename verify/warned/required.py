@@ -17,6 +17,7 @@ from privctl.domain.shown import counted
 from privctl.domain.strength import is_useful, stated_regimes
 from privctl.reports.parameters import ExternalTrainingParameters, ProtectionParameters, ShadowParameters, parameters_as
 from privctl.storage.reader import ADAPTER_NAME
+from verify import external_training
 from verify.stated import method_of, readable, training_of
 from verify.warned import forms, texts
 from verify.warned.forms import form
@@ -97,6 +98,9 @@ def _useful(report: PrivacyReport, mechanism: WeightNoise) -> bool:
 
 def _of_external(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]:
     stated = parameters_as(ExternalTrainingParameters, report)
+    if stated.program == external_training.UNKNOWN:
+        yield texts.NOTHING_KNOWN
+        return
     yield texts.EXTERNAL_OWNER
     if stated.program == "transformers-trainer":
         yield forms.UNPROTECTED

@@ -119,6 +119,10 @@ SMALL_ENTRY = (
 EXTERNAL_OWNER = form(
     "no guarantee covers this report itself: it holds the exact number of examples; keep the report to yourself"
 )
+NOTHING_KNOWN = form(
+    "no privacy guarantee: how this model was trained is not known here, so nothing bounds what it gives away about "
+    "the examples that it was trained on"
+)
 POST_PROCESSING = form(
     "made from the stream and the first model alone, so it gives away what the stream does and nothing more: what is "
     "guaranteed stands in the report of the run that wrote the stream"
@@ -222,6 +226,7 @@ TEXTS: dict[str, dict[str, str]] = {
         "entry swapped": form(SWAPPED_ENTRY, at=COUNT, noise=NUMBER, rate=NUMBER),
         "entry of few examples": form(SMALL_ENTRY, at=COUNT, drawn=NUMBER),
         "unprotected": UNPROTECTED,
+        "nothing known": NOTHING_KNOWN,
         "private report": EXTERNAL_OWNER,
     },
     "replay": {"post-processing": POST_PROCESSING},

@@ -57,7 +57,7 @@ def audit(model: str | None, output: Path | None, force: bool, as_json: bool, qu
 @given.A_MODEL
 @given.taking(*given.MEMBERSHIP, *given.OF_ANY_MODEL)
 def membership(model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Tell training records from others. Files that are no random split may differ by themselves: docs/audits.md.
+    """Tell training records from others. Files that are not a random split may differ by themselves: docs/audits.md.
 
     \b
     Example:
@@ -168,7 +168,7 @@ def scores(
 @given.A_MODEL
 @given.taking(*given.SCORING)
 def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: bool, **options: Any) -> None:
-    """Score records for a membership audit, and leave judging to `privctl audit scores`.
+    """Score records for a membership audit, to be judged by `privctl audit scores`.
 
     Only attacks that score a record by itself are run: loss, zlib, min-k, min-k++, min-k++-all and, with --reference,
     reference; --thorough adds all others of this kind. A row of the Parquet file is a record with its score from each

@@ -139,10 +139,10 @@ _EXTRACTION: tuple[Decorator, ...] = (
         "--prefix-tokens",
         type=Whole(ranges.COUNT_OR_ZERO),
         metavar="N",
-        help="Tokens given; by default 50, of a target none.",
+        help="Tokens given; 50 by default, of a target none.",
     ),
     click.option(
-        "--suffix-tokens", type=COUNT, metavar="N", default=50, show_default=True, help="Tokens it must reproduce."
+        "--suffix-tokens", type=COUNT, metavar="N", help="Tokens it must reproduce; 50 by default, if they fit."
     ),
     click.option(
         "--least-prefix", type=COUNT, metavar="N",
@@ -164,7 +164,7 @@ _EXTRACTION: tuple[Decorator, ...] = (
         "--adversarial-tokens", type=COUNT, metavar="N",
         help="With --adversarial: tokens of the prefix; a quarter of --suffix-tokens by default.",
     ),
-    data_option("--prompts", "Prompts from outside, to go on from; repeatable."),
+    data_option("--prompts", "Prompts from elsewhere, to continue; repeatable."),
     click.option("--divergence", is_flag=True, help="Prompts that repeat a word, and a control."),
     click.option("--continuations", type=COUNT, metavar="N", help="Texts for each of these; 4 by default."),
     click.option(

@@ -50,7 +50,7 @@ def split(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Draw which records of DATA a model is trained on, so that an audit of it need not doubt its data.
+    """Draw members and non-members from DATA by fair coins, before a model is trained on the members.
 
     A fair coin decides for each different record whether it is a member, so both files come from one distribution by
     construction. Train on members.jsonl (with --records on train.jsonl, which holds all others too), then audit with

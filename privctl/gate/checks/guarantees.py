@@ -46,7 +46,7 @@ def epsilon(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
                 subject=f"{item.method} {item.quantity}",
                 message=f"an audit certifies that epsilon is at least {item.lower:.4g} at delta {delta:g}, above "
                 f"{limit:g}, whatever is guaranteed",
-                fix="the guarantee cannot be true, or it is not this model's: find out which before anything goes out",
+                fix="the guarantee cannot be true, or it is not this model's: find out which before a release",
                 place=report.place("evidence", i, "lower"),
             )
 

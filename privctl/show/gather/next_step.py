@@ -13,12 +13,12 @@ from privctl.domain.guarantee import Notion
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.domain.sample_size import rounded, times_for_area
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.reports.audit_parameters import AskedAudit, AuditParameters
+from privctl.reports.audit_parameters import AskedAudit
 from privctl.reports.chain import ChainTooLongError, ReportFiles, absolute_path, path_of, walk
 from privctl.reports.files import REPORT_SUFFIX
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 from privctl.show.decision import Decision, backwards, conclusion
-from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, WITHOUT_MODEL
+from privctl.show.leaks import CANARIES, EXTRACTION, MEMBERSHIP, WITHOUT_MODEL, settings_of
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import ADAPTER_CONFIG, ADAPTER_NAME, SINGLE_NAME, read_named_text
@@ -60,7 +60,7 @@ def next_step(report: PrivacyReport, place: Path, *, repeated: bool = False) -> 
     if decision is Decision.UNTESTED:
         return NextStep(advice="put a claim to the test with --claim EPS,DELTA")
     model = _model(report.inputs, place)
-    if both and EXTRACTION not in _subjects(report) and _settings(report).task == _CAUSAL:
+    if both and EXTRACTION not in _subjects(report) and settings_of(report).task == _CAUSAL:
         words: tuple[str | Path, ...] = (
             "--train",
             both[0],
@@ -87,7 +87,7 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
     if data is None or model is None:
         return NextStep(advice=advice)
     training = _training(report, place)
-    start, task = _trained_from(report, place, training), _settings(report).task or _CAUSAL
+    start, task = _trained_from(report, place, training), settings_of(report).task or _CAUSAL
     words: list[str | Path] = ["retrain", "dp-sgd", start or _START, *_new_adapter(report, place), "--data", data]
     if task != _CAUSAL:
         words += ["--task", task]
@@ -188,7 +188,7 @@ def _split_again(report: PrivacyReport, undecided: Verdict, users: str | None) -
     """A drawn split cannot grow once a model is trained: more records are another split, and another training."""
     if _OTHER_DATA in undecided.reason:
         return NextStep(advice="audit the model that was trained on the members of this split")
-    enough, field = _enough(report) if users is None else None, users or _settings(report).group_by
+    enough, field = _enough(report) if users is None else None, users or settings_of(report).group_by
     what, groups = ("records", ()) if field is None else ("groups", ("--group-by", field))
     number = str(sum(enough)) if enough else what.upper()
     return NextStep(
@@ -211,7 +211,7 @@ def _split_again(report: PrivacyReport, undecided: Verdict, users: str | None) -
 def _how_many(report: PrivacyReport) -> str:
     """How many records would do, in words."""
     enough = _enough(report)
-    what = "" if _settings(report).group_by is None else "groups of "
+    what = "" if settings_of(report).group_by is None else "groups of "
     if not enough:
         return " with more records"
     return f" with about {enough[0]} {what}members and {enough[1]} {what}non-members"
@@ -219,13 +219,13 @@ def _how_many(report: PrivacyReport) -> str:
 
 def _read_as(report: PrivacyReport) -> tuple[str, ...]:
     """The options by which an audit asked for groups and for fields of its records."""
-    field = _settings(report).group_by
+    field = settings_of(report).group_by
     return (*(() if field is None else ("--group-by", field)), *_columns(report))
 
 
 def _columns(report: PrivacyReport, *, labels: bool = True) -> tuple[str, ...]:
     """The options that name fields of the records, where they do not have the usual names."""
-    asked = _settings(report).asked or AskedAudit()
+    asked = settings_of(report).asked or AskedAudit()
     named = [("--text-column", asked.text_column), *([("--label-column", asked.label_column)] if labels else [])]
     return tuple(word for flag, field in named if field is not None for word in (flag, field))
 
@@ -233,7 +233,7 @@ def _columns(report: PrivacyReport, *, labels: bool = True) -> tuple[str, ...]:
 def _users(report: PrivacyReport, place: Path) -> str | None:
     """The field whose values the training protected, where the audit judged single records."""
     training = _training(report, place)
-    return None if training is None or _settings(report).group_by is not None else _unit(training[1])
+    return None if training is None or settings_of(report).group_by is not None else _unit(training[1])
 
 
 def _unit(training: PrivacyReport) -> str | None:
@@ -251,7 +251,7 @@ def _enough(report: PrivacyReport) -> tuple[int, int] | None:
         if item.quantity == "AUC" and item.method not in WITHOUT_MODEL and item.sees is not None
     ]
     sharpest = min(areas, key=lambda item: item.sees or 1.0, default=None)
-    wanted = _settings(report).least_auc
+    wanted = settings_of(report).least_auc
     if sharpest is None or sharpest.sees is None or wanted is None or not wanted > 0.5:
         return None
     more = times_for_area(sharpest.sees, wanted)
@@ -269,16 +269,9 @@ def _texts_needed(report: PrivacyReport) -> int | None:
 
 def _window(report: PrivacyReport) -> tuple[str, ...]:
     """The lengths that the audit was asked for, where they are not those it takes by itself."""
-    held = _settings(report).extraction or {}
+    held = settings_of(report).extraction or {}
     names = (("--prefix-tokens", "prefix_tokens"), ("--suffix-tokens", "suffix_tokens"))
     return tuple(word for flag, name in names if held.get(name) not in (None, 50) for word in (flag, str(held[name])))
-
-
-def _settings(report: PrivacyReport) -> AuditParameters:
-    try:
-        return parameters_as(AuditParameters, report)
-    except ParametersError:
-        return AuditParameters()
 
 
 def _training(report: PrivacyReport, place: Path) -> tuple[Path, PrivacyReport] | None:

@@ -16,6 +16,7 @@ from privctl.domain.verdict import Outcome
 from privctl.show.markdown.report import plain, rows, verdict_lines
 from privctl.show.page_data import PLANS, PageData
 from privctl.show.plain import json_text
+from privctl.show.protected import meaning_of_example
 from privctl.show.summary import DO_NOT_RELEASE, Summary, amount, protects, summarize
 
 BEGIN, END = "<!-- privctl:begin -->", "<!-- privctl:end -->"
@@ -130,7 +131,8 @@ def _metadata(summaries: list[Summary]) -> Iterator[str]:
             yield f"  epsilon: {'null' if lead.epsilon is None else _yaml(lead.epsilon)}"
             yield f"  delta: {_yaml(lead.delta)}"
             yield f"  notion: {json.dumps(str(lead.notion))}"
-            yield f"  unit: {json.dumps(str(lead.unit))}"
+            means = meaning_of_example(lead)
+            yield f"  unit: {json_text(json.dumps(f'{lead.unit} ({means})' if means else str(lead.unit)))}"
             yield f"  adjacency: {json.dumps(str(lead.adjacency))}"
         yield f"  audited: {json.dumps(bool(summary.subject.audits))}"
         yield f"  verified: {json.dumps(bool(summary.subject.checks))}"

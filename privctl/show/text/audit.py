@@ -12,7 +12,7 @@ from privctl.domain.shown import counted, downward, upward
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.show.decision import Decision, conclusion
 from privctl.show.gather.next_step import next_step
-from privctl.show.leaks import WITHOUT_MODEL, exit_sentence
+from privctl.show.leaks import EXTRACTION, MEMBERSHIP, SECRETS, WITHOUT_MODEL, exit_sentence, settings_of
 from privctl.show.plain import escape_hidden
 from privctl.show.text.leaking import if_leaking_went, leaking_table
 from privctl.show.text.style import Colour, coloured, number, paragraph, table
@@ -80,6 +80,7 @@ def audit_text(
     parts.append(if_leaking_went(records))
     missing = [(item.method, item.quantity, item.reason) for item in report.evidence if item.reason]
     missing += [(item.what, "", item.reason) for item in report.omissions]
+    missing += _not_asked(report)
     if missing:
         parts += ["\nNot measured:\n", *_by_reason(missing)]
     limits = [_item(line) for line in report.warnings]
@@ -115,6 +116,27 @@ def _findings(evidence: Sequence[Evidence], verbose: bool) -> str:
 
 def _is_named(quantity: str, name: str) -> bool:
     return quantity.startswith(name) if name.endswith(" ") else quantity == name
+
+
+def _not_asked(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
+    """What else could be asked of a language model that was audited for membership."""
+    asked = {verdict.subject for verdict in report.verdicts}
+    if MEMBERSHIP not in asked or settings_of(report).task != "causal-lm":
+        return
+    if EXTRACTION not in asked:
+        yield (
+            "extraction",
+            "",
+            "nobody asked which training text the model writes by itself; privctl audit takes --train and --heldout, "
+            "which may be the same two files",
+        )
+    if SECRETS not in asked:
+        yield (
+            "secrets",
+            "",
+            "nobody asked whether names, numbers and the like can be told; privctl secrets scan lists them, and "
+            "privctl audit takes them as --secrets with --data",
+        )
 
 
 def _by_reason(missing: Sequence[tuple[str, str, str]]) -> Iterator[str]:

@@ -48,13 +48,11 @@ def attacker_text(guarantee: Guarantee) -> str:
 def _risk(risk: Risk, whose: str) -> str:
     if risk.measure is RiskMeasure.ADVANTAGE:
         return (
-            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: if a fair coin decided whether "
-            f"{whose} was used, {bound(50 * (1 + risk.bound), 3)} % told right"
+            f"advantage (true minus false positive rate) {bound(risk.bound, 4)}: a guess whether {whose} was used is "
+            f"right {bound(50 * (1 + risk.bound), 3)} % of the time, where chance gives 50 %"
         )
     if risk.measure is RiskMeasure.TRUE_POSITIVE_RATE:
         return f"true positive rate {bound(risk.bound, 4)} at {100 * (risk.at or 0):g} % false positives"
     if risk.measure is RiskMeasure.POSTERIOR:
-        return (
-            f"a secret's value named right with probability {bound(risk.bound, 4)}, where a blind guess has {risk.at:g}"
-        )
+        return f"a secret's value guessed with probability {bound(risk.bound, 4)}, where a blind guess has {risk.at:g}"
     return f"area under the ROC curve {bound(risk.bound, 4)}"

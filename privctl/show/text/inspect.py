@@ -141,6 +141,8 @@ def _content(report: PrivacyReport) -> Iterator[str]:
         )
     if report.guarantees:
         yield "as the report says, not recomputed:"
+    elif report.step in ("retrain", "external-training"):
+        yield "no privacy guarantee"
     for g in report.guarantees:
         if g.scope is Scope.THIS_MODEL:
             numbers = f"epsilon {bound(g.epsilon)} at delta {bound(g.delta)}"

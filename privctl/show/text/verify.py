@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from privctl.domain.evidence import Evidence
-from privctl.domain.guarantee import Guarantee, Status
+from privctl.domain.guarantee import AssumptionState, Guarantee, Status
 from privctl.domain.report import Omission
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
@@ -76,8 +76,25 @@ def _guarantees(guarantees: Sequence[VerifiedRow], integrity: Sequence[Verdict])
     yield table(["guarantee", "epsilon", "delta", "the report says", "arithmetic"], rows) + "\n"
     for row in guarantees:
         yield _indented(f"{plain(row.verdict.subject)}: {plain(row.verdict.reason)}")
+    yield from _asserted(guarantees)
     if any(r.guarantee.status is Status.CLAIMED and r.verdict.outcome is Outcome.REFUTED for r in guarantees):
         yield _indented("What the report itself calls only claimed promises nothing, and fails nothing here.")
+
+
+def _asserted(guarantees: Sequence[VerifiedRow]) -> Iterator[str]:
+    """What no program checked of what the guarantees rest on; once, where several rest on the same."""
+    resting: dict[tuple[str, ...], list[str]] = {}
+    for row in guarantees:
+        if row.guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
+            continue
+        asserted = (each.statement for each in row.guarantee.assumptions if each.state is AssumptionState.ASSERTED)
+        if statements := tuple(dict.fromkeys(asserted)):
+            resting.setdefault(statements, []).append(plain(row.verdict.subject))
+    for statements, names in resting.items():
+        yield _indented(
+            f"{', '.join(names)}: holds if the following is true, for which there is only the author's word:"
+        )
+        yield from (paragraph(f"- {plain(each)}", indent=4, hanging=6) for each in statements)
 
 
 def _judged(integrity: Sequence[Verdict]) -> str:

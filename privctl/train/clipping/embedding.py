@@ -40,7 +40,7 @@ class Lookup:
     def squares(self) -> Squares:
         """Adds up what meets in a row of the example, of which there are at most T, and measures that."""
         values = _wide(self.gradients)
-        slots = torch.zeros_like(values).flatten(0, 1)
+        slots = values.new_zeros(values.shape[:2].numel(), values.shape[2])
         slots.index_add_(0, _slots(self.ids).flatten(), values.flatten(0, 1))
         return Squares(squared_lengths(slots.view(len(values), -1)), self.slack())
 

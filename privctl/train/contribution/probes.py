@@ -144,8 +144,8 @@ def _mixed_length_probes(task: Any, limits: BatchLimits) -> Probes:
         ),
         BatchArrangement(name="second copies", rows=(second,) * many, targets=(many - 1,)),
     ]
-    paddings = {(first, short + 1), (first, 2 * longest // 3), (first, longest), (second, longest)}
-    fits = sorted((subject, length) for subject, length in paddings if lengths[subject] < length <= longest)
+    # Batches of mixed lengths pad further: one token is a length that none of them has.
+    fits = [(first, short + 1)] if short < longest else []
     fills = ((*others[: many - 1], second), (long, plain))
     return Probes(
         task=synthetic_task,

@@ -91,7 +91,7 @@ def ledger_of(
 
 
 def price_of_group(recipe: TrainingSettings, delta: float | None) -> str:
-    """What clipping each record of a user by itself costs beside clipping all of them as one; "" where it is not done.
+    """What clipping each record of a user by itself costs beside drawing users; "" where it is not done.
 
     As one example a user would be drawn as often as a record is.
     """
@@ -100,8 +100,8 @@ def price_of_group(recipe: TrainingSettings, delta: float | None) -> str:
     epsilon, alone = _beside_plain(recipe, delta)
     return (
         f"with up to {recipe.group} records of a user, each clipped by itself, epsilon {epsilon:.3g} takes a noise "
-        f"multiplier of {recipe.noise_multiplier:.4g}; clipping all of a user's records as one, without "
-        f"--max-records-per-user, takes {alone:.4g} at the same sampling rate"
+        f"multiplier of {recipe.noise_multiplier:.4g}; drawing users and using "
+        f"one record of each, without --max-records-per-user, takes {alone:.4g} at the same sampling rate"
     )
 
 

@@ -122,7 +122,7 @@ def public_of(options: Mapping[str, Any]) -> PublicRequest | None:
         others = {path.resolve() for path in paths_of(data_at(options[flag]))} if options.get(flag) else set()
         for path in paths_of(data):
             if path.resolve() in others:
-                raise CommandError(f"--public {path} is {told}; give public records that are not")
+                raise CommandError(f"--public {path} is {told}; give other records, which are public")
     if STDIN in paths_of(data):
         raise CommandError("--public reads its records twice; put them into a file")
     if overlap is not None and str(overlap) not in list(PublicOverlap):

@@ -125,6 +125,8 @@ def grid() -> Evidence:
         ({"detected": 0.0}, "is not its p-value's"),
         ({"level": 0.5}, "its confidence another"),
         ({"held_out_texts": 0.0}, "how many texts"),
+        ({"detectable": 0.01}, "would have seen"),
+        ({"detectable": math.inf}, "would have seen"),
     ],
 )
 def test_a_changed_number_is_noticed(change: dict[str, float], complaint: str) -> None:
@@ -134,6 +136,16 @@ def test_a_changed_number_is_noticed(change: dict[str, float], complaint: str) -
     forged = replace(item, details={**item.details, **change})
     assert complaint in extraction_tests.fault(forged)
     assert any(complaint in fault for fault in faults(report(forged)))
+
+
+@pytest.mark.parametrize("texts", [(1, 1), (2, 3), (4, 4)])
+def test_texts_too_few_to_see_anything_are_no_fault(texts: tuple[int, int]) -> None:
+    """No number of them is significant at 0.5 %, so no least difference is stated; one that is stated is false."""
+    item = over_grid(*(np.full(count, -8.0) for count in texts), 0.005)
+    assert "detectable" not in item.details
+    assert not any(GRID in fault for fault in faults(report(item)))
+    forged = replace(item, details={**item.details, "detectable": 0.9})
+    assert any("would have seen" in fault for fault in faults(report(forged)))
 
 
 @pytest.mark.parametrize(("rate", "other"), [(0.5, 0.0), (0.5, 0.2), (0.04, 0.03), (0.0, 0.0), (0.1, 0.1)])

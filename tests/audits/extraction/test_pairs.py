@@ -74,7 +74,7 @@ def written(model: LanguageModel, shape: PairShape, rows: Sequence[np.ndarray]) 
     return [found[i] for i in range(len(rows))]
 
 
-@pytest.mark.parametrize("given", [0, 2])
+@pytest.mark.parametrize("given", few([0, 2], 1))
 def test_decisions_and_distances_are_those_of_decoding(model: LanguageModel, given: int) -> None:
     """Windows whose suffixes are what decoding writes, and others ever further from it."""
     shape = pair_shape(model, given, SUFFIX, None)
@@ -201,7 +201,7 @@ def test_data_without_targets_are_refused(model: LanguageModel, tmp_path: Path) 
     with pytest.raises(InputError, match="line 1 holds no pair of texts"):
         ExtractionAudit(model, ExtractionRequest(train=tmp_path / "a.jsonl", suffix_tokens=4), pairs=True)
     short = write(tmp_path / "b.jsonl", [("the cat", "a dog")])
-    with pytest.raises(InputError, match="has no record of 30 tokens"):
+    with pytest.raises(InputError, match="has no record of 30 tokens.* its longest has [0-9]+, so"):
         ExtractionAudit(model, ExtractionRequest(train=short, suffix_tokens=30), pairs=True)
     with pytest.raises(CommandError, match="--suffix-tokens is 0"):
         pair_shape(model, 0, 0, None)

@@ -16,7 +16,7 @@ from audits.extraction.law import SamplingLaw
 from audits.extraction.reach import detectable
 from audits.extraction.request import ExtractionRequest
 from audits.extraction.summary import CUED, QueryBudget
-from audits.extraction.windows import SkippedReason, cues, sample, sides, text_shape
+from audits.extraction.windows import SkippedReason, cues, lengths, sample, sides, text_shape
 from audits.findings import Findings
 from audits.scores.causal import CausalScorer
 from audits.scores.scorer import compute_scores, plan_scoring
@@ -262,6 +262,25 @@ def test_impossible_settings_are_refused(
 ) -> None:
     with pytest.raises(CommandError, match=complaint):
         judged(model, files[0], **settings)
+
+
+@pytest.mark.parametrize(
+    ("stated", "wanted"),
+    [((None, None), (31, 31)), ((None, 50), (13, 50)), ((20, None), (20, 43)), ((3, 4), (3, 4)), ((60, 9), (60, 9))],
+)
+def test_lengths_that_are_not_stated_fit_the_context(
+    stated: tuple[int | None, int | None], wanted: tuple[int, int]
+) -> None:
+    assert lengths(63, *stated) == wanted
+    assert lengths(100, None, None) == lengths(None, None, None) == (50, 50)
+    assert lengths(None, None, 7) == (50, 7)
+    assert lengths(1, None, None) == (1, 1)  # which text_shape refuses
+
+
+def test_a_short_context_is_halved(model: LanguageModel, tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", [" ".join(["w1", "w2"] * 40)])
+    part = ExtractionAudit(model, ExtractionRequest(train=train))
+    assert (part._shape.prefix + part._shape.suffix + part._shape.bos) in (63, 64)
 
 
 def test_impossible_queries_are_refused() -> None:

@@ -10,9 +10,10 @@ from audits.membership.records import left_out
 from audits.scores.table import Skip
 from privctl.data.records import Record
 from tests.bench.audit_repeats import rejected, side_by_side
+from tests.few import few
 
 
-@pytest.mark.parametrize(("share", "copies"), [(0.1, 2), (0.5, 2), (0.5, 4)])
+@pytest.mark.parametrize(("share", "copies"), few([(0.1, 2), (0.5, 2), (0.5, 4)], 1))
 def test_repeats_do_not_look_like_membership(share: float, copies: int) -> None:
     """Of 100 at most 13 may reject where 5 do on average (one in 2000 such tests would see more)."""
     assert rejected(left_out, share, copies, 100) <= 13

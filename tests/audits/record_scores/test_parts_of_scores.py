@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import stat
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -222,34 +223,46 @@ def test_no_file_has_scores_of_tokens(scoring: Callable[..., ScoringRequest]) ->
         score_records(scoring(), unseen)
 
 
-@pytest.mark.parametrize("change", [True, False])
-def test_records_that_change_while_they_are_scored_are_not_reported(
+@pytest.mark.parametrize("change", ["members", "model", "time", ""])
+def test_files_that_change_while_records_are_scored_are_not_reported(
     scoring: Callable[..., ScoringRequest],
     tmp_path: Path,
-    change: bool,
+    change: str,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     request, score = scoring(attacks=("loss",)), ModelScorer.score
+    request = replace(request, model=Path(shutil.copytree(request.model, tmp_path / "own")))
+    weights = request.model / "model.safetensors"
 
     def replaced(self: ModelScorer, *given: Any, **more: Any) -> Any:
-        if change:
+        found = score(self, *given, **more)
+        if change == "members":
             request.members.write_bytes(request.members.read_bytes() + b"\n" + b'{"text": "w3 w4"}')
-        return score(self, *given, **more)
+        elif change == "model":
+            weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+            os.utime(weights, (1, 1))
+        elif change == "time":
+            os.utime(weights, (1, 1))
+        return found
 
+    changes = change in ("members", "model")
+    told = "members.jsonl was changed while it was read" if change == "members" else "model.safetensors was changed or"
     monkeypatch.setattr(ModelScorer, "score", replaced)
     files = ["--members", str(request.members), "--nonmembers", str(request.nonmembers), "--attack", "loss"]
     report = tmp_path / "a.report.json"
     asked = ["audit", "membership", str(request.model), *files, "-o", str(report), "--device", "cpu", "-q"]
-    assert run(asked) == (ExitCode.BAD_INPUT if change else ExitCode.OK)
-    assert report.exists() is not change
-    assert ("members.jsonl was changed while it was read" in capfd.readouterr().err) is change
-    if change:
-        with pytest.raises(InputError, match="members.jsonl was changed while it was read"):
+    assert run(asked) == (ExitCode.BAD_INPUT if changes else ExitCode.OK)
+    assert report.exists() is not changes
+    assert (told in capfd.readouterr().err) is changes
+    os.utime(weights, (2, 2))
+    if changes:
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\x02")
+        with pytest.raises(InputError, match=told):
             score_records(request, unseen)
     else:
         score_records(request, unseen)
-    assert request.output.exists() is not change
+    assert request.output.exists() is not changes
 
 
 def test_what_cannot_be_scored_apart_is_refused(scoring: Callable[..., ScoringRequest], tmp_path: Path) -> None:

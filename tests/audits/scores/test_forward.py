@@ -19,6 +19,7 @@ from privctl.data.records import Record
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.tiny import CONFIGS, save_model, save_tokenizer, sentences
+from tests.few import few
 
 P = [[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.25, 0.25, 0.5], [0.05, 0.05, 0.9], [0.4, 0.4, 0.2]]
 
@@ -71,11 +72,17 @@ def test_masked_vocabulary_has_finite_scores() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "bos"),
-    [
-        ("gpt2", False),
-        *((kind, True) if kind == "gemma2" else pytest.param(kind, True, marks=pytest.mark.slow) for kind in CONFIGS),
-        *(pytest.param(kind, False, marks=pytest.mark.slow) for kind in CONFIGS if kind != "gpt2"),
-    ],
+    few(
+        [
+            ("gpt2", False),
+            *(
+                (kind, True) if kind == "gemma2" else pytest.param(kind, True, marks=pytest.mark.slow)
+                for kind in CONFIGS
+            ),
+            *(pytest.param(kind, False, marks=pytest.mark.slow) for kind in CONFIGS if kind != "gpt2"),
+        ],
+        0,
+    ),
 )
 def test_scores_equal_one_text_at_a_time(kind: str, bos: bool, tmp_path: Path) -> None:
     model = load_model(save_model(tmp_path, kind, bos=bos), device="cpu")

@@ -134,6 +134,25 @@ def test_bad_requests_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFix
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("images.npz", b"PK\x03\x04\n\x93NUMPY\n\xff\n\x00\n", "images.npz holds images, which are not split"),
+        ("pipe", b"PK\x03\x04\n\x93NUMPY\n\xff\n\x00\n", "pipe line 1"),
+        ("notes.jsonl", b"one\ntwo\nthree\nfour\n", "notes.jsonl line 1 is not valid JSON"),
+        ("list.jsonl", b'["a"]\n["b"]\n["c"]\n["d"]\n', "list.jsonl line 1 is a list"),
+    ],
+)
+def test_what_is_no_record_is_not_split(
+    name: str, content: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines of an archive of images came out as members, and the training that was to follow refused them."""
+    (tmp_path / name).write_bytes(content)
+    assert run(["audit", "split", str(tmp_path / name), "-o", str(tmp_path / "s")]) == 3
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
 def moved(split: Path) -> None:
     """A line goes from one side to the other, and the manifest is made to fit."""
     lines_of = {name: lines(split / f"{name}.jsonl") for name in ("members", "nonmembers")}

@@ -147,7 +147,7 @@ def test_a_rank_chosen_after_looking_is_noticed() -> None:
     assert refuted > 1.5 * ALLOWED
 
 
-@pytest.mark.parametrize(("models", "least", "before"), [(50, 0.3, 0.22), (500, 1.3, 1.1), (5000, 2.1, 1.8)])
+@pytest.mark.parametrize(("models", "least", "before"), few([(50, 0.3, 0.22), (500, 1.3, 1.1), (5000, 2.1, 1.8)], 1))
 def test_more_is_certified_than_by_two_binomial_limits(models: int, least: float, before: float) -> None:
     """Scores shifted by one standard deviation, at delta 1e-5; two limits at alpha / 2 gave ``before`` on average."""
     source = np.random.default_rng(1)

@@ -161,7 +161,7 @@ def test_masks_have_the_published_proportions(tmp_path: Path) -> None:
     task = text_task(model, [TextRecord(stretch=Stretch("a"), text=" ".join(["cat", "dog", "mat"] * 12))])
     cat_dog_mat = task.batch([0], CPU, 0)["targets"][0]
     asked = hidden = kept = 0
-    steps = 2000
+    steps = 1000
     for step in range(steps):
         batch = task.batch([0], CPU, step)
         where = batch["weights"][0] > 0

@@ -137,6 +137,7 @@ def averaged_backward(x: Tensor) -> Tensor:
 #: Layer by what it does wrong, as the refusal has it, with what it lets a record depend on.
 FAULTS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "padded length": (lambda: Function(lambda x: x * (1 + 0.002 * x.shape[1])), "padded to"),
+    "more padding than one token": (lambda: Function(lambda x: x * (1.1 if x.shape[1] > 7 else 1)), "padded to"),
     "batch mean": (lambda: Function(lambda x: x - x.mean((0, 1))), "content of the other records|padded to"),
     "mean over records": (lambda: Function(lambda x: x - 0.1 * x[:, :2].mean((0, 1))), "content of the other records"),
     "batch statistics": (lambda: Standardized(running=False), "content of the other records|padded to"),

@@ -25,6 +25,7 @@ from privctl.train.secrets.posteriors import CheckedSecrets, check_secrets
 from privctl.train.secrets.read_plan import SecretPlan
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.settings.request import BudgetRequest, DataRequest, ModelRequest, RetrainRequest, SecretsRequest
+from tests.few import few
 from tests.train.preparation.planned import planned
 
 ASSERTED = AssumptionState.ASSERTED
@@ -100,7 +101,7 @@ SHARPER = [
 ]
 
 
-@pytest.mark.parametrize(("rates", "steps", "prior", "posterior", "fano", "noise"), SHARPER)
+@pytest.mark.parametrize(("rates", "steps", "prior", "posterior", "fano", "noise"), few(SHARPER, 1))
 def test_a_plan_by_the_curve_is_followed(
     rates: tuple[float, ...], steps: int, prior: float, posterior: float, fano: float, noise: float
 ) -> None:

@@ -31,7 +31,7 @@ def check(request: RetrainRequest) -> None:
         _check_group(request)
     elif shared_of(request) is not None:
         raise CommandError(
-            "--shared-records needs --max-records-per-user: a record of several users cannot be clipped as part of one"
+            "--shared-records needs --max-records-per-user, the most records of one user that may be used; give both"
         )
     if per_draw_of(request) > 1:
         _check_per_draw(request)

@@ -26,7 +26,7 @@ class DpSgdSettings(MethodSettings):
 
     ``buffers``: by how many noise is correlated over all steps, in passes of one order; None for none.
     ``records_per_draw``: up to so many records of a user that a step draws are used, and their mean gradient clipped.
-    ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None clips all as one.
+    ``max_records_per_user``: the most records of one user that are used, each clipped by itself; None samples users.
     ``shared_records``: which are used of records that name several users; None where each names one.
     ``target_unclipped_quantile``: the clip norm changes until this share of gradients is not clipped; None keeps it.
     ``clip_norm_learning_rate`` and ``unclipped_count_stddev`` say how fast, and with which noise.
@@ -66,7 +66,7 @@ class DpSgdSettings(MethodSettings):
     max_records_per_user: int | None = option(
         None,
         "With --unit: clip every record by itself, use the first so many of each user, and protect them together; "
-        "without it, all of a user's records are clipped as one.",
+        "without it, a step draws users and uses one record of each, or --records-per-draw.",
         within=IN_GROUP,
     )
     shared_records: SharedRecords | None = option(

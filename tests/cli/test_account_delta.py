@@ -1,0 +1,18 @@
+"""The delta of a plan that states none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from privctl.cli import run
+
+
+def test_delta_follows_from_the_number_of_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """As ``retrain`` chooses it: 1e-5, or 200000^-1.1 = 1.4753e-6."""
+    for size, delta in ((1000, 1e-5), (200_000, 1.4753e-6)):
+        facts = ["--noise-multiplier", "1", "--dataset-size", str(size), "--batch-size", "100", "--epochs", "0.01"]
+        assert run(["account", *facts, "--method", "rdp", "--json"]) == 0
+        deltas = {each["delta"] for each in json.loads(capsys.readouterr().out)["guarantees"]}
+        assert list(deltas) == [pytest.approx(delta, rel=1e-4)]

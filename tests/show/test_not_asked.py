@@ -1,0 +1,31 @@
+"""What an audit for membership alone says of the questions that nobody asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.show.leaks import EXTRACTION, SECRETS
+from privctl.show.text.audit import audit_text
+from tests.show.test_decision import membership
+
+
+@pytest.mark.parametrize(
+    ("task", "asked", "named"),
+    [
+        ("causal-lm", (), ("extraction", "secrets")),
+        ("causal-lm", (EXTRACTION,), ("secrets",)),
+        ("causal-lm", (EXTRACTION, SECRETS), ()),
+        ("text-classification", (), ()),
+    ],
+)
+def test_an_audit_of_a_language_model_names_what_was_not_asked(
+    task: str, asked: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    audited = membership(0.0, 400)
+    more = tuple(Verdict(subject=each, outcome=Outcome.CONSISTENT, reason="nothing came out") for each in asked)
+    said = audit_text(replace(audited, parameters={"task": task}, verdicts=(*audited.verdicts, *more)))
+    for each in ("extraction", "secrets"):
+        assert (f"- {each}: nobody asked" in said) is (each in named)

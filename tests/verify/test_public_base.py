@@ -1,0 +1,110 @@
+"""``noise --base``: weights that were trained on the same data, or made from the model itself, are not public."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from privctl.cli import run
+from privctl.domain.errors import ExitCode
+from privctl.noise import request
+from privctl.reports.files import file_artifact, write_report
+from tests.verify.kinds import Kind, Kinds
+from verify.run import read, verify
+
+
+def base_made(clipped: Kind, folder: Path, *, data: bool, start: bool = True) -> Path:
+    """A model that differs from ``clipped`` in one tensor, with the report of a training that made it.
+
+    ``data``: on the same data. ``start``: from these very weights.
+    """
+    assert clipped.model is not None
+    base, place = folder / "base", folder / "base.report.json"
+    shutil.copytree(clipped.model, base)
+    tensors = load_file(base / "model.safetensors")
+    first = min(tensors)
+    save_file({**tensors, first: tensors[first] + 1e-4}, base / "model.safetensors")
+    report = read(clipped.path)
+    (weights,) = (each for each in report.outputs if each.role == "model")
+    began = replace(weights, role="start-model.safetensors", tensors=())
+    inputs = [each for each in report.inputs if each.role != "data" or data]
+    made = replace(
+        report,
+        inputs=(*inputs, *([began] if start else [])),
+        outputs=(file_artifact("model", base / "model.safetensors", place),),
+    )
+    write_report(place, made)
+    return base
+
+
+def noised(model: Path, base: Path, output: Path, *facts: str) -> int:
+    return run([str(each) for each in ("noise", model, "--base", base, "--epsilon", 1, "-q", *facts, "-o", output)])
+
+
+def test_a_base_that_was_trained_on_the_same_data(
+    kinds: Kinds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clipped = kinds["clipped"]
+    base = base_made(clipped, tmp_path, data=True, start=False)
+    assert clipped.model is not None
+    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.BAD_INPUT
+    assert "was trained on the data of" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_base_that_was_made_from_a_model_without_a_report(
+    kinds: Kinds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clipped = kinds["clipped"]
+    base = base_made(clipped, tmp_path, data=False)
+    assert clipped.model is not None
+    alone = tmp_path / "alone.safetensors"
+    shutil.copy(clipped.model / "model.safetensors", alone)
+    facts = (
+        "--epochs",
+        "1",
+        "--learning-rate",
+        "1e-4",
+        "--clip-norm",
+        "1",
+        "--dataset-size",
+        "60",
+        "--batch-size",
+        "12",
+    )
+    assert noised(alone, base, tmp_path / "out.safetensors", *facts) == ExitCode.BAD_INPUT
+    assert "was made from" in capsys.readouterr().err
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.forged("the base is taken for public although its report says otherwise")
+def test_noise_that_spared_such_a_base_is_refuted(
+    kinds: Kinds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clipped = kinds["clipped"]
+    base = base_made(clipped, tmp_path, data=True)
+    monkeypatch.setattr(request, "require_public", lambda *_: None)
+    assert clipped.model is not None
+    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
+    place = tmp_path / "out.report.json"
+    found = verify(place, read(place))
+    assert found.exit_code is ExitCode.REFUTED
+    assert any("trained on the same data before" in each.reason for each in found.verdicts)
+    capsys.readouterr()
+    assert run(["gate", str(place), "--max-epsilon", "3", "-q"]) == ExitCode.REFUTED
+    assert "trained on the same data before" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_base_of_other_data_stays_public(kinds: Kinds, tmp_path: Path) -> None:
+    clipped = kinds["clipped"]
+    base = base_made(clipped, tmp_path, data=False, start=False)
+    assert clipped.model is not None
+    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
+    place = tmp_path / "out.report.json"
+    assert [Path(each["path"]).name for each in json.loads(place.read_text())["parents"]][1:] == ["base.report.json"]
+    assert verify(place, read(place)).exit_code is ExitCode.OK
