@@ -146,6 +146,6 @@ def test_scoring_keeps_it_between_its_passes() -> None:
     model = SimpleNamespace(network=torch.nn.Identity(), device=_CPU, dtype="float32")
     subject = cast("Any", SimpleNamespace(model=model, scorer=Scorer()))
     scorer = ModelScorer(cache=None, device=None, workers=ALONE, progress=unseen)
-    scorer.score(OpenedModel(subject=subject, inputs=(), cache=None), [np.arange(3)])
+    scorer.score(OpenedModel(subject=subject, inputs=(), cache=None, versions={}), [np.arange(3)])
     assert seen == [False]
     assert _outside_the_heap()
