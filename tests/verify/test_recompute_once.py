@@ -98,14 +98,3 @@ def test_a_tiny_advantage_is_decided() -> None:
     mu = rate * math.sqrt(steps * math.expm1(noise**-2))
     assert found.near(math.erf(mu / 2 / math.sqrt(2)), 2e-5)
     assert risk.advantage(sampled(noise, rate, steps), found.lower * 1.0001).at_most(found.lower * 1.0001) is True
-
-
-def test_a_delta_with_a_charge_for_floats_shares_a_composition() -> None:
-    book = sampled(1.0, 0.1, 3)
-    whole = epsilon_of(book, 1e-5, [3.0])
-    before = bounds.cache_info().misses
-    less = epsilon_of(book, 1e-5 * (1 - 2.0**-20) * math.exp(-1e-4), [3.0])
-    assert bounds.cache_info().misses == before
-    assert whole.upper < less.upper < whole.upper * 1.001
-    assert epsilon_of(book, 1e-6, [3.0]).upper > less.upper
-    assert bounds.cache_info().misses == before + 1

@@ -99,12 +99,10 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
     if single is not None and (single.lower > 0 or _met(ledger)):
         return single
     lower, upper, size = (0.0, math.inf, 0) if single is None else (single.lower, single.upper, 0)
-    # Where grids are sharpest need not be exact: so one composition serves deltas with and without a charge for floats.
-    near = math.floor(math.log(delta) * 16) / 16
     for precision in PRECISIONS:
         if precision < _SHARP and size > LARGEST_GRID // 16:
             break  # rounding would cost more than the grid gains
-        finer = bounds(ledger, near, precision, float(f"{upper:.3g}") if 0 < upper < math.inf else None)
+        finer = bounds(ledger, math.log(delta), precision, upper if 0 < upper < math.inf else None)
         size = max(bound.law.grid.count for bound in finer.above)
         upper = min(upper, finer.upper_epsilon(delta))
         is_asked = bool(claimed or floors)
