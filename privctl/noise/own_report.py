@@ -80,7 +80,7 @@ def require_public(
     """Raise InputError where ``reports`` of ``base`` show that its weights are not public.
 
     They are not where they were made from the very weights of ``checkpoint``, or trained on the data of the training
-    that made those, which its own report ``found`` names.
+    that made those, which its own report ``found`` names, or on one of its records in another file.
     """
     if base is None:
         return
@@ -92,10 +92,23 @@ def require_public(
     elif (place := made_from(starts, lambda read: _among(read, checkpoint))) is not None:
         why = f"made from {checkpoint.root}"
     if place is not None:
-        raise InputError(
-            f"the base {base.root} was {why}, as {place} says, so it is not public, and what is equal in both needs "
-            "noise too; give the weights that the training began with as --base"
+        raise _not_public(base, f"{why}, as {place} says")
+    if found is None or not reports:
+        return
+    from privctl.noise.base_records import shared_record  # reads data, which noise mostly does not
+
+    if (shared := shared_record(reports, found)) is not None:
+        record, earlier, private = shared
+        raise _not_public(
+            base, f"trained on record {record} of {earlier}, which stands in {private} too, case and white space aside"
         )
+
+
+def _not_public(base: Checkpoint, why: str) -> InputError:
+    return InputError(
+        f"the base {base.root} was {why}, so it is not public, and what is equal in both needs noise too; give the "
+        "weights that the training began with as --base"
+    )
 
 
 def _among(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
