@@ -55,6 +55,11 @@ def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) 
     return array if array.ndim == 3 else array[:, :, None]
 
 
+def held_of(image: Image.Image, array: NDArray[np.uint8]) -> int:
+    """The bytes of ``array`` that the file of ``image`` accounts for: enlarged, it takes more because that was asked."""
+    return min(array.nbytes, image.width * image.height * array.shape[2])
+
+
 def other_size(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:
     """The error for an image of another ``size`` than the first."""
     return InputError(
