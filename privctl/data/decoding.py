@@ -22,14 +22,20 @@ if TYPE_CHECKING:
 _FORMATS = ("JPEG", "PNG", "PPM")
 #: Pixels of more than 8 bits are refused: Pillow would truncate them silently.
 _DEEP = ("I", "F")
+#: Begins a scan of a JPEG image (ITU-T T.81, B.2.3). Encoders write about ten; each goes through the whole image, however
+#: few bytes it has.
+_SCAN, _MOST_SCANS = b"\xff\xda", 100
+_BLOCK = 1 << 20
 
 
 def open_image(file: Path | BytesIO, place: str) -> Image.Image:
-    """The decoded image; raises InputError, naming ``place``, for what is none or exceeds Pillow's limit on pixels."""
+    """The decoded image; raises InputError, naming ``place``, for what is none or exceeds limits on pixels and scans."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(file, formats=_FORMATS)
+            if image.format == "JPEG":
+                _require_few_scans(image, place)
             image.load()
     except UnidentifiedImageError:
         raise InputError(f"{place} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
@@ -44,6 +50,21 @@ def open_image(file: Path | BytesIO, place: str) -> Image.Image:
     if image.mode.startswith(_DEEP):
         raise InputError(f"{place} has more than 8 bits per channel; save it with 8")
     return image
+
+
+def _require_few_scans(image: Image.Image, place: str) -> None:
+    """Raise InputError for more scans than any encoder writes; what is not decoded yet is read and left as it was."""
+    stream = image.fp
+    if stream is None:
+        return
+    begin, scans, before = stream.tell(), 0, b""
+    stream.seek(0)
+    while block := stream.read(_BLOCK):
+        scans += (before + block).count(_SCAN)  # in the data of a scan, a byte that begins a marker is followed by 0
+        before = block[-1:]
+    stream.seek(begin)
+    if scans > _MOST_SCANS:
+        raise InputError(f"{place} has {scans} scans, and {_MOST_SCANS} of a JPEG image are read; save it again")
 
 
 def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from privctl.data import decoded
+from privctl.data.decoding import open_image
 from privctl.data.images import read_images
 from privctl.data.sounds import read_sounds
 from privctl.domain.errors import InputError
@@ -90,3 +91,21 @@ def test_one_sound_that_many_records_name(tmp_path: Path) -> None:
     assert len(read_sounds(named(40), rate=8000)) == 40
     with pytest.raises(InputError, match=FAULT):
         read_sounds(named(60), rate=8000)
+
+
+def test_a_jpeg_of_many_scans(tmp_path: Path) -> None:
+    """Each of a hundred bytes goes through all pixels: a megabyte takes minutes."""
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(stream, "JPEG", progressive=True)
+    content = stream.getvalue()
+    first, last = content.count(b"\xff\xda"), content[content.rindex(b"\xff\xda") : -2]
+    for count, fine in ((100, True), (101, False)):
+        picture = content[:-2] + last * (count - first) + content[-2:]
+        if fine:
+            with open_image(io.BytesIO(picture), "p") as image:
+                assert image.size == (SIDE, SIDE)
+            continue
+        (tmp_path / "p.jpg").write_bytes(picture)
+        for file in (io.BytesIO(picture), tmp_path / "p.jpg"):
+            with pytest.raises(InputError, match="p has 101 scans, and 100 of a JPEG image are read"):
+                open_image(file, "p")

@@ -26,6 +26,7 @@ from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
 from verify.events.buffered_gaussian import moved_by_one
 from verify.method import ExpectedMethod, StatedTraining
+from verify.methods.alone import together
 from verify.warned.forms import CHOSEN_BY_HELD_OUT, EARLIER, ONE_RUN, OWNER, WHOLE_SEARCH, form
 from verify.wording import TESTED, TIGHT
 
@@ -137,6 +138,7 @@ def steps_disagree(
 
 def _disagreements(mechanism: Mechanism | None, parameters: PrivateSteps) -> Iterator[str]:
     yield from norms_disagree(_norms(parameters))
+    yield from together(parameters)
     yield from users.disagreements(parameters)
     if not isinstance(mechanism, Ledger):
         return
@@ -352,5 +354,6 @@ EXPECTED = ExpectedMethod(
     warned=private_run_warns,
     noised=True,
     clipped=True,
+    users=True,
     unbounded=_unbounded,
 )
