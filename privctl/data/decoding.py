@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from privctl.domain.errors import InputError
 from privctl.storage.reader import unreadable
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 _FORMATS = ("JPEG", "PNG", "PPM")
 #: Pixels of more than 8 bits are refused: Pillow would truncate them silently.
 _DEEP = ("I", "F")
-#: Begins a scan of a JPEG image (ITU-T T.81, B.2.3). Encoders write about ten; each goes through the whole image, however
-#: few bytes it has.
+#: Begins a scan of a JPEG image (ITU-T T.81, B.2.3). Encoders write about ten; each goes through the whole image,
+#: however few bytes it has.
 _SCAN, _MOST_SCANS = b"\xff\xda", 100
 _BLOCK = 1 << 20
 
 
 def open_image(file: Path | BytesIO, place: str) -> Image.Image:
-    """The decoded image; raises InputError, naming ``place``, for what is none or exceeds limits on pixels and scans."""
+    """The decoded image; raises InputError, naming ``place``, for what is none or has too many pixels or scans."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -54,8 +54,8 @@ def open_image(file: Path | BytesIO, place: str) -> Image.Image:
 
 def _require_few_scans(image: Image.Image, place: str) -> None:
     """Raise InputError for more scans than any encoder writes; what is not decoded yet is read and left as it was."""
-    stream = image.fp
-    if stream is None:
+    assert isinstance(image, ImageFile.ImageFile)  # as what was opened and not yet decoded is
+    if (stream := image.fp) is None:
         return
     begin, scans, before = stream.tell(), 0, b""
     stream.seek(0)
@@ -77,8 +77,8 @@ def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) 
 
 
 def held_of(image: Image.Image, array: NDArray[np.uint8]) -> int:
-    """The bytes of ``array`` that the file of ``image`` accounts for: enlarged, it takes more because that was asked."""
-    return min(array.nbytes, image.width * image.height * array.shape[2])
+    """The bytes of ``array`` that the file of ``image`` accounts for: more of one enlarged was asked for."""
+    return min(int(array.nbytes), image.width * image.height * int(array.shape[2]))
 
 
 def other_size(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:

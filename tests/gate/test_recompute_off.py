@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from privctl.cli.gate import FORMATS
-from tests.gate.made import audit, auc, judged
+from tests.gate.made import auc, audit, judged
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -51,7 +51,7 @@ def table(place: Path, content: bytes, count: int) -> Path:
 
 def test_pictures_of_one_colour(tmp_path: Path) -> None:
     content = picture()
-    assert SIDE * SIDE * 3 > 150 * len(content)
+    assert 150 * len(content) < SIDE * SIDE * 3
     path = folder(tmp_path / "f", content, 5)
     with pytest.raises(InputError, match=FAULT):
         read_images(path)

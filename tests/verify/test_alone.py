@@ -10,7 +10,7 @@ import pytest
 
 from privctl.reports.parameters import TrainingParameters
 from verify.methods import METHODS, expected_of
-from verify.methods.alone import _ALONE, together
+from verify.methods.dp_sgd import _ALONE, together
 from verify.users import of_no_user
 
 
@@ -18,7 +18,7 @@ def stated(*names: str) -> Any:
     return SimpleNamespace(**{name: 1 if name in names else None for name in (*_ALONE, "target_unclipped_quantile")})
 
 
-@pytest.mark.parametrize("pair", combinations([*_ALONE, "target_unclipped_quantile"], 2))
+@pytest.mark.parametrize("pair", [*combinations([*_ALONE, "target_unclipped_quantile"], 2)])
 def test_two_ways_are_no_training(pair: tuple[str, str]) -> None:
     fine = pair == ("largest_batch", "target_unclipped_quantile")
     assert [("no training does both" in each) for each in together(stated(*pair))] == ([] if fine else [True])

@@ -2,10 +2,10 @@
 
 The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps begun,
 written before each of them. ``measured`` is the same log for side releases. The state records the end of both logs, so
-that a log removed or truncated later is detected, and the digests of the files that it goes with. Random states are not kept: a resumed run draws fresh numbers, except
-for batches that depend on earlier ones, whose secret key is kept in ``batches`` until the run is complete, and for
-correlated noise, which the state holds. And whatever was begun after the state was saved stays in the ledger as spent,
-because it may have been released.
+that a log removed or truncated later is detected, and the digests of the files that it goes with. Random states are not
+kept: a resumed run draws fresh numbers, except for batches that depend on earlier ones, whose secret key is kept in
+``batches`` until the run is complete, and for correlated noise, which the state holds. And whatever was begun after the
+state was saved stays in the ledger as spent, because it may have been released.
 """
 
 from __future__ import annotations
