@@ -175,7 +175,7 @@ def test_a_settings_file_may_name_one_or_several(three: SeveralPaths, capsys: py
     for named, count in (('"b.jsonl"', 8), ('["b.jsonl", "a.parquet"]', 16)):
         Path("privctl.toml").write_text(f"[account]\ndata = {named}\n")
         assert run(["account", *asked]) == 0
-        assert f"holds {count} examples" in " ".join(capsys.readouterr().err.split())
+        assert f": {count} examples" in " ".join(capsys.readouterr().err.split())
 
 
 def test_records_of_one_file_share_the_name_of_their_place(tmp_path: Path) -> None:
