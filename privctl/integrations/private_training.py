@@ -34,6 +34,7 @@ from privctl.integrations.own_model import (
 )
 from privctl.integrations.private_loader import PoissonLoader
 from privctl.integrations.report import ASSERTED, ONE_RUN, delta_warnings, guarantee_for, premises, report_place, write
+from privctl.integrations.scaler_refused import ScalerRefused
 from privctl.integrations.users import Users, require_rows
 from privctl.train.clipping.engine import ClippedBatch, PerExample
 from privctl.train.clipping.factors import ROUNDING_MARGIN, Clipping
@@ -126,6 +127,7 @@ class PrivateTraining:
         self._require_no_gradients()
         self._fixed = fixed_digests(model, self._parameters)
         self._hooks = [
+            ScalerRefused(optimizer),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
