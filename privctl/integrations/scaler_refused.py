@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from privctl.domain.errors import CommandError
+
+if TYPE_CHECKING:
+    import torch
 
 #: GradScaler calls the step of an optimizer that has this, and looks for no gradients itself; none lie in ``.grad``.
 _SUPPORTS = "_step_supports_amp_scaling"
