@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from audits.claims import claim_of
 from audits.places import output_paths
 from audits.split.manifest import manifest_at, read_manifest
 from audits.whole.options import flag_of
@@ -39,6 +40,7 @@ def settled(model: Path, output: Path | None, options: Mapping[str, Any]) -> dic
     options = _with_extraction_split(_with_split(options))
     _check(options)
     _check_untargeted(options)
+    claim_of(options["claim"])
     refuse_adapter_file(model)
     if options["base"] is not None and options["secrets"] is None and not holds_adapter(model):
         raise CommandError("--base needs --secrets, or an adapter as MODEL; give both, or remove it")
