@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from privctl.accounting.secrets.fano import information, noise_multiplier_for, posterior
-from privctl.domain.events import SecretMixture
+from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.verdict import Outcome
 from privctl.secrets.protection import Form, Protection
 from tests.accounting.test_mixtures import TABLE
 from tests.verify.test_protection_again import STEPS, genuine, verdicts
 from verify.recompute import opposite_secret
+from verify.recompute.ledger import epsilon_of, exact_shift
 from verify.recompute.opposite_secret import opposite_information
 
 
@@ -67,3 +68,15 @@ def test_nats_of_the_other_form_are_refuted(tmp_path: Path) -> None:
         bounds = np.array([posterior(n, 0.01) for n in nats])
         found = verdicts(replace(plan, information=nats, posterior_bounds=bounds), tmp_path)
         assert any(outcome is Outcome.REFUTED and "nats are given away" in why for outcome, why in found)
+
+
+def test_records_that_are_always_drawn_are_one_gaussian() -> None:
+    """However little noise there is: epsilon is about mu^2 / 2, some 1.4 million, and no grid is that fine."""
+    event = SecretMixture(probabilities=(1.0,) * 5, noise_multiplier=0.3, steps=10_000)
+    mu = exact_shift(Ledger(events=(event,)))
+    assert mu == pytest.approx(100 * 5 / 0.3)
+    found = epsilon_of(Ledger(events=(event,)), 1e-6)
+    assert found.lower == pytest.approx(found.upper, rel=1e-9)
+    assert mu * mu / 2 < found.upper < mu * mu / 2 + 5 * mu
+    mixed = SecretMixture(probabilities=(1.0, 0.5), noise_multiplier=0.3, steps=10)
+    assert exact_shift(Ledger(events=(mixed,))) is None
