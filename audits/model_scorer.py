@@ -22,6 +22,7 @@ from privctl.domain.report import Artifact
 from privctl.models.activations import fused_activations
 from privctl.models.adapters import adapter_at
 from privctl.models.choices import FloatFormat
+from privctl.models.kept_memory import kept_memory
 from privctl.models.language import CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.precision import precision_of
 from privctl.parallel import Workers
@@ -112,7 +113,7 @@ class ModelScorer:
 
     def score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str = "scoring") -> RowScores:
         """The scores of ``rows``; every process must ask for the same ones."""
-        with fused_activations(opened.subject.model.network):
+        with kept_memory(opened.subject.model.device), fused_activations(opened.subject.model.network):
             return self._score(opened, rows, label)
 
     def _score(self, opened: OpenedModel, rows: Sequence[NDArray[Any]], label: str) -> RowScores:

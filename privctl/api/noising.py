@@ -69,6 +69,7 @@ def make_candidates(
             threads=options["threads"],
             advance=advance,
             evaluate=evaluate,
+            notify=notify,
         )
     return Reports(reports), original
 

@@ -14,7 +14,7 @@ from privctl.data.several import paths_of
 from privctl.domain.errors import InputError
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.mechanism import Calibration, WeightNoise
-from privctl.domain.progress import Advance, silent
+from privctl.domain.progress import Advance, Notify, silent
 from privctl.domain.report import Artifact, Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.models.guard.adapters import stated_base
@@ -140,6 +140,7 @@ def privatize(
     threads: int = 2,
     advance: Advance = silent,
     evaluate: Evaluate | None = None,
+    notify: Notify = lambda _: None,
 ) -> tuple[PrivacyReport, ...]:
     """Write every candidate and its report; returns the reports in the candidates' order.
 
@@ -152,6 +153,8 @@ def privatize(
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
     source = NoiseSource(release.seed)
     noiser = WeightNoiser(source, [c.stddev for c in quietest_first], release.selection.streams)
+    if fault := noiser.compile(release.checkpoint):
+        notify(fault)
     check_grain(release, candidates, noiser, threads)
     noised = GrainOfTensors(noiser)
     with ExitStack() as stack:
@@ -240,7 +243,7 @@ def _report(
     return PrivacyReport(
         step="noise",
         created=now(),
-        versions=versions(("numpy", "scipy", "cryptography", "blake3")),
+        versions=versions(("numpy", "scipy", "cryptography", "blake3", *source.compilers)),
         inputs=(*models, *other_inputs, *companions),
         outputs=tuple(_outputs(release, candidate, written_files)),
         parameters={

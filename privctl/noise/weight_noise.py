@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,11 @@ import numpy as np
 
 from privctl.domain.errors import InputError
 from privctl.randomness import BLOCK, NoiseSource
+from privctl.randomness.compiled.release import LEAST
+from privctl.randomness.formats import narrow, widen
 from privctl.randomness.gridded import largest
 from privctl.storage.header import TensorInfo
+from privctl.storage.reader import Checkpoint
 from privctl.storage.stream import CHUNK, Piece
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ _LARGEST = {"F64": 2.0**1023, "F32": 2.0**127, "F16": 2.0**15, "BF16": 2.0**127}
 _FARTHEST = 64.0
 #: What to do about weights that overflow once they have noise.
 _WIDER = {"F16": "convert the model to F32 or BF16", "F32": "convert the model to F64", "BF16": "convert it to F64"}
+#: Making machine code takes as long as noising so many weights without.
+_COMPILED = 1 << 26
 
 
 class WeightNoiser:
@@ -59,6 +65,15 @@ class WeightNoiser:
     def candidates(self) -> int:
         """How many noisy copies are made of each weight."""
         return len(self._stddevs)
+
+    def compile(self, checkpoint: Checkpoint) -> str:
+        """Noise large checkpoints by machine code, where it can be had; returns why not where it fails its test."""
+        counts: Counter[str] = Counter()
+        for _, tensor in checkpoint.tensors():
+            if self.noises(tensor) and tensor.elements >= LEAST:
+                counts[tensor.dtype] += tensor.elements
+        kinds = [kind for kind, count in counts.items() if count >= _COMPILED]
+        return self._source.compile(kinds) if len(self._stddevs) == 1 and kinds else ""
 
     def noises(self, tensor: TensorInfo) -> bool:
         """Whether ``tensor`` gets noise."""
@@ -84,54 +99,43 @@ class WeightNoiser:
 
     def _noise_block(self, piece: Piece, stream: int, block: int, outputs: Sequence[NDArray[np.generic]]) -> None:
         dtype = piece.tensor.dtype
+        if len(outputs) == 1 and self._source.takes_stored(dtype, outputs[0], self._stddevs[0]):
+            reach = self._source.release_stored(stream, block, outputs[0], dtype, self._stddevs[0])
+            if not math.isfinite(reach):
+                raise _not_finite(piece, outputs[0])
+            self._require_no_overflow(piece, outputs[0], reach)
+            return
         streams = [stream * len(outputs) + candidate for candidate in range(len(outputs))]
         if dtype in ("F32", "F64"):
             sums = [np.asarray(out) for out in outputs]
             values = sums[0]
         else:
             sums = self._wide(len(outputs), len(outputs[0]))
-            values = _widen(outputs[0], dtype, sums[0])
+            values = widen(outputs[0], dtype, sums[0])
         reach = largest(values)
         if not math.isfinite(reach):
             raise _not_finite(piece, outputs[0])
         self._source.release_nested(streams, block, values, self._stddevs, sums)
-        may_overflow = not reach + _FARTHEST * self._stddevs[-1] < _LARGEST[dtype]
         for out, released in zip(outputs, sums, strict=True):
             if released is not out:
-                _narrow(released, dtype, out)
-            if may_overflow and not finite(out, dtype):
-                raise InputError(
-                    f"tensor {piece.tensor.name!r} overflows {dtype} to infinity once noise is added; "
-                    f"{_WIDER.get(dtype, 'check that the facts, and so the noise, are right')}"
-                )
+                narrow(released, dtype, out)
+            self._require_no_overflow(piece, out, reach)
+
+    def _require_no_overflow(self, piece: Piece, out: NDArray[np.generic], reach: float) -> None:
+        """Raise InputError where one of the released weights is infinite; none of them was larger than ``reach``."""
+        dtype = piece.tensor.dtype
+        may_overflow = not reach + _FARTHEST * self._stddevs[-1] < _LARGEST[dtype]
+        if may_overflow and not finite(out, dtype):
+            raise InputError(
+                f"tensor {piece.tensor.name!r} overflows {dtype} to infinity once noise is added; "
+                f"{_WIDER.get(dtype, 'check that the facts, and so the noise, are right')}"
+            )
 
     def _wide(self, candidates: int, count: int) -> list[NDArray[np.floating]]:
         """Float32 arrays of this thread, one a candidate."""
         if not hasattr(self._local, "arrays"):
             self._local.arrays = [np.empty(BLOCK, np.float32) for _ in range(candidates)]
         return [array[:count] for array in self._local.arrays]
-
-
-def _widen(stored: NDArray[np.generic], dtype: str, out: NDArray[np.floating]) -> NDArray[np.floating]:
-    """The half-precision weights as float32, in ``out``."""
-    if dtype == "BF16":
-        np.left_shift(stored, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
-    else:
-        np.copyto(out, stored)
-    return out
-
-
-def _narrow(values: NDArray[np.floating], dtype: str, out: NDArray[np.generic]) -> None:
-    """Round to nearest, ties to even, into ``out``."""
-    if dtype != "BF16":
-        np.copyto(out, values, casting="same_kind")
-        return
-    bits = values.view(np.uint32)
-    up = np.right_shift(bits, 16)
-    np.bitwise_and(up, 1, out=up)
-    np.add(up, 0x7FFF, out=up)
-    np.add(up, bits, out=up)
-    np.right_shift(up, 16, out=out, dtype=np.uint32, casting="unsafe")
 
 
 def finite(out: NDArray[np.generic], dtype: str) -> bool:

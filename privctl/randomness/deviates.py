@@ -113,7 +113,7 @@ def float32_is_fast() -> bool:
 
     Raises PrivctlError where its float64 functions do not keep ``FINE``, held against the C library's.
     """
-    words = _probes()
+    words = probes()
     pairs = len(words) // 2
     middle = np.full(2 * pairs, 1 << 63, np.uint64)
     exact = float64_deviates(words[:pairs], words[pairs:], middle, _nothing)
@@ -125,7 +125,7 @@ def float32_is_fast() -> bool:
     return bool(error.max() < 0.75 * FAST)
 
 
-def _probes() -> NDArray[np.int32]:
+def probes() -> NDArray[np.int32]:
     """Words for pairs: their first ones crowd at the edges, their second ones at multiples of a right angle."""
     inner = np.int64(1) << 19
     near = [place + step for place in (inner, (1 << 31) - inner) for step in range(-200, 200)]

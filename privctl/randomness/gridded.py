@@ -10,7 +10,8 @@ Gaussian mechanism on the very float x; what the distance costs is counted in ``
 is free of error: x / g is exact, so are its nearest integer m and the rest; n g is then rounded to the output's format.
 
 Most deviates are drawn in float32. If a sum is so close to the midpoint of two integers that the float32 error could
-decide, it is computed again in float64 from the same bits and more, so every n equals that of the float64 sampler.
+decide, it is computed again in float64 from the same bits and more. Those have their places in the keystream too, so
+every n equals that of the float64 sampler, whatever computes in float32.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _DRAWN = 1 << 17
 
 #: 1.5 2^23: adding so many steps to a float32 below 2^22 steps and taking them off again rounds to the nearest
 #: multiple of the step, never to -0.
-_TO_STEPS = 1.5 * 2.0**23
+TO_STEPS = 1.5 * 2.0**23
 #: Sums up to this many grid steps are formed at once; the float32 error of doing so stays below 2^-10 of a step.
 _NEAR = 2.0**14
 #: Float32 radii reach this far: U is above 2^-32.
-_REACH = 6.7
+REACH = 6.7
 #: Sums above so many grid steps are left to float64.
 _FAR = 2.0**100
 #: Spacings, of what is added at each level too, whose squares and reciprocals leave float32 room for everything.
@@ -57,8 +58,8 @@ class BlockBits(Protocol):
         """``count`` words, drawn into ``out``."""
         ...
 
-    def following(self, count: int) -> NDArray[np.uint64]:
-        """``count`` words."""
+    def following(self, pairs: NDArray[np.intp]) -> NDArray[np.uint64]:
+        """Words (2 n) that belong to these n pairs of the block: those of all first words, then those of all second."""
         ...
 
     def deep(self, count: int) -> list[int]:
@@ -75,6 +76,8 @@ class BlockBuffers:
         self.pairs = [np.empty((tile + 1) // 2, np.float32) for _ in range(3)]
         self.deviates, self.sums, self.points = (np.empty(tile, np.float32) for _ in range(3))
         self.flags = np.empty(tile, np.bool_)
+        self._block = block
+        self._marks: NDArray[np.bool_] | None = None
         self._streams: list[bytearray] = []
         self._nested: list[NDArray[np.float32]] = []
 
@@ -83,6 +86,12 @@ class BlockBuffers:
         while len(self._streams) <= candidate:
             self._streams.append(bytearray(self._size + 16))
         return self._streams[candidate]
+
+    def marks(self, pairs: int) -> NDArray[np.bool_]:
+        """A truth value for each pair of a block."""
+        if self._marks is None:
+            self._marks = np.empty((self._block + 1) // 2, np.bool_)
+        return self._marks[:pairs]
 
     def nested_arrays(self, number: int, count: int) -> NDArray[np.float32]:
         """More arrays for a tile, for nested candidates alone."""
@@ -144,6 +153,11 @@ def increments(stddevs: Sequence[float]) -> list[float]:
     return steps
 
 
+def suits_float32(stddevs: Sequence[float]) -> bool:
+    """Whether sums for candidates of ``stddevs`` may be formed in float32."""
+    return all(_LEAST <= spacing(stddev) <= _MOST for stddev in (*stddevs, *increments(stddevs)))
+
+
 def release(
     values: NDArray[np.floating],
     stddevs: Sequence[float],
@@ -158,8 +172,7 @@ def release(
     """
     if not len(values):
         return
-    quick = values.dtype == np.float32 and all(_LEAST <= spacing(s) <= _MOST for s in (*stddevs, *increments(stddevs)))
-    if quick and deviates.float32_is_fast():
+    if values.dtype == np.float32 and suits_float32(stddevs) and deviates.float32_is_fast():
         _release_float32(values, stddevs, outputs, bits, scratch)
     else:
         pairs = np.arange((len(values) + 1) // 2)
@@ -193,7 +206,8 @@ def _release_float32(
     if len(chosen):
         originals = np.concatenate([halves[half] for half in range(2) for halves in before])
         places = np.concatenate(_Tile(0, pairs, pairs, count).places(chosen))
-        _refine(places, originals, chosen, stddevs, outputs, words, bits)
+        for out, exact in zip(outputs, refined(originals, chosen, stddevs, words, bits), strict=True):
+            out[places] = exact
 
 
 def _tile_sums(
@@ -216,7 +230,7 @@ def _tile_sums(
         error += FAST * increment
         if j:
             np.add(noise, deviates_drawn, out=noise)
-            error += 2.0**-24 * _REACH * sum(increments(stddevs)[: j + 1])
+            error += 2.0**-24 * REACH * sum(increments(stddevs)[: j + 1])
         # The first candidate's values are still needed for the others.
         nearest = scratch.points[:size] if only else scratch.nested_arrays(1 + j, size)
         near = _round(tile, values, noise, spacing(stddev), error, nearest, scratch)
@@ -234,24 +248,21 @@ def _tile_sums(
     return _TileSums(ordered[kept] + tile.first, points)
 
 
-def _refine(
-    places: NDArray[np.intp],
+def refined(
     values: NDArray[np.floating],
     chosen: NDArray[np.intp],
     stddevs: Sequence[float],
-    outputs: Sequence[NDArray[np.floating]],
     words: Sequence[NDArray[np.int32]],
     bits: Sequence[BlockBits],
-) -> None:
-    """Release ``values``, which the ``chosen`` pairs make, at ``places`` of ``outputs``, computed in float64."""
+) -> list[NDArray[np.float32]]:
+    """What is released for ``values``, which the ``chosen`` pairs of a block make, computed in float64."""
     padded = np.zeros(2 * len(chosen))
-    padded[: len(places)] = values
-    refined = [np.empty(len(padded), np.float32) for _ in stddevs]
+    padded[: len(values)] = values
+    outputs = [np.empty(len(padded), np.float32) for _ in stddevs]
     half = len(words[0]) // 2
     leading = [np.concatenate([candidate_words[chosen], candidate_words[chosen + half]]) for candidate_words in words]
-    _release_float64(padded, np.arange(len(chosen)), stddevs, refined, leading, bits)
-    for out, exact in zip(outputs, refined, strict=True):
-        out[places] = exact[: len(places)]
+    _release_float64(padded, chosen, stddevs, outputs, leading, bits)
+    return [exact[: len(values)] for exact in outputs]
 
 
 def _round(
@@ -287,8 +298,8 @@ def _round(
     tolerance = error / step * 1.001 + 2.0**-24 * reach
     if not tolerance < 2.0**-4:
         return None
-    np.add(sums, np.float32(_TO_STEPS * step), out=nearest)
-    np.subtract(nearest, np.float32(_TO_STEPS * step), out=nearest)
+    np.add(sums, np.float32(TO_STEPS * step), out=nearest)
+    np.subtract(nearest, np.float32(TO_STEPS * step), out=nearest)
     np.subtract(sums, nearest, out=sums)
     np.abs(sums, out=sums)
     np.greater(sums, np.float32(0.5 - tolerance - 2.0**-24) * np.float32(step), out=flags)
@@ -310,12 +321,15 @@ def _release_float64(
     words: Sequence[NDArray[np.int32]],
     bits: Sequence[BlockBits],
 ) -> None:
-    """``release`` in float64: pair i of ``words`` makes the noise of values i and len(pairs) + i."""
+    """``release`` in float64: pair i of ``words`` makes the noise of values i and len(pairs) + i.
+
+    ``pairs`` are their places in the block.
+    """
     count = len(values)
     total = np.zeros(count)
     for j, (stddev, increment) in enumerate(zip(stddevs, increments(stddevs), strict=True)):
         first, second = words[j][: len(pairs)], words[j][len(pairs) :]
-        deviates_drawn = deviates.float64_deviates(first, second, bits[j].following(2 * len(pairs)), bits[j].deep)
+        deviates_drawn = deviates.float64_deviates(first, second, bits[j].following(pairs), bits[j].deep)
         total += increment * deviates_drawn.reshape(-1)[:count]
         outputs[j][:] = on_grid(values, total, spacing(stddev))
 

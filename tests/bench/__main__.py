@@ -16,6 +16,7 @@ BENCHES = {
     "audit-power": ("tests.bench.audit_power", "how often tests find a weak trace of membership in made-up scores"),
     "audit-precision": ("tests.bench.audit_precision", "scores in bfloat16: their time, and what attacks lose by it"),
     "audit-repeats": ("tests.bench.audit_repeats", "how often a test errs where records repeat, by which are left out"),
+    "audit-wide": ("tests.bench.audit_wide", "time of membership attacks of several projects on models 512 wide"),
     "adaptive-clipping": ("tests.bench.adaptive_clipping", "accuracy from wrong first clip norms, fixed and adaptive"),
     "banded": ("tests.bench.banded", "held-out accuracy by correlated noise, against DP-SGD of the same epsilon"),
     "canary-gradients": ("tests.bench.canary_gradients", "what canary gradients certify, by steps and their number"),

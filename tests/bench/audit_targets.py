@@ -128,7 +128,7 @@ def make(source: Source, data: Path, folder: Path) -> dict[str, float]:
     """Every target of ``source`` and its shadow models; processor seconds of each that was made now."""
     import privctl
 
-    _write_sides(source, data, folder)
+    write_sides(source, data, folder)
     start = _start(source, data, folder)
     spent: dict[str, float] = {}
     for method in source.methods:
@@ -139,11 +139,16 @@ def make(source: Source, data: Path, folder: Path) -> dict[str, float]:
             side = source.side(folder, "others" if method == "null" else "members")
             privctl.retrain(name, start, data=side, output=target, **settings)
             spent[method] = time.process_time() - began
+    return spent | shadow_models(source, start, folder)
+
+
+def shadow_models(source: Source, start: Path, folder: Path) -> dict[str, float]:
+    """The shadow models of ``source``, where it has any; processor seconds if they were made now."""
     shadows = source.shadow(folder)
     # A run that was cut short is resumed.
-    if shadows is not None and len(list(shadows.glob("*.scores.safetensors"))) < SHADOWS:
-        spent["shadows"] = execute(_shadow_command(source, start, folder, shadows)).cpu
-    return spent
+    if shadows is None or len(list(shadows.glob("*.scores.safetensors"))) >= SHADOWS:
+        return {}
+    return {"shadows": execute(_shadow_command(source, start, folder, shadows)).cpu}
 
 
 def _training(source: Source, method: str) -> tuple[str, dict[str, Any]]:
@@ -179,7 +184,8 @@ def _start(source: Source, data: Path, folder: Path) -> Path:
     return path
 
 
-def _write_sides(source: Source, data: Path, folder: Path) -> None:
+def write_sides(source: Source, data: Path, folder: Path) -> None:
+    """The files of the three sides' records, unless they are there."""
     (folder / source.name).mkdir(parents=True, exist_ok=True)
     if all(source.side(folder, side).exists() for side in SIDES):
         return

@@ -113,7 +113,7 @@ def _maker(shape: Shape, party: str, *, kept: bool) -> Callable[[], Step]:
     def make() -> Step:
         import torch
 
-        from privctl.train.network.kept_memory import kept_memory
+        from privctl.models.kept_memory import kept_memory
         from tests.bench.dp_sgd import NOISE, step_of, work_of
 
         if kept:

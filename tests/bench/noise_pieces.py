@@ -19,7 +19,7 @@ from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.deviates import float32_deviates
 from privctl.randomness.gridded import TILE, BlockBuffers
-from privctl.randomness.source import _BlockKeystream
+from privctl.randomness.source import BlockKeystream
 from privctl.storage.atomic import PendingFile
 from privctl.storage.digest import TensorHasher
 from privctl.storage.reader import SafetensorsFile
@@ -28,7 +28,7 @@ from tests.bench.common import execute, publish
 from tests.bench.noise import PRIVCTL, _model
 
 #: Parts of "noise", shown beside it and not counted again.
-_WITHIN = ("keystream", "deviates")
+_WITHIN = ("keystream", "deviates", "noise by machine code")
 _BASES = ("copy", "sync")
 
 
@@ -86,7 +86,10 @@ def _round(model: Path, folder: Path) -> Iterator[tuple[str, tuple[float, float]
         buffer = memoryview(bytearray(CHUNK))
         digest, hasher = blake3(), TensorHasher(b"")
         keystream, deviates = _drawn()
-        noiser = WeightNoiser(NoiseSource(0), [0.01], {t.name: i for i, t in enumerate(file.tensors)})
+        streams = {t.name: i for i, t in enumerate(file.tensors)}
+        compiled = NoiseSource(0)
+        compiled.compile(["F32"])  # where llvmlite is not installed, both rows are the same
+        noiser, quick = (WeightNoiser(source, [0.01], streams) for source in (NoiseSource(0), compiled))
 
         def place(piece: Piece) -> int:
             return piece.tensor.begin + piece.start
@@ -104,6 +107,7 @@ def _round(model: Path, folder: Path) -> Iterator[tuple[str, tuple[float, float]
             "keystream": keystream,
             "deviates": deviates,
             "noise": lambda piece: noiser(piece, [buffer[: piece.size]]),
+            "noise by machine code": lambda piece: quick(piece, [buffer[: piece.size]]),
             "digests of the output": hash_output,
             "write": lambda piece: pending.write_at(place(piece), buffer[: piece.size]),
         }.items():
@@ -116,10 +120,10 @@ def _drawn() -> tuple[Callable[[Piece], object], Callable[[Piece], object]]:
     """The words of a full block of noise, and the deviates made of them, tile by tile."""
     source, scratch = NoiseSource(0), BlockBuffers(BLOCK)
     pairs, tile = BLOCK // 2, TILE // 2
-    words = _BlockKeystream(source, 0, 0).leading(BLOCK, scratch.zeros, scratch.stream(1)).copy()
+    words = BlockKeystream(source, 0, 0).leading(BLOCK, scratch.zeros, scratch.stream(1)).copy()
 
     def keystream(piece: Piece) -> None:
-        _BlockKeystream(source, 0, piece.index).leading(piece.size // 4, scratch.zeros, scratch.stream(0))
+        BlockKeystream(source, 0, piece.index).leading(piece.size // 4, scratch.zeros, scratch.stream(0))
 
     def deviates(piece: Piece) -> None:
         for start in range(0, piece.size // 8, tile):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tests.bench import audit_wide
 from tests.bench.audit_peers import AREA, OURS, best
 from tests.docs.figures import results
 from tests.docs.pages import as_table
@@ -21,6 +22,7 @@ def parts() -> dict[str, str]:
         "figures audit-peers": _found(targets),
         "figures audit-peers floor": _floor(targets, results("audit-precision")["targets"]),
         "figures audit-precision": _lost(results("audit-precision")["targets"]),
+        "figures audit-wide": as_table(list(audit_wide.HEADINGS), audit_wide.rows(results("audit-wide")["targets"])),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.bench.audit_wide import ratios, rows
 from tests.docs.peer_tables import ahead, rare, summary
 
 
@@ -77,3 +78,28 @@ def test_targets_are_counted_on_which_an_interval_leaves_out_0() -> None:
         "privctl's best AUC is ahead of A's on 0 of 2 and behind on 1, of b's on 2 of 3 and behind on 0; "
         "its best TPR at 1 % is ahead of A's on 0 of 0 and behind on 0, of b's on 1 of 1 and behind on 0.\n"
     )
+
+
+def test_times_are_compared_within_rounds_and_at_as_many_models() -> None:
+    own = [
+        {"float32 cpu": 4.0, "bfloat16 cpu": 2.0, "reference cpu": 1.0, "bfloat16 wall": 2.0, "reference wall": 2.0},
+        {"float32 cpu": 8.0, "bfloat16 cpu": 2.0, "reference cpu": 2.0, "bfloat16 wall": 4.0, "reference wall": 4.0},
+    ]
+    others = [{"cpu": 10.0, "wall": 20.0}, {"cpu": 20.0, "wall": 20.0}]
+    parties = {"privctl": own, "Privacy Meter": others, "PrivacyGuard": others}
+    texts = {"records": 60, "texts": True, "parties": parties}
+    assert ratios(texts, "Privacy Meter", "bfloat16") == [0.2, 0.1]  # one model
+    assert ratios(texts, "PrivacyGuard", "bfloat16") == [0.3, 0.2]  # the reference model too
+    assert ratios(texts, "PrivacyGuard", "float32") == [0.8, 0.8]
+    assert ratios(texts, "PrivacyGuard", "bfloat16", "wall") == [0.2, 0.4]
+    assert ratios({**texts, "texts": False}, "PrivacyGuard", "bfloat16") == [0.2, 0.1]
+    first, _ = rows({"texts": texts})
+    assert first == [
+        "texts",
+        "60",
+        "Privacy Meter",
+        "15",
+        "0.15 (0.10 to 0.20)",
+        "0.15 (0.10 to 0.20)",
+        "0.40 (0.40 to 0.40)",
+    ]

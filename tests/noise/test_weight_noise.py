@@ -11,11 +11,12 @@ import torch
 from scipy import stats
 
 from privctl.domain.errors import InputError
-from privctl.noise.weight_noise import FLOAT_VIEWS, WeightNoiser, _narrow, _widen
+from privctl.noise.weight_noise import FLOAT_VIEWS, WeightNoiser
 from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.deviates import float64_deviates
+from privctl.randomness.formats import narrow, widen
 from privctl.randomness.gridded import increments, spacing
-from privctl.randomness.source import _BlockKeystream
+from privctl.randomness.source import BlockKeystream
 from privctl.storage.header import DTYPE_BITS, TensorInfo
 from privctl.storage.stream import CHUNK, pieces
 from tests.few import few
@@ -113,7 +114,7 @@ def test_narrowing_agrees_with_torch_on_every_neighbourhood() -> None:
         values = (high | low).view(np.float32)
         values = values[np.isfinite(values)]
         out = np.empty(len(values), np.uint16)
-        _narrow(values, "BF16", out)
+        narrow(values, "BF16", out)
         assert np.array_equal(out, to_bf16(values)), hex(low)
 
 
@@ -123,7 +124,7 @@ def test_narrowing_agrees_with_torch_on_random_bits() -> None:
     for dtype, bits in (("BF16", np.uint16), ("F16", np.float16)):
         out = np.empty(len(values), bits)
         with np.errstate(over="ignore"):
-            _narrow(values, dtype, out)
+            narrow(values, dtype, out)
         expected = to_bf16(values) if dtype == "BF16" else torch.from_numpy(values).to(torch.float16).numpy()
         assert np.array_equal(out, expected)
 
@@ -132,7 +133,7 @@ def test_widening_agrees_with_torch_on_every_value() -> None:
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
     for dtype, expected in (("BF16", from_bf16(bits)), ("F16", bits.view(np.float16).astype(np.float32))):
         array = bits if dtype == "BF16" else bits.view(np.float16)
-        assert np.array_equal(_widen(array, dtype, np.empty(1 << 16, np.float32)), expected, equal_nan=True)
+        assert np.array_equal(widen(array, dtype, np.empty(1 << 16, np.float32)), expected, equal_nan=True)
 
 
 # What passes unchanged, what is shared.
@@ -229,7 +230,7 @@ def test_candidates_are_formed_before_rounding(dtype: str) -> None:
     out = noised({"w": (dtype, before)}, STDDEVS, {"w": 0}, seed=5)
     running = numbers(before, dtype)
     for i, (candidate, increment) in enumerate(zip(out, increments(STDDEVS), strict=True)):
-        place = _BlockKeystream(NoiseSource(5), i, 0)
+        place = BlockKeystream(NoiseSource(5), i, 0)
         words = place.leading(10_000, memoryview(bytes(4 * BLOCK)), bytearray(4 * BLOCK + 16))
         middle = np.full(10_000, 1 << 63, np.uint64)
         running = running + increment * float64_deviates(words[:5000], words[5000:], middle, place.deep).reshape(-1)

@@ -13,7 +13,7 @@ from scipy import stats
 
 from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.gridded import spacing
-from privctl.randomness.source import _BlockKeystream
+from privctl.randomness.source import BlockKeystream
 from tests.few import few
 
 #: A check fails below this probability; with fixed seeds the outcome never changes, without one it is never met.
@@ -269,15 +269,24 @@ def test_keystream_is_aes_256_counter_mode() -> None:
 
 def test_each_kind_of_bits_has_a_lane_of_its_own() -> None:
     source = NoiseSource(seed=9)
-    place = _BlockKeystream(source, 11, 12)
+    place = BlockKeystream(source, 11, 12)
     zeros = memoryview(bytes(4 * BLOCK))
     drawn = [
         place.leading(1000, zeros, bytearray(4 * BLOCK + 16)).tobytes(),
-        place.following(500).tobytes(),
+        place.following(np.arange(250)).reshape(2, -1).T.tobytes(),
         np.array(place.deep(500), np.uint64).tobytes(),
         source.words(11, 12, 500).tobytes(),
     ]
     assert drawn == [source._keystream(11, 12, 4000, lane) for lane in range(4)]
+
+
+def test_bits_that_follow_are_a_pairs_own_whoever_else_asks() -> None:
+    source = NoiseSource(seed=9)
+    place = BlockKeystream(source, 11, 12)
+    every = place.following(np.arange(1 << 17)).reshape(2, -1)
+    chosen = np.array([0, 5, 70_000, (1 << 17) - 1])
+    assert np.array_equal(place.following(chosen).reshape(2, -1), every[:, chosen])
+    assert len(place.following(chosen[:0])) == 0
 
 
 def test_gcm_known_answer() -> None:

@@ -73,7 +73,7 @@ def kept(split: Path, manifest: SplitManifest) -> None:
 def judged(split: Path, field: str | None) -> tuple[Outcome, str]:
     manifest = read_manifest(split / "manifest.json")
     inputs = [
-        Artifact(role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=1)
+        Artifact(role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=(split / name).stat().st_size)
         for role, name in _FILES.items()
     ]
     stated = {"split_commitment": manifest.commitment, "split_records": manifest.records}

@@ -23,6 +23,8 @@ from privctl.randomness.device.tensor_engine import key_words
 
 #: Standard deviations that float64 numbers of grid steps leave room for.
 _LEAST, _MOST = 1e-250, 1e250
+#: Making machine code takes as long as drawing so many numbers without; it is made once so many are drawn.
+_COMPILED = 1 << 26
 #: Tensors of fewer elements share a launch, and so many elements in all lie in a buffer at most.
 _SMALL, _BUFFER = 1 << 17, 1 << 22
 #: Tables of tiles that are kept: more than a model's small tensors make buffers.
@@ -69,6 +71,7 @@ class KeyedNoise:
     def __init__(self, source: NoiseSource) -> None:
         self._source = source
         self._steps = _Steps()
+        self._uncompiled = _COMPILED
 
     @property
     def description(self) -> str:
@@ -83,6 +86,11 @@ class KeyedNoise:
     def release(self, tensors: Iterable[Tensor], stddev: float, step: int) -> None:
         """See ``GradientNoise``."""
         self._steps.begin(step)
+        tensors = list(tensors)
+        if self._uncompiled > 0:
+            self._uncompiled -= sum(tensor.numel() for tensor in tensors)
+            if self._uncompiled <= 0:
+                self._source.compile(["F32"])
         for block, pieces in enumerate(_joined(piece for tensor in tensors for piece in _pieces(tensor, BLOCK))):
             values = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
             self._source.release(step, block, values.numpy(), stddev)

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from privctl.domain.errors import RunInterruptedError
 from privctl.domain.progress import Advance, Notify
 from privctl.models.activations import fused_activations
+from privctl.models.kept_memory import kept_memory
 from privctl.models.tasks.base import Task
 from privctl.parallel import Workers
 from privctl.train.clipping.engine import PerExample
 from privctl.train.clipping.factors import Clipping
 from privctl.train.clipping.products import full_precision
 from privctl.train.clipping.promotion import Promotion
-from privctl.train.network.kept_memory import kept_memory
 from privctl.train.network.tensors import gather_shards
 from privctl.train.settings.recipe import TrainingSettings
 from privctl.train.steps.batch_gradients import BatchGradients

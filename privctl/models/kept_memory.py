@@ -1,4 +1,4 @@
-"""Has the C library keep what a training step frees, so that the next step finds it again.
+"""Has the C library keep what a training step or forward pass frees, so that the next one finds it again.
 
 By itself glibc returns freed memory to the system at the end of its heap, and that of every block above 32 MiB. The
 next step then asks for it anew, and each of its pages is a page fault: up to 150,000 in a step, some 5 % of its time.
@@ -30,7 +30,7 @@ _inside = 0
 
 @contextmanager
 def kept_memory(device: torch.device) -> Iterator[None]:
-    """Inside, memory of the processor that is freed stays with this process, for training on ``device``.
+    """Inside, memory of the processor that is freed stays with this process, for work on ``device``.
 
     Afterwards it is given back. The process holds what it held at its peak, and no more. Where the C library is not
     glibc, where the environment has settings of its own for it, or on a GPU, nothing is changed.
@@ -47,7 +47,7 @@ def kept_memory(device: torch.device) -> Iterator[None]:
 
 
 def _count(library: Any, more: int) -> None:
-    """Trainings in several threads share the heap: the first to begin and the last to end change it."""
+    """What runs in several threads shares the heap: the first to begin and the last to end change it."""
     global _inside
     with _lock:
         before, _inside = _inside, _inside + more

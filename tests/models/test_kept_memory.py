@@ -1,4 +1,4 @@
-"""A training keeps the memory that its steps free, and gives it back in the end."""
+"""Training and scoring keep the memory that steps and passes free, and give it back in the end."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import os
 import resource
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
-from privctl.train.network.kept_memory import kept_memory
+from audits.model_scorer import ModelScorer, OpenedModel
+from audits.scores.table import FIELDS
+from privctl.domain.progress import unseen
+from privctl.models.kept_memory import kept_memory
+from privctl.parallel import ALONE
 from privctl.train.steps.sampling import Passes
 from tests.train.steps.test_loop import ROWS, recipe, trainer
 
@@ -119,5 +126,26 @@ def test_a_run_keeps_it_between_its_steps() -> None:
         return {}
 
     trainer(ROWS, recipe(steps=2), Passes(4, 4, seed=0), evaluate=measured).run()
+    assert seen == [False]
+    assert _outside_the_heap()
+
+
+def test_scoring_keeps_it_between_its_passes() -> None:
+    seen: list[bool] = []
+
+    class Scorer:
+        causal = False
+
+        def counts(self, rows: list[Any]) -> Any:
+            return np.ones(len(rows), dtype=np.int64)
+
+        def score(self, rows: list[Any], _: object) -> Any:
+            seen.append(_outside_the_heap())
+            return np.zeros((len(FIELDS), len(rows)), dtype=np.float32)
+
+    model = SimpleNamespace(network=torch.nn.Identity(), device=_CPU, dtype="float32")
+    subject = cast("Any", SimpleNamespace(model=model, scorer=Scorer()))
+    scorer = ModelScorer(cache=None, device=None, workers=ALONE, progress=unseen)
+    scorer.score(OpenedModel(subject=subject, inputs=(), cache=None, versions={}), [np.arange(3)])
     assert seen == [False]
     assert _outside_the_heap()

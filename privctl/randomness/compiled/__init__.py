@@ -1,0 +1,1 @@
+"""Noise on float32 and half-precision numbers as machine code, made at run time where llvmlite is installed."""

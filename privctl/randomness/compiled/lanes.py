@@ -1,0 +1,120 @@
+"""Arithmetic on vectors of LLVM, written as expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from privctl.randomness.compiled.release import GROUP
+
+#: One register of AVX-512, two of AVX2, four of SSE and NEON.
+LANES = GROUP
+
+FLOAT = ir.VectorType(ir.FloatType(), LANES)
+INT = ir.VectorType(ir.IntType(32), LANES)
+BYTE = ir.VectorType(ir.IntType(8), LANES)
+SHORT = ir.VectorType(ir.IntType(16), LANES)
+HALF = ir.VectorType(ir.HalfType(), LANES)
+#: Where arrays lie. LLVM names their type by itself; loads and stores say what lies there.
+POINTER = ir.PointerType()
+
+
+class Lanes:
+    """A vector of ``LANES`` float32 or int32 numbers, or the outcomes of a comparison; numbers broadcast."""
+
+    def __init__(self, builder: ir.IRBuilder, value: Any) -> None:
+        self.builder, self.value = builder, value
+
+    def _of(self, value: Any) -> Lanes:
+        return Lanes(self.builder, value)
+
+    def _other(self, other: Lanes | float) -> Any:
+        return other.value if isinstance(other, Lanes) else ir.Constant(self.value.type, [other] * LANES)
+
+    @property
+    def _floating(self) -> bool:
+        return bool(self.value.type == FLOAT)
+
+    def _call(self, name: str, *others: Lanes | float) -> Lanes:
+        kind = self.value.type
+        full = f"llvm.{name}.v{LANES}{'f32' if self._floating else 'i32'}"
+        found = self.builder.module.globals.get(full)
+        if found is None:
+            found = ir.Function(self.builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
+        return self._of(self.builder.call(found, [self.value, *map(self._other, others)]))
+
+    def __add__(self, other: Lanes | float) -> Lanes:
+        add = self.builder.fadd if self._floating else self.builder.add
+        return self._of(add(self.value, self._other(other)))
+
+    def __sub__(self, other: Lanes | float) -> Lanes:
+        subtract = self.builder.fsub if self._floating else self.builder.sub
+        return self._of(subtract(self.value, self._other(other)))
+
+    def __mul__(self, other: Lanes | float) -> Lanes:
+        return self._of(self.builder.fmul(self.value, self._other(other)))
+
+    def __and__(self, other: Lanes | int) -> Lanes:
+        return self._of(self.builder.and_(self.value, self._other(other)))
+
+    def __or__(self, other: Lanes) -> Lanes:
+        return self._of(self.builder.or_(self.value, other.value))
+
+    def __xor__(self, other: Lanes | int) -> Lanes:
+        return self._of(self.builder.xor(self.value, self._other(other)))
+
+    def __lshift__(self, bits: int) -> Lanes:
+        return self._of(self.builder.shl(self.value, self._other(bits)))
+
+    def __rshift__(self, bits: int) -> Lanes:
+        """The sign is shifted in."""
+        return self._of(self.builder.ashr(self.value, self._other(bits)))
+
+    def logical_shift(self, bits: int) -> Lanes:
+        """Right, zeros shifted in."""
+        return self._of(self.builder.lshr(self.value, self._other(bits)))
+
+    def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
+        """Times ``factor`` plus ``term``, rounded once or twice, whichever is quicker."""
+        return self._call("fmuladd", factor, term)
+
+    def sqrt(self) -> Lanes:
+        """Square roots, rounded correctly."""
+        return self._call("sqrt")
+
+    def rint(self) -> Lanes:
+        """Nearest integers, ties to even."""
+        return self._call("rint")
+
+    def abs(self) -> Lanes:
+        """Sizes."""
+        return self._call("fabs")
+
+    def largest(self, other: Lanes) -> Lanes:
+        """The larger of two integers without sign."""
+        return self._call("umax", other)
+
+    def less(self, other: Lanes | float) -> Lanes:
+        """Where it is less; nowhere for NaN."""
+        return self._of(self.builder.fcmp_ordered("<", self.value, self._other(other)))
+
+    def differs(self, other: int) -> Lanes:
+        """Where integers differ from ``other``."""
+        return self._of(self.builder.icmp_signed("!=", self.value, self._other(other)))
+
+    def choose(self, yes: Lanes, no: Lanes) -> Lanes:
+        """``yes`` where this comparison holds, else ``no``."""
+        return self._of(self.builder.select(self.value, yes.value, no.value))
+
+    def to_float(self) -> Lanes:
+        """Integers with sign as float32, rounded to nearest."""
+        return self._of(self.builder.sitofp(self.value, FLOAT))
+
+    def bits(self) -> Lanes:
+        """The words that floats are stored in."""
+        return self._of(self.builder.bitcast(self.value, INT))
+
+    def floats(self) -> Lanes:
+        """The floats stored in words."""
+        return self._of(self.builder.bitcast(self.value, FLOAT))

@@ -1,0 +1,239 @@
+"""The kernel: deviates, sums and rounding of a block in one pass, compiled by LLVM for this processor.
+
+What ``gridded`` computes in float32 array by array is done here to ``LANES`` pairs at once, in registers. Pairs that
+float32 cannot decide are marked and left as they were.
+
+Logarithm, sine and cosine are polynomials (Moshier's Cephes) with relative errors below 2^-22. The angle's quadrant is
+taken from its word, without error, and U near 1 is measured from 1. So a deviate is within (R + 1) 2^-20 of the ideal
+one, R its pair's radius (``release.CLOSE``): radius and sine err by less than 2^-20.8 R in all, and the bits of U that
+are not drawn yet move the radius by at most 2^-32 / (U R), which is below 2^-21 beyond ``LOW`` and ``HIGH``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding, ir
+
+from privctl.randomness.compiled.lanes import BYTE, FLOAT, HALF, INT, LANES, POINTER, SHORT, Lanes
+
+#: U below the first of these, and within the second of 1, is left to float64.
+LOW, HIGH = 2.0**-13, 2.0**-20
+
+_LOG = (
+    7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+    2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
+)  # fmt: skip
+#: ln 2 in two parts, the first exact in few bits.
+_LN2 = (0.693359375, -2.12194440e-4)
+_SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+_COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
+#: The word of the float32 nearest to sqrt(1/2): mantissas are taken from there on.
+_ROOT_HALF = 0x3F3504F3
+
+
+_ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
+#: LLVM's own optimizations are for loops that are yet to be made of vectors; choosing instructions well is enough.
+_LEVEL = 2
+
+
+class MachineCode:
+    """The functions of ``assembly`` for one format, callable from several threads at once."""
+
+    def __init__(self, kind: str) -> None:
+        """Compile; raises RuntimeError where LLVM cannot make code for this machine."""
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        target = binding.Target.from_default_triple().create_target_machine(
+            cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=_LEVEL
+        )
+        # The code lives as long as the engine does.
+        self._engine = binding.create_mcjit_compiler(binding.parse_assembly(assembly(kind)), target)
+        self._engine.finalize_object()
+        self.release: Callable[..., int] = self._function("release", ctypes.c_uint32, [_ADDRESS] * 6 + [_COUNT])
+        self.deviates: Callable[..., None] = self._function("deviates", None, [_ADDRESS] * 5 + [ctypes.c_float, _COUNT])
+
+    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        return ctypes.CFUNCTYPE(result, *arguments)(self._engine.get_function_address(name))
+
+
+def assembly(kind: str) -> str:
+    """LLVM's text of a module with two functions: ``release``, of numbers stored as ``kind``, and ``deviates``."""
+    module = ir.Module("noise")
+    _release(module, kind)
+    _deviates(module)
+    return str(module)
+
+
+def _deviates(module: ir.Module) -> None:
+    """``deviates(first, second, cosines, sines, edge, factor, groups)`` fills what the self-test looks at.
+
+    ``factor`` is -2 stddev^2; ``edge`` (bytes) says which pairs are left to float64.
+    """
+    arguments = [POINTER] * 5 + [ir.FloatType(), ir.IntType(64)]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "deviates")
+    first, second, cosines, sines, edge, factor, groups = function.args
+    builder = ir.IRBuilder(function.append_basic_block())
+    scale = _spread(builder, factor)
+
+    def body(place: ir.Value) -> None:
+        cosine, sine, _, at_edge = _pair(_words(builder, first, place), _words(builder, second, place), scale)
+        _store(builder, cosines, place, cosine.value)
+        _store(builder, sines, place, sine.value)
+        _store(builder, edge, place, builder.zext(at_edge.value, BYTE))
+
+    _loop(builder, groups, body)
+    builder.ret_void()
+
+
+def _release(module: ir.Module, kind: str) -> None:
+    """``release(head, tail, first, second, doubtful, numbers, groups)``.
+
+    Numbers of ``head`` and ``tail`` become their sums with the pairs' deviates, on the grid; ``doubtful`` (bytes) says
+    which pairs were left. ``numbers`` are -2 stddev^2, the step, 1 / step, 1.5 2^23 steps, how far from a multiple of
+    the step a sum may be, and by how much less for each unit of the radius. Returns the largest word, without sign, of
+    those that the numbers had as float32.
+    """
+    arguments = [POINTER] * 6 + [ir.IntType(64)]
+    function = ir.Function(module, ir.FunctionType(ir.IntType(32), arguments), "release")
+    head, tail, first, second, doubtful, numbers, groups = function.args
+    builder = ir.IRBuilder(function.append_basic_block())
+    single = ir.FloatType()
+
+    def number(place: int) -> Lanes:
+        address = _at(builder, numbers, ir.Constant(ir.IntType(64), place), single)
+        return _spread(builder, builder.load(address, typ=single))
+
+    scale, step, inverse, to_steps, near, slope = map(number, range(6))
+    largest = builder.alloca(INT)
+    builder.store(ir.Constant(INT, [0] * LANES), largest)
+
+    def rounded(array: ir.Value, place: ir.Value, noise: Lanes, sure: Lanes) -> tuple[Lanes, Lanes, Lanes]:
+        stored, value = _read(builder, array, place, kind)
+        seen = Lanes(builder, builder.load(largest, typ=INT)).largest(value.bits() & 0x7FFFFFFF)
+        builder.store(seen.value, largest)
+        multiple = (value * inverse).rint() * step
+        total = (value - multiple) + noise
+        nearest = (total + to_steps) - to_steps
+        return stored, _narrow(multiple + nearest, kind), (total - nearest).abs().less(sure)
+
+    def body(place: ir.Value) -> None:
+        cosine, sine, radius, at_edge = _pair(_words(builder, first, place), _words(builder, second, place), scale)
+        within = near - radius * slope
+        halves = [(array, rounded(array, place, noise, within)) for array, noise in ((head, cosine), (tail, sine))]
+        sure = halves[0][1][2] & halves[1][1][2]
+        sure = Lanes(builder, builder.and_(sure.value, builder.not_(at_edge.value)))
+        for array, (stored, released, _) in halves:
+            _store(builder, array, place, sure.choose(released, stored).value)
+        _store(builder, doubtful, place, builder.zext(builder.not_(sure.value), BYTE))
+
+    _loop(builder, groups, body)
+    reduction = ir.FunctionType(ir.IntType(32), [INT])
+    reduce = ir.Function(module, reduction, f"llvm.vector.reduce.umax.v{LANES}i32")
+    builder.ret(builder.call(reduce, [builder.load(largest, typ=INT)]))
+
+
+def _pair(first: Lanes, second: Lanes, scale: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
+    """The pairs' deviates, their radii, and where U is too near to 0 or 1; see ``deviates``."""
+    cell = first ^ (first >> 31)
+    u = cell.to_float().times_plus(2.0**-31, 2.0**-32)
+    from_one = (cell ^ 0x7FFFFFFF).to_float().times_plus(2.0**-31, 2.0**-32)
+    at_edge = u.less(LOW) | from_one.less(HIGH)
+    radius = (_log(u, from_one) * scale).sqrt()
+    # Quarter turns nearest to the angle; what is left of it is exact.
+    quarters = (second + (1 << 29)) >> 30
+    angle = (second - (quarters << 30)).to_float() * (math.pi * 2.0**-31)
+    square = angle * angle
+    sine = _polynomial(square, _SINE) * square
+    sine = sine.times_plus(angle, angle)
+    cosine = _polynomial(square, _COSINE) * square
+    cosine = cosine.times_plus(square, square.times_plus(-0.5, 1.0))
+    swapped = (quarters & 1).differs(0)
+    across, along = swapped.choose(sine, cosine), swapped.choose(cosine, sine)
+    # Bit 1 of the quarters is the sign of the sine, bit 1 of the next one that of the cosine.
+    across = (across.bits() ^ (((quarters + 1) & 2) << 30)).floats()
+    along = (along.bits() ^ ((quarters & 2) << 30)).floats()
+    return across * radius, along * radius, radius, at_edge
+
+
+def _log(u: Lanes, from_one: Lanes) -> Lanes:
+    exponent = (u.bits() - _ROOT_HALF) >> 23
+    x = exponent.differs(0).choose((u.bits() - (exponent << 23)).floats() - 1.0, from_one * -1.0)
+    square, power = x * x, exponent.to_float()
+    rest = _polynomial(x, _LOG) * x * square
+    rest = power.times_plus(_LN2[1], rest)
+    rest = square.times_plus(-0.5, rest)
+    return power.times_plus(_LN2[0], x + rest)
+
+
+def _polynomial(x: Lanes, coefficients: tuple[float, ...]) -> Lanes:
+    """By Horner's rule, the highest power first."""
+    found = x.times_plus(coefficients[0], coefficients[1])
+    for coefficient in coefficients[2:]:
+        found = found.times_plus(x, coefficient)
+    return found
+
+
+def _read(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) -> tuple[Lanes, Lanes]:
+    """What is stored (as ``_narrow`` gives it), and as float32."""
+    if kind == "F32":
+        value = Lanes(builder, _load(builder, array, place, FLOAT))
+        return value, value
+    stored = _load(builder, array, place, SHORT)
+    if kind == "F16":
+        value = builder.fpext(builder.bitcast(stored, HALF), FLOAT)
+        return Lanes(builder, stored), Lanes(builder, value)
+    return Lanes(builder, stored), (Lanes(builder, builder.zext(stored, INT)) << 16).floats()
+
+
+def _narrow(value: Lanes, kind: str) -> Lanes:
+    """As stored: rounded to nearest, ties to even."""
+    builder = value.builder
+    if kind == "F32":
+        return value
+    if kind == "F16":
+        return Lanes(builder, builder.bitcast(builder.fptrunc(value.value, HALF), SHORT))
+    bits = value.bits()
+    rounded = (bits + ((bits.logical_shift(16) & 1) + 0x7FFF)).logical_shift(16)
+    return Lanes(builder, builder.trunc(rounded.value, SHORT))
+
+
+def _words(builder: ir.IRBuilder, array: ir.Value, place: ir.Value) -> Lanes:
+    return Lanes(builder, _load(builder, array, place, INT))
+
+
+def _at(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, element: ir.Type) -> ir.Value:
+    return builder.gep(array, [place], source_etype=element)
+
+
+def _load(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: ir.VectorType) -> ir.Value:
+    return builder.load(_at(builder, array, place, kind.element), typ=kind, align=1)
+
+
+def _store(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, value: ir.Value) -> None:
+    builder.store(value, _at(builder, array, place, value.type.element), align=1)
+
+
+def _spread(builder: ir.IRBuilder, number: ir.Value) -> Lanes:
+    empty = ir.Constant(FLOAT, ir.Undefined)
+    one = builder.insert_element(empty, number, ir.Constant(ir.IntType(32), 0))
+    return Lanes(builder, builder.shuffle_vector(one, empty, ir.Constant(INT, [0] * LANES)))
+
+
+def _loop(builder: ir.IRBuilder, groups: ir.Value, body: Callable[[ir.Value], None]) -> None:
+    """Call ``body`` with the first place of each group of ``LANES``."""
+    start, check = builder.block, builder.append_basic_block()
+    inside, after = builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(check)
+    builder.position_at_end(check)
+    group = builder.phi(groups.type)
+    group.add_incoming(ir.Constant(groups.type, 0), start)
+    builder.cbranch(builder.icmp_unsigned("<", group, groups), inside, after)
+    builder.position_at_end(inside)
+    body(builder.mul(group, ir.Constant(groups.type, LANES)))
+    group.add_incoming(builder.add(group, ir.Constant(groups.type, 1)), builder.block)
+    builder.branch(check)
+    builder.position_at_end(after)
