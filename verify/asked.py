@@ -79,7 +79,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     if "model" in read and "scores" not in kept and not outside_scores.are_tied(report):
         yield "it does not name the ranks that every audit of a model keeps"
     yield from _files(report, asked)
-    yield from parts_not_run.faults(report, asked)
+    yield from parts_not_run.faults(report, asked, extraction=parameters.extraction is not None)
     yield from _attacks(report, parameters, asked)
     yield from _bounds(report, parameters, asked)
     yield from _claims(report, asked)

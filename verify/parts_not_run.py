@@ -45,13 +45,16 @@ def unmeasured(report: PrivacyReport) -> Iterator[Omission]:
     yield from (Omission(what=each.what, reason=f"the audit could not measure it: {each.reason}") for each in named)
 
 
-def faults(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
-    """What shows that such a part was run after all, or was never asked for, a sentence each."""
+def faults(report: PrivacyReport, asked: AskedAudit, *, extraction: bool) -> Iterator[str]:
+    """What shows that such a part was run after all, or was never asked for, a sentence each.
+
+    ``extraction`` says whether the report states the settings of one.
+    """
     for part in sorted(not_run(report)):
         traces = _TRACES[part]
         if traces.role not in asked.files:
             yield f"it says why {part} was not measured, and was not asked to measure it"
-        if any(item.method in traces.methods for item in report.evidence) or part in report.parameters:
+        if any(item.method in traces.methods for item in report.evidence) or (extraction and part == EXTRACTION):
             yield f"it says that {part} was not measured, and states what was"
 
 
