@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
+from tests.compiled import compile_together
 from tests.forked import Forked, Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,9 +140,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_collection() -> None:
+def pytest_collection(session: pytest.Session) -> None:
     """Looking for garbage among modules takes a quarter of the time of importing them."""
     gc.disable()
+    compile_together(session.config, ROOT)
 
 
 def pytest_configure(config: pytest.Config) -> None:

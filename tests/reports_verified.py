@@ -168,7 +168,9 @@ def _noticed(replace: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(replace)
     def call(patch: pytest.MonkeyPatch, target: Any, *given: Any, **named: Any) -> None:
-        WATCH.patched |= target is not os.environ and _owner(target) not in _USERS
+        if target is not os.environ and _owner(target) not in _USERS:
+            WATCH.patched = True
+            remembered.forget()
         replace(patch, target, *given, **named)
 
     return call
@@ -200,6 +202,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     try:
         return (yield)
     finally:
+        if WATCH.patched:
+            remembered.forget()
         WATCH.exempt, WATCH.patched, WATCH.placed = False, False, []
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from privctl.accounting import ledger
+from privctl.domain.events import Ledger, SampledGaussian
 from tests import reports_verified
 from tests.reports_verified import WATCH
 
@@ -29,6 +31,16 @@ def test_replacing_is_noticed_and_the_environment_is_not(monkeypatch: pytest.Mon
     WATCH.patched = False
     monkeypatch.setattr("os.fsync", os.fsync)
     assert WATCH.patched
+
+
+def test_replacing_forgets_what_the_program_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Ledger(events=(SampledGaussian(noise_multiplier=1.0, sample_rate=0.1, steps=20),))
+    (right,) = ledger.composed(book, 1e-5, order=0)
+    assert ledger.composed(book, 1e-5, order=0)[0] is right
+    assert ledger.composed(book, 1e-6, order=0)[0] is not right
+    wrong = ledger.composed(Ledger(events=(SampledGaussian(noise_multiplier=2.0, sample_rate=0.1),)), 1e-5)[0]
+    monkeypatch.setattr(ledger, "compose", lambda *_, **__: wrong)
+    assert ledger.composed(book, 1e-5, order=0)[0] is wrong
 
 
 def test_reports_are_noted_whichever_way_they_are_put_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,8 @@ class ExpectedMethod:
     ``released`` is a lower bound on the noisy numbers released, None where the report does not say. ``signs`` are the
     signs published. ``unclipped`` tells whether the bounds do not depend on clipping. ``rough``, if not empty, says why
     rounding may move what is released by more than the margin clipping reserves. ``noised`` tells whether the gradients
-    received noise. ``clipped`` tells whether they were clipped. ``unbounded`` (given also whether the optimizer is
+    received noise. ``clipped`` tells whether they were clipped. ``users`` tells whether a user's records may be clipped
+    one by one, or several as one. ``unbounded`` (given also whether the optimizer is
     adaptive) says why nothing bounds how far the weights moved, "" where something does. ``undecided`` says what of
     the method's own parameters could not be looked at, a sentence each, so that the report stays open.
     """
@@ -80,5 +81,6 @@ class ExpectedMethod:
     rough: str = ""
     noised: bool = False
     clipped: bool = False
+    users: bool = False
     unbounded: Callable[[Any, bool], str] = lambda *_: ""
     undecided: Callable[[Any], Iterator[str]] = nothing

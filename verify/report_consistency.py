@@ -13,7 +13,7 @@ from privctl.reports.parameters import NoiseParameters, parameters_as
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.header import elements_of
 from privctl.storage.reader import ADAPTER_NAME
-from verify import bookkeeping, external_training
+from verify import bookkeeping, external_training, users
 from verify.account_plan import of_plan
 from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.method import StatedTraining
@@ -199,6 +199,7 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
         rate = parameters.batch_size / parameters.examples
         yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
     if method is not None:
+        yield from () if method.users else users.of_no_user(parameters)
         yield from method.disagreements(mechanism, parameters)
 
 

@@ -52,6 +52,13 @@ def disagreements(parameters: TrainingParameters) -> Iterator[str]:
         yield "records have several users, but the parameters do not say by which field, or in how many a user may be"
 
 
+def of_no_user(parameters: TrainingParameters) -> Iterator[str]:
+    """What is stated of records of users where the method does nothing of the kind."""
+    for name in ("max_records_per_user", "records_per_draw", "shared_records"):
+        if (value := getattr(parameters, name)) is not None:
+            yield f"{name} is {value!r}, and the method {parameters.method!r} has no such setting"
+
+
 def only_contents(report: PrivacyReport) -> bool:
     """Whether records are chosen by users, so that a bound on these says nothing of data without one of them."""
     if report.step != "retrain":

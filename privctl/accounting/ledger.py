@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from privctl.accounting import gaussian, renyi
 from privctl.accounting.events import row_of
@@ -164,11 +165,16 @@ def composed(
     trade-off curves.
     """
     _require_one_notion(ledger)
-    steps = _steps(ledger, lower=lower)
+    chosen = range(len(_orders(_steps(ledger, lower=lower)))) if order is None else [order]
+    return tuple(_in_order(ledger, delta, precision, lower, each) for each in chosen)
+
+
+@lru_cache(maxsize=4)  # of the largest grid, each takes 40 MiB
+def _in_order(ledger: Ledger, delta: float | None, precision: float, lower: bool, order: int) -> LossDistribution:
+    """One order of ``composed``; the last few are kept, as finding the noise ends with what the plan begins with."""
+    steps = _orders(_steps(ledger, lower=lower))[order]
     log_delta = None if delta is None else math.log(delta)
-    orders = _orders(steps)
-    chosen = orders if order is None else [orders[order]]
-    return tuple(compose(steps, log_delta=log_delta, precision=precision, lower=lower) for steps in chosen)
+    return compose(steps, log_delta=log_delta, precision=precision, lower=lower)
 
 
 def _orders(steps: list[RepeatedPair]) -> list[list[RepeatedPair]]:

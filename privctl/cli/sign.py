@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,12 +93,27 @@ def _signed(paths: Sequence[Path], key: Path, force: bool) -> list[Path]:
 
     secret = private_key(key, read_bounded(key, LARGEST))
     itself = Signer(path=key, key=secret.public_key())
+    _require_apart(paths)
     made = [(envelope_path(path), *_envelope(path, secret)) for path in paths]
     for place, log, _ in made:
         require_absent(place, force or (log is not None and _goes_on(log, place, itself)), option="")
     replaced = force or any(log is not None for _, log, _ in made)
     write_together({place: content for place, _, content in made}, replace=replaced, public=True)
     return [place for place, _, _ in made]
+
+
+def _require_apart(paths: Sequence[Path]) -> None:
+    """Raise CommandError where the signatures of two files would have one name."""
+    from privctl.reports.signing import envelope_path
+
+    signed: dict[Path, Path] = {}
+    for path in paths:
+        place = Path(os.path.abspath(envelope_path(path)))
+        if place in signed and os.path.abspath(signed[place]) != os.path.abspath(path):
+            raise CommandError(
+                f"the signatures of {signed[place]} and {path} would both be called {place.name}; rename one of the two"
+            )
+        signed[place] = path
 
 
 def _envelope(path: Path, secret: Ed25519PrivateKey) -> tuple[AuditLog | None, bytes]:

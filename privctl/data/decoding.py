@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from privctl.domain.errors import InputError
 from privctl.storage.reader import unreadable
@@ -22,14 +22,20 @@ if TYPE_CHECKING:
 _FORMATS = ("JPEG", "PNG", "PPM")
 #: Pixels of more than 8 bits are refused: Pillow would truncate them silently.
 _DEEP = ("I", "F")
+#: Begins a scan of a JPEG image (ITU-T T.81, B.2.3). Encoders write about ten; each goes through the whole image,
+#: however few bytes it has.
+_SCAN, _MOST_SCANS = b"\xff\xda", 100
+_BLOCK = 1 << 20
 
 
 def open_image(file: Path | BytesIO, place: str) -> Image.Image:
-    """The decoded image; raises InputError, naming ``place``, for what is none or exceeds Pillow's limit on pixels."""
+    """The decoded image; raises InputError, naming ``place``, for what is none or has too many pixels or scans."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(file, formats=_FORMATS)
+            if image.format == "JPEG":
+                _require_few_scans(image, place)
             image.load()
     except UnidentifiedImageError:
         raise InputError(f"{place} is not a JPEG, PNG or PPM image; remove it or save it as one") from None
@@ -46,6 +52,21 @@ def open_image(file: Path | BytesIO, place: str) -> Image.Image:
     return image
 
 
+def _require_few_scans(image: Image.Image, place: str) -> None:
+    """Raise InputError for more scans than any encoder writes; what is not decoded yet is read and left as it was."""
+    assert isinstance(image, ImageFile.ImageFile)  # as what was opened and not yet decoded is
+    if (stream := image.fp) is None:
+        return
+    begin, scans, before = stream.tell(), 0, b""
+    stream.seek(0)
+    while block := stream.read(_BLOCK):
+        scans += (before + block).count(_SCAN)  # in the data of a scan, a byte that begins a marker is followed by 0
+        before = block[-1:]
+    stream.seek(begin)
+    if scans > _MOST_SCANS:
+        raise InputError(f"{place} has {scans} scans, and {_MOST_SCANS} of a JPEG image are read; save it again")
+
+
 def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) -> NDArray[np.uint8]:
     """(height, width, channels), rotated upright as its metadata says."""
     upright = ImageOps.exif_transpose(image).convert("RGB" if channels == 3 else "L")
@@ -53,6 +74,11 @@ def array_of(image: Image.Image, channels: int, resize: tuple[int, int] | None) 
         upright = upright.resize((resize[1], resize[0]), Image.Resampling.BILINEAR)
     array = np.asarray(upright, np.uint8)
     return array if array.ndim == 3 else array[:, :, None]
+
+
+def held_of(image: Image.Image, array: NDArray[np.uint8]) -> int:
+    """The bytes of ``array`` that the file of ``image`` accounts for: more of one enlarged was asked for."""
+    return min(int(array.nbytes), image.width * image.height * int(array.shape[2]))
 
 
 def other_size(place: str, size: Sequence[int], first_place: str, expected: Sequence[int]) -> InputError:

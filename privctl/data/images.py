@@ -12,7 +12,8 @@ import numpy as np
 from PIL import Image
 
 from privctl.data.columns import USUAL, Columns, HeadKind
-from privctl.data.decoding import array_of, open_image, other_size
+from privctl.data.decoded import Decoded
+from privctl.data.decoding import array_of, held_of, open_image, other_size
 from privctl.data.npz import read_npz
 from privctl.data.packed import suffix_of
 from privctl.data.places import ARROW, IMAGES, PARQUET, SOUNDS, data_files, found, holds_classes
@@ -148,9 +149,12 @@ def class_files(path: Path, suffixes: Sequence[str] | None = None) -> list[tuple
 def _read_folder(path: Path, channels: int, resize: tuple[int, int] | None) -> ImageSet:
     files, ignored = _list_folder(path)
     pixels: NDArray[np.uint8] | None = None
+    decoded = Decoded(path)
     for i, (_, file) in enumerate(files):
         with open_image(file, str(file)) as image:
             array = array_of(image, channels, resize)
+            decoded.read(file.stat().st_size)
+            decoded.add(held_of(image, array))
         if pixels is None:
             pixels = np.empty((len(files), *array.shape), np.uint8)
         if array.shape != pixels.shape[1:]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from privctl.data.columns import USUAL, Columns, HeadKind, label_of, string_of
+from privctl.data.decoded import Decoded
 from privctl.data.images import class_files
 from privctl.data.packed import suffix_of
 from privctl.data.places import LINES, SOUNDS, STDIN, TABLES, data_files, found, holds_classes
@@ -52,9 +53,13 @@ def read_sounds(path: DataPath, *, rate: int, columns: Columns | None = None) ->
     """
     columns = columns or USUAL
     named = [each for one in paths_of(path) for each in _labelled(one, columns)]
-    waves = []
+    waves, files, decoded = [], set[Path](), Decoded(path)
     for file, _ in named:
         wave, its_rate = read_wav(file, str(file))
+        if file not in files:
+            files.add(file)
+            decoded.read(file.stat().st_size)
+        decoded.add(wave.nbytes)
         if its_rate != rate:
             raise InputError(
                 f"{file} has {its_rate} samples a second, and the model takes {rate}; resample all sounds to {rate} Hz"

@@ -10,7 +10,8 @@ import numpy as np
 
 from privctl.data.arrow import ArrowSchema, arrow_rows, count_rows, schema_of
 from privctl.data.columns import Columns, kind_of, label_of
-from privctl.data.decoding import array_of, open_image, other_size
+from privctl.data.decoded import Decoded
+from privctl.data.decoding import array_of, held_of, open_image, other_size
 from privctl.data.places import data_files, shown
 from privctl.domain.errors import InputError
 
@@ -31,13 +32,16 @@ def read_table_images(
     labels: list[str] = []
     places: list[str] = []
     shape: tuple[int, ...] | None = None
+    decoded = Decoded(path)
     for file in data_files(path):
+        decoded.read(file.stat().st_size)
         place = shown(path, file)
         image = _image_column(schema_of(file, place), place, label)
         for number, fields in enumerate(arrow_rows(file, place, [image, label]), start=1):
             where = f"{place} row {number}"
             with open_image(BytesIO(_encoded(fields[image], image, where)), where) as opened:
                 array = array_of(opened, channels, resize)
+                decoded.add(held_of(opened, array))
             shape = shape or array.shape
             if array.shape != shape:
                 raise other_size(where, array.shape[:2], places[0], shape[:2])

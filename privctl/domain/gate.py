@@ -78,6 +78,11 @@ class GateJudgement(Shown):
     rules: tuple[Rule, ...] = ()
 
     @property
+    def recomputed(self) -> bool:
+        """Whether the policy had what reports say computed again."""
+        return not any(each.key == "recompute" and each.value == "false" for each in self.settings)
+
+    @property
     def outcome(self) -> GateOutcome:
         """Fail wins over inconclusive; a gate that looked at nothing has not passed."""
         return outcome_of(self.findings)

@@ -38,7 +38,7 @@ def judge(paths: Sequence[Path], policy: Policy, model: ModelAtHand | None, now:
     findings, more = _truncate(covered)
     return GateJudgement(
         findings=findings,
-        notes=(*notes, *more, *report_set.notes, *_notes(report_set, cases, model)),
+        notes=(*notes, *more, *report_set.notes, *_notes(report_set, cases, model), *_unchecked(policy)),
         settings=policy.settings,
         models=tuple(case.name for case in cases),
         rules=tuple(RULES.values()),
@@ -101,6 +101,14 @@ def _notes(report_set: ReportSet, cases: Sequence[JudgedModel], model: ModelAtHa
             yield f"{report.path} is about an earlier model of the chain, so its results do not count for this one"
     if model is None and cases:
         yield "the model itself was not checked: --model checks that its bytes are those of the reports"
+
+
+def _unchecked(policy: Policy) -> Iterator[str]:
+    if not policy.recompute:
+        yield (
+            "recompute is false: no guarantee was computed again, no audit was held against itself or its files, and "
+            "nobody asked whether the base of noise, or the start of a training, was trained on the same data"
+        )
 
 
 def _truncate(findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], list[str]]:

@@ -166,7 +166,7 @@ def _toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    texts = {}
+    texts: dict[str, str] = {}
     for variable, text in environment.items():
         if not variable.startswith(_PREFIX):
             continue
@@ -175,6 +175,9 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
             raise CommandError(
                 f"the variable {shorten(variable)} sets nothing that a policy has; {suggestion(name, KEYS)}"
             )
+        if name in texts:
+            usual = f"{_PREFIX}{name.upper()}"
+            raise CommandError(f"two variables set {name}, {usual} in capital letters and in others; keep one")
         texts[name] = text
     return texts
 

@@ -1,20 +1,18 @@
-"""The reports of the model that noise is added to, and of its base: where they lie, and what they rule out."""
+"""The report of the model that noise is added to: where it lies, and what it rules out."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.mechanism import ClippedTraining, WeightNoise
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import upward
 from privctl.noise.placement import report_path
 from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
-from privctl.reports.of_model import own_reports
-from privctl.reports.trained_before import earlier_training, made_from
+from privctl.reports.trained_before import earlier_training
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import Checkpoint
 
@@ -67,42 +65,6 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
             f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated(report)}; more noise "
             "lowers no bound that is derived here, so release it as it is, or train again with a smaller --epsilon"
         )
-
-
-def reports_of_base(base: Checkpoint | None) -> tuple[FoundReport, ...]:
-    """The reports beside a ``base`` that say they made its weights, or where its header names one."""
-    return () if base is None else own_reports(base.root)
-
-
-def require_public(
-    base: Checkpoint | None, reports: Sequence[FoundReport], found: FoundReport | None, checkpoint: Checkpoint
-) -> None:
-    """Raise InputError where ``reports`` of ``base`` show that its weights are not public.
-
-    They are not where they were made from the very weights of ``checkpoint``, or trained on the data of the training
-    that made those, which its own report ``found`` names.
-    """
-    if base is None:
-        return
-    data = {each.digest for each in found.report.inputs if each.role == "data"} if found else set()
-    starts = [each.path for each in reports]
-    why, place = "", earlier_training(starts, data)
-    if place is not None:
-        why = f"trained on the data of {checkpoint.root}"
-    elif (place := made_from(starts, lambda read: _among(read, checkpoint))) is not None:
-        why = f"made from {checkpoint.root}"
-    if place is not None:
-        raise InputError(
-            f"the base {base.root} was {why}, as {place} says, so it is not public, and what is equal in both needs "
-            "noise too; give the weights that the training began with as --base"
-        )
-
-
-def _among(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
-    """Whether a file of ``checkpoint`` is among those read; a file of another size is not digested."""
-    digests = {each.digest for each in read}
-    sizes = {each.bytes for each in read}
-    return any(file.size in sizes and file_digest(Path(file.path)) in digests for file in checkpoint.files)
 
 
 def _stated(report: PrivacyReport) -> str:

@@ -23,8 +23,9 @@ from privctl.noise.facts import (
     from_report,
     training_facts,
 )
-from privctl.noise.own_report import describes, own_report, reports_of_base, require_bounded, require_public
+from privctl.noise.own_report import describes, own_report, require_bounded
 from privctl.noise.placement import companions
+from privctl.noise.public_base import reports_of_base, require_public
 from privctl.noise.selection import select
 from privctl.reports.files import FoundReport, pointer_of
 from privctl.storage.reader import Checkpoint

@@ -52,6 +52,8 @@ BUNDLE_SUFFIX = ".sigstore.json"
 _MEDIA = "application/vnd.dev.sigstore.bundle.v0.3+json"
 #: No envelope or key is larger.
 LARGEST = 16 << 20
+#: Each signature is tried with each key, which takes up to a millisecond.
+_MOST_SIGNATURES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +240,8 @@ def _opened(content: bytes) -> tuple[str, bytes, list[Any]]:
         signatures = list(body["signatures"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error):
         raise InputError("is no DSSE envelope") from None
+    if len(signatures) > _MOST_SIGNATURES:
+        raise InputError(f"bears {len(signatures)} signatures, and {_MOST_SIGNATURES} are tried at most")
     return payload_type, payload, signatures
 
 

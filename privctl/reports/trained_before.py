@@ -20,10 +20,15 @@ def earlier_training(starts: Sequence[Path], data: Collection[str]) -> Path | No
 
     What they build on counts too. A report that is missing, or was changed since, says nothing.
     """
-    for path, report in _chain(starts):
-        if report.step in _TRAININGS and any(each.digest in data for each in report.inputs if each.role == "data"):
+    for path, report in trainings(starts):
+        if any(each.digest in data for each in report.inputs if each.role == "data"):
             return path
     return None
+
+
+def trainings(starts: Sequence[Path]) -> Iterator[tuple[Path, PrivacyReport]]:
+    """The reports of trainings, of those at ``starts`` and what they build on, with their places."""
+    return ((path, report) for path, report in _chain(starts) if report.step in _TRAININGS)
 
 
 def made_from(starts: Sequence[Path], among: Callable[[Sequence[Artifact]], bool]) -> Path | None:

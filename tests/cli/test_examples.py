@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import string
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from glob import glob
 from itertools import pairwise
 from pathlib import Path
@@ -168,10 +168,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--batch-size 5",
             "canary plant train.jsonl -o planted.jsonl --count 20 --prefix-from train.jsonl",
             "secrets scan train.jsonl -o secrets.jsonl",
-            "secrets plan train.jsonl --secrets secrets.jsonl --steps 5 --batch-size 16 --cap 5 -o plan.safetensors",
             "retrain ferret model/ --data train.jsonl --release gaussian --epsilon 8 --fire-probability 0.5 --steps 5 "
             "-o private/",  # at 1 / 16 perhaps no group would fire
-            "shadow base/ --data train.jsonl --data held-out.jsonl --count 4 --epochs 1 --batch-size 32 -o shadows/",
             "retrain dp-sgd model/ --data train.jsonl --epsilon 8 --steps 5 -o m/",
             "retrain plain model/ --data train.jsonl --steps 2 -o plain/",
             "noise plain/ --noise-stddev 0.01 -o noised/",
@@ -183,11 +181,31 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "audit m/ --members train.jsonl --nonmembers held-out.jsonl --attack loss",
             "audit private/ --members train.jsonl --nonmembers held-out.jsonl --attack loss",
         )
-        for line in prepare:
-            assert run([*smaller(shlex.split(line)), "-q"]) in MAY_END.get(line.split()[0], (0,)), line
+        _prepare(prepare)
         shutil.copy("planted.canaries.json", "m.json")
     torch.set_num_threads(before)
     return folder
+
+
+@pytest.fixture(scope="module")
+def whole_workshop(workshop: Path) -> Path:
+    """The same with what slow examples alone read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workshop)
+        _prepare(
+            (
+                "secrets plan train.jsonl --secrets secrets.jsonl --steps 5 --batch-size 16 --cap 5 "
+                "-o plan.safetensors",
+                "shadow base/ --data train.jsonl --data held-out.jsonl --count 4 --epochs 1 --batch-size 32 "
+                "-o shadows/",
+            )
+        )
+    return workshop
+
+
+def _prepare(lines: Iterable[str]) -> None:
+    for line in lines:
+        assert run([*smaller(shlex.split(line)), "-q"]) in MAY_END.get(line.split()[0], (0,)), line
 
 
 def free(folder: Path, words: list[str]) -> None:
@@ -251,7 +269,7 @@ def test_an_example_with_an_option_that_is_not_there_is_noticed() -> None:
 def test_the_examples_of_help_work(
     name: str,
     further: bool,
-    workshop: Path,
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -261,7 +279,7 @@ def test_the_examples_of_help_work(
     left = FURTHER.get(name, slice(0, 0))
     calls = calls[left] if further else [call for call in calls if call not in calls[left]]
     folder = tmp_path / "here"
-    shutil.copytree(workshop, folder)
+    shutil.copytree(request.getfixturevalue("whole_workshop" if further else "workshop"), folder)
     monkeypatch.chdir(folder)
     commitment = read_manifest(folder / "planted.canaries.json").commitment
     for words in calls:

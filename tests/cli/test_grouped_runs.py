@@ -138,6 +138,15 @@ def _in_statement(name: str, old: str, new: str) -> Callable[[Any], None]:
     return edit
 
 
+def _bands_of_one(report: Any) -> None:
+    """A ledger that knows nothing of groups, and costs a third."""
+    _of_one_record(report)
+    event = report["mechanism"]["events"][0]
+    del event["batches"]
+    event |= {"type": "banded-gaussian", "coefficients": [1.0]}
+    report["parameters"] |= {"coefficients": [1.0], "batches": "cyclic-poisson"}
+
+
 FORGERIES: dict[str, Callable[[Any], None]] = {
     "half of the noise": _half_the_noise,
     "steps for one record": _of_one_record,
@@ -145,6 +154,8 @@ FORGERIES: dict[str, Callable[[Any], None]] = {
     "no number of records": lambda report: report["parameters"].pop("max_records_per_user"),
     "nobody's records": lambda report: report["parameters"].update(unit=None),
     "another kind of step": _another_kind,
+    "correlated noise beside": _bands_of_one,
+    "a clip norm that changes": lambda report: report["parameters"].update(target_unclipped_quantile=0.5),
     "users with more records": _in_statement("unit of privacy", "which 3 at most", "which 30 at most"),
     "users with any number of records": _in_statement("unit of privacy", ", of which 3 at most are used,", ""),
     "users by another field": _in_statement("unit of privacy", "'who'", "'family'"),

@@ -73,6 +73,15 @@ def resume(place: Path, *more: str, data: str = "train.jsonl", **changed: str | 
     return run([*call, "-q", "--resume", *more])
 
 
+def test_a_state_that_was_changed_is_not_gone_on_with(interrupted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tensors,) = (interrupted / "out.run").glob("state-*.safetensors")
+    kept = tensors.read_bytes()
+    tensors.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    assert resume(interrupted) == 3
+    assert "is not what was saved with the run's state" in capsys.readouterr().err
+    tensors.write_bytes(kept)
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     few(

@@ -183,6 +183,11 @@ def test_a_search_killed_in_its_second_run_goes_on_with_what_was_drawn(
     assert run([*asked, "--resume", "--expected-runs", "2"]) == 2
     assert "--expected-runs 3, not 2" in capsys.readouterr().err
     assert json.loads((folder / "search.json").read_text()) == before
+    (folder / "run-2").rename(tmp_path / "away")
+    assert run([*asked, "--resume"]) == 3
+    assert "run 2 of the search was begun, and neither its model nor its state is in" in capsys.readouterr().err
+    (folder / "run-2").rmdir()
+    (tmp_path / "away").rename(folder / "run-2")
     assert run([*asked, "--resume"]) == 0
     said = capsys.readouterr()
     assert "run 2 of 3" in said.err

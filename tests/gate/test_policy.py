@@ -208,6 +208,14 @@ def test_an_unknown_variable_is_an_error() -> None:
         read("max_epsilon = 1\n", environment={"PRIVCTL_GATE_MAX_EPSILOM": "1"})
 
 
+@pytest.mark.parametrize("other", ["PRIVCTL_GATE_max_epsilon", "PRIVCTL_GATE_Max_Epsilon"])
+def test_one_key_is_not_set_by_two_variables(other: str) -> None:
+    """The order of an environment would decide which limit holds."""
+    for pair in ((other, "PRIVCTL_GATE_MAX_EPSILON"), ("PRIVCTL_GATE_MAX_EPSILON", other)):
+        with pytest.raises(CommandError, match="two variables set max_epsilon"):
+            read(environment=dict.fromkeys(pair, "8"))
+
+
 @pytest.mark.parametrize("text", ["auc=0.6,auc=0.7", "auc", "=", "auc=x"])
 def test_text_of_powers(text: str) -> None:
     with pytest.raises(CommandError, match="^--min-power "):

@@ -19,7 +19,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.noise import weight_noise
 from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import BLOCK, NoiseSource, deviates
-from privctl.randomness.compiled import lanes, program, release, selection
+from privctl.randomness.compiled import fine, lanes, program, release, selection
 from privctl.randomness.formats import narrow, widen
 from privctl.storage.header import TensorInfo
 from privctl.storage.stream import Piece
@@ -101,12 +101,7 @@ class Counting:
 
 
 def test_deviates_keep_their_bound_whatever_bits_follow() -> None:
-    code, generator = program.MachineCode("F32"), np.random.default_rng(4)
-    near_0, near_1 = (np.exp2(generator.uniform(*ends, 1 << 15)).astype(np.int64) for ends in ((18, 31), (11, 30)))
-    first = np.concatenate([near_0 - 1, -near_0, (1 << 31) - 1 - near_1, near_1 - (1 << 31)]).clip(
-        -(1 << 31), (1 << 31) - 1
-    )
-    first, second = first.astype(np.int32), generator.integers(-(1 << 31), 1 << 31, len(first)).astype(np.int32)
+    code, (first, second) = program.MachineCode("F32"), words_at_edges()
     drawn, edge = np.empty((2, len(first)), np.float32), np.empty(len(first), np.bool_)
     arrays = (first, second, drawn[0], drawn[1], edge)
     code.deviates(*(array.ctypes.data for array in arrays), -2.0, len(first) // lanes.LANES)
@@ -118,6 +113,42 @@ def test_deviates_keep_their_bound_whatever_bits_follow() -> None:
         assert (np.abs(drawn - exact) / allowed)[:, ~edge].max() < 0.5
 
 
+def test_deviates_in_double_precision_keep_the_bound_that_comes_with_them() -> None:
+    """The bound is nearly reached where the bits that follow are all 0 or 1, and by nothing else."""
+    code, (first, second) = program.MachineCode("F32"), words_at_edges()
+    drawn, stddev = np.empty((3, len(first))), 3.0
+    arrays = (first, second, drawn[0], drawn[1], drawn[2])
+    code.fine(*(array.ctypes.data for array in arrays), -2 * stddev**2, len(first) // lanes.LANES)
+    share = (np.where(first >= 0, first, ~first) + 0.5) / 2.0**31
+    told = np.minimum(share, 1 - share) >= 2.0**-23
+    assert np.array_equal(np.isfinite(drawn[2]), told)
+    error = {}
+    for bits in (0, 1 << 63, (1 << 64) - 1):
+        exact = deviates.float64_deviates(first, second, np.full(2 * len(first), bits, np.uint64), lambda n: [1] * n)
+        error[bits] = (np.abs(drawn[:2] - stddev * exact) / drawn[2])[:, told].max()
+    assert error[1 << 63] < 2.0**-8
+    assert 0.8 < max(error.values()) < 1
+
+
+def words_at_edges() -> tuple[np.ndarray, np.ndarray]:
+    """First words of which many make U small or nearly 1, and second ones."""
+    generator = np.random.default_rng(4)
+    near_0, near_1 = (np.exp2(generator.uniform(*ends, 1 << 15)).astype(np.int64) for ends in ((5, 31), (5, 30)))
+    first = np.concatenate([near_0 - 1, -near_0, (1 << 31) - 1 - near_1, near_1 - (1 << 31)]).clip(
+        -(1 << 31), (1 << 31) - 1
+    )
+    return first.astype(np.int32), generator.integers(-(1 << 31), 1 << 31, len(first)).astype(np.int32)
+
+
+def test_double_precision_leaves_hardly_a_pair_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = []
+    monkeypatch.setattr(release.gridded, "refined", lambda values, chosen, *_: left.append(len(chosen)) or [values])
+    values = np.zeros(BLOCK, np.float32)
+    for block in range(4):
+        compiled(3, "F32").release_stored(7, block, values, "F32", 0.0123)
+    assert sum(left) < 8, "float32 alone leaves some 260"
+
+
 @pytest.mark.usefixtures("untested")
 @pytest.mark.parametrize(
     ("name", "value", "found"),
@@ -126,13 +157,19 @@ def test_deviates_keep_their_bound_whatever_bits_follow() -> None:
         ("_LN2", (0.6934, -2.12194440e-4), "deviates are too far"),
         ("HIGH", 0.0, "deviates are too far"),
         ("LOW", 0.0, "deviates are too far"),
+        ("fine._SINE", (*fine._SINE[:-1], -0.1666667), "deviates are too far"),
+        ("fine._COSINE", fine._COSINE[3:], "deviates are too far"),
+        ("fine._ARTANH", fine._ARTANH[3:], "deviates are too far"),
+        ("fine.EDGE", 0.0, "deviates are too far"),
+        ("fine.OF_ANGLE", 0.1 * 2.0**-30, "deviates are too far"),
+        ("fine.OF_RADIUS", 0.2 * 2.0**-30, "deviates are too far"),
         ("_narrow", lambda value, kind: truncated(value), "numbers differ"),
     ],
 )
 def test_planted_faults_are_found_and_the_code_is_not_used(
     name: str, value: object, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, name, value)
+    monkeypatch.setattr(f"{program.__name__}.{name}", value)
     source = NoiseSource(1)
     assert found in source.compile(["BF16"])
     assert source.compilers == ()
@@ -148,6 +185,12 @@ def truncated(value: lanes.Lanes) -> lanes.Lanes:
 def test_sums_too_near_an_edge_for_float32_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that leaves nothing to float64 gives some numbers that numpy does not."""
     monkeypatch.setattr(release, "_near", lambda stddev: (stddev, 0.0))
+    assert "numbers differ" in NoiseSource(1).compile(["F32"])
+
+
+@pytest.mark.usefixtures("untested")
+def test_sums_too_near_an_edge_for_double_precision_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(release, "_FINE_NEAR", 1.0)
     assert "numbers differ" in NoiseSource(1).compile(["F32"])
 
 

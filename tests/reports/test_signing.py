@@ -48,6 +48,27 @@ def test_a_signature_is_checked(here: Path, capsys: Capture) -> None:
     assert "bears no valid signature by other.pub" in capsys.readouterr().out
 
 
+def test_more_signatures_than_anyone_puts_on_a_report_are_not_tried(here: Path, capsys: Capture) -> None:
+    """Each costs a verification with each key: sixteen megabytes of them are minutes."""
+    signed(here, "m.report.json")
+    place = here / "m.dsse.json"
+    body = json.loads(place.read_text())
+    right, wrong = body["signatures"][0], {"sig": base64.b64encode(bytes(64)).decode()}
+    for count, code in ((64, 0), (65, 1)):
+        place.write_text(json.dumps({**body, "signatures": [*[wrong] * (count - 1), right]}))
+        assert run(["sign", "m.report.json", "--check", "ci.pub"]) == code
+    assert "bears 65 signatures, and 64 are tried at most" in capsys.readouterr().out
+
+
+def test_two_files_with_one_name_for_their_signatures_are_refused(here: Path, capsys: Capture) -> None:
+    """The second would take the place of the first, and both would be said to be signed."""
+    shutil.copy("m.report.json", "m.json")
+    assert run(["sign", "m.report.json", "m.json", "--key", "ci.key"]) == 2
+    assert "would both be called m.dsse.json; rename one of the two" in capsys.readouterr().err
+    assert not (here / "m.dsse.json").exists()
+    signed(here, "m.report.json", "./m.report.json")
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_openssl_agrees(here: Path) -> None:
     signed(here, "m.report.json")

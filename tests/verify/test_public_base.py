@@ -57,6 +57,33 @@ def test_a_base_that_was_trained_on_the_same_data(
     assert not (tmp_path / "out").exists()
 
 
+def other_data(clipped: Kind, base: Path, *, shared: bool) -> None:
+    """The report beside ``base`` names a file of its own; ``shared``: one record of it is the training's."""
+    report = read(clipped.path)
+    (data,) = (each for each in report.inputs if each.role == "data")
+    ours = json.loads((clipped.path.parent / data.path).read_text().splitlines()[4])["text"]
+    texts = ["Another text.", f" {ours.upper()}\n" if shared else "A third."]
+    file, place = base.with_name("other.jsonl"), base.with_name("base.report.json")
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    made = read(place)
+    inputs = [each for each in made.inputs if each.role != "data"]
+    write_report(place, replace(made, inputs=(*inputs, file_artifact("data", file, place))))
+
+
+def test_a_base_that_was_trained_on_a_record_in_another_file(
+    kinds: Kinds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clipped = kinds["clipped"]
+    base = base_made(clipped, tmp_path, data=False, start=False)
+    other_data(clipped, base, shared=True)
+    assert clipped.model is not None
+    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.BAD_INPUT
+    assert "trained on record 2 of" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    other_data(clipped, base, shared=False)
+    assert noised(clipped.model, base, tmp_path / "out") == ExitCode.OK
+
+
 def test_a_base_that_was_made_from_a_model_without_a_report(
     kinds: Kinds, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,16 +12,19 @@ from privctl.randomness.compiled.release import GROUP
 LANES = GROUP
 
 FLOAT = ir.VectorType(ir.FloatType(), LANES)
+DOUBLE = ir.VectorType(ir.DoubleType(), LANES)
 INT = ir.VectorType(ir.IntType(32), LANES)
 BYTE = ir.VectorType(ir.IntType(8), LANES)
 SHORT = ir.VectorType(ir.IntType(16), LANES)
 HALF = ir.VectorType(ir.HalfType(), LANES)
 #: Where arrays lie. LLVM names their type by itself; loads and stores say what lies there.
 POINTER = ir.PointerType()
+#: What LLVM's own functions have at the end of their names.
+_SUFFIXES = {FLOAT: "f32", DOUBLE: "f64", INT: "i32"}
 
 
 class Lanes:
-    """A vector of ``LANES`` float32 or int32 numbers, or the outcomes of a comparison; numbers broadcast."""
+    """A vector of ``LANES`` float32, float64 or int32 numbers, or the outcomes of a comparison; numbers broadcast."""
 
     def __init__(self, builder: ir.IRBuilder, value: Any) -> None:
         self.builder, self.value = builder, value
@@ -34,11 +37,11 @@ class Lanes:
 
     @property
     def _floating(self) -> bool:
-        return bool(self.value.type == FLOAT)
+        return bool(self.value.type in (FLOAT, DOUBLE))
 
     def _call(self, name: str, *others: Lanes | float) -> Lanes:
         kind = self.value.type
-        full = f"llvm.{name}.v{LANES}{'f32' if self._floating else 'i32'}"
+        full = f"llvm.{name}.v{LANES}{_SUFFIXES[kind]}"
         found = self.builder.module.globals.get(full)
         if found is None:
             found = ir.Function(self.builder.module, ir.FunctionType(kind, [kind] * (1 + len(others))), full)
@@ -52,8 +55,14 @@ class Lanes:
         subtract = self.builder.fsub if self._floating else self.builder.sub
         return self._of(subtract(self.value, self._other(other)))
 
+    def __rsub__(self, other: float) -> Lanes:
+        return self._of(self._other(other)) - self
+
     def __mul__(self, other: Lanes | float) -> Lanes:
         return self._of(self.builder.fmul(self.value, self._other(other)))
+
+    def __truediv__(self, other: Lanes) -> Lanes:
+        return self._of(self.builder.fdiv(self.value, other.value))
 
     def __and__(self, other: Lanes | int) -> Lanes:
         return self._of(self.builder.and_(self.value, self._other(other)))
@@ -108,8 +117,26 @@ class Lanes:
         return self._of(self.builder.select(self.value, yes.value, no.value))
 
     def to_float(self) -> Lanes:
-        """Integers with sign as float32, rounded to nearest."""
-        return self._of(self.builder.sitofp(self.value, FLOAT))
+        """Integers with sign, or float64, as float32, rounded to nearest."""
+        convert = self.builder.fptrunc if self._floating else self.builder.sitofp
+        return self._of(convert(self.value, FLOAT))
+
+    def to_double(self) -> Lanes:
+        """Integers with sign, or float32, as float64."""
+        convert = self.builder.fpext if self._floating else self.builder.sitofp
+        return self._of(convert(self.value, DOUBLE))
+
+    def negation(self) -> Lanes:
+        """Where a comparison does not hold."""
+        return self._of(self.builder.not_(self.value))
+
+    def any(self) -> Any:
+        """Whether a comparison holds anywhere, as LLVM's single bit."""
+        name, kind = f"llvm.vector.reduce.or.v{LANES}i1", self.value.type
+        found = self.builder.module.globals.get(name)
+        if found is None:
+            found = ir.Function(self.builder.module, ir.FunctionType(kind.element, [kind]), name)
+        return self.builder.call(found, [self.value])
 
     def bits(self) -> Lanes:
         """The words that floats are stored in."""
@@ -118,3 +145,11 @@ class Lanes:
     def floats(self) -> Lanes:
         """The floats stored in words."""
         return self._of(self.builder.bitcast(self.value, FLOAT))
+
+
+def polynomial(x: Lanes, coefficients: tuple[float, ...]) -> Lanes:
+    """By Horner's rule, the highest power first."""
+    found = x.times_plus(coefficients[0], coefficients[1])
+    for coefficient in coefficients[2:]:
+        found = found.times_plus(x, coefficient)
+    return found

@@ -1,7 +1,8 @@
 """The kernel: deviates, sums and rounding of a block in one pass, compiled by LLVM for this processor.
 
-What ``gridded`` computes in float32 array by array is done here to ``LANES`` pairs at once, in registers. Pairs that
-float32 cannot decide are marked and left as they were.
+What ``gridded`` computes in float32 array by array is done here to ``LANES`` pairs at once, in registers. Where float32
+cannot decide, double precision does (``fine``); the few pairs that it cannot decide either are marked and left as they
+were.
 
 Logarithm, sine and cosine are polynomials (Moshier's Cephes) with relative errors below 2^-22. The angle's quadrant is
 taken from its word, without error, and U near 1 is measured from 1. So a deviate is within (R + 1) 2^-20 of the ideal
@@ -18,7 +19,10 @@ from typing import Any
 
 from llvmlite import binding, ir
 
-from privctl.randomness.compiled.lanes import BYTE, FLOAT, HALF, INT, LANES, POINTER, SHORT, Lanes
+from privctl.randomness.compiled import fine
+from privctl.randomness.compiled.fine import ROOT_HALF
+from privctl.randomness.compiled.lanes import BYTE, DOUBLE, FLOAT, HALF, INT, LANES, POINTER, SHORT, Lanes, polynomial
+from privctl.randomness.compiled.memory import at, load, loop, spread, store, words
 
 #: U below the first of these, and within the second of 1, is left to float64.
 LOW, HIGH = 2.0**-13, 2.0**-20
@@ -31,8 +35,6 @@ _LOG = (
 _LN2 = (0.693359375, -2.12194440e-4)
 _SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
-#: The word of the float32 nearest to sqrt(1/2): mantissas are taken from there on.
-_ROOT_HALF = 0x3F3504F3
 
 
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
@@ -53,17 +55,18 @@ class MachineCode:
         # The code lives as long as the engine does.
         self._engine = binding.create_mcjit_compiler(binding.parse_assembly(assembly(kind)), target)
         self._engine.finalize_object()
-        self.release: Callable[..., int] = self._function("release", ctypes.c_uint32, [_ADDRESS] * 6 + [_COUNT])
+        self.release: Callable[..., int] = self._function("release", ctypes.c_uint32, [_ADDRESS] * 7 + [_COUNT])
         self.deviates: Callable[..., None] = self._function("deviates", None, [_ADDRESS] * 5 + [ctypes.c_float, _COUNT])
+        self.fine: Callable[..., None] = self._function("fine", None, [_ADDRESS] * 5 + [ctypes.c_double, _COUNT])
 
     def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
         return ctypes.CFUNCTYPE(result, *arguments)(self._engine.get_function_address(name))
 
 
 def assembly(kind: str) -> str:
-    """LLVM's text of a module with two functions: ``release``, of numbers stored as ``kind``, and ``deviates``."""
+    """LLVM's text of a module with ``release``, of numbers stored as ``kind``, ``deviates``, and ``fine.define``'s."""
     module = ir.Module("noise")
-    _release(module, kind)
+    _release(module, kind, fine.define(module))
     _deviates(module)
     return str(module)
 
@@ -77,63 +80,90 @@ def _deviates(module: ir.Module) -> None:
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "deviates")
     first, second, cosines, sines, edge, factor, groups = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    scale = _spread(builder, factor)
+    scale = spread(builder, factor)
 
     def body(place: ir.Value) -> None:
-        cosine, sine, _, at_edge = _pair(_words(builder, first, place), _words(builder, second, place), scale)
-        _store(builder, cosines, place, cosine.value)
-        _store(builder, sines, place, sine.value)
-        _store(builder, edge, place, builder.zext(at_edge.value, BYTE))
+        cosine, sine, _, at_edge = _pair(words(builder, first, place), words(builder, second, place), scale)
+        store(builder, cosines, place, cosine.value)
+        store(builder, sines, place, sine.value)
+        store(builder, edge, place, builder.zext(at_edge.value, BYTE))
 
-    _loop(builder, groups, body)
+    loop(builder, groups, body)
     builder.ret_void()
 
 
-def _release(module: ir.Module, kind: str) -> None:
-    """``release(head, tail, first, second, doubtful, numbers, groups)``.
+def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
+    """``release(head, tail, first, second, doubtful, singles, doubles, groups)``.
 
     Numbers of ``head`` and ``tail`` become their sums with the pairs' deviates, on the grid; ``doubtful`` (bytes) says
-    which pairs were left. ``numbers`` are -2 stddev^2, the step, 1 / step, 1.5 2^23 steps, how far from a multiple of
-    the step a sum may be, and by how much less for each unit of the radius. Returns the largest word, without sign, of
-    those that the numbers had as float32.
+    which pairs were left. ``singles`` (float32) are -2 stddev^2, the step, 1 / step, 1.5 2^23 steps, how far from a
+    multiple of the step a sum may be, and by how much less for each unit of the radius. ``doubles`` (float64) are
+    -2 stddev^2, 1.5 2^52 steps, and how far a sum may be, less the deviate's error. Returns the largest word, without
+    sign, of those that the numbers had as float32.
     """
-    arguments = [POINTER] * 6 + [ir.IntType(64)]
+    arguments = [POINTER] * 7 + [ir.IntType(64)]
     function = ir.Function(module, ir.FunctionType(ir.IntType(32), arguments), "release")
-    head, tail, first, second, doubtful, numbers, groups = function.args
+    head, tail, first, second, doubtful, singles, doubles, groups = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    single = ir.FloatType()
 
-    def number(place: int) -> Lanes:
-        address = _at(builder, numbers, ir.Constant(ir.IntType(64), place), single)
-        return _spread(builder, builder.load(address, typ=single))
+    def number(array: ir.Value, kind: ir.Type, place: int) -> ir.Value:
+        return builder.load(at(builder, array, ir.Constant(ir.IntType(64), place), kind), typ=kind)
 
-    scale, step, inverse, to_steps, near, slope = map(number, range(6))
+    scale, step, inverse, to_steps, near, slope = (
+        spread(builder, number(singles, ir.FloatType(), place)) for place in range(6)
+    )
+    fine_scale, fine_to_steps, fine_near = (number(doubles, ir.DoubleType(), place) for place in range(3))
     largest = builder.alloca(INT)
     builder.store(ir.Constant(INT, [0] * LANES), largest)
+    deviates = [builder.alloca(DOUBLE) for _ in range(3)]  # those of head and tail, and their errors
 
-    def rounded(array: ir.Value, place: ir.Value, noise: Lanes, sure: Lanes) -> tuple[Lanes, Lanes, Lanes]:
+    def split(array: ir.Value, place: ir.Value) -> tuple[Lanes, Lanes, Lanes]:
+        """What is stored; a multiple of the step, and the rest of the value."""
         stored, value = _read(builder, array, place, kind)
         seen = Lanes(builder, builder.load(largest, typ=INT)).largest(value.bits() & 0x7FFFFFFF)
         builder.store(seen.value, largest)
         multiple = (value * inverse).rint() * step
-        total = (value - multiple) + noise
-        nearest = (total + to_steps) - to_steps
-        return stored, _narrow(multiple + nearest, kind), (total - nearest).abs().less(sure)
+        return stored, multiple, value - multiple
+
+    def put(place: ir.Value, numbers: list[Lanes], sure: Lanes) -> None:
+        for array, number in zip((head, tail), numbers, strict=True):
+            store(builder, array, place, number.value)
+        store(builder, doubtful, place, builder.zext(sure.negation().value, BYTE))
 
     def body(place: ir.Value) -> None:
-        cosine, sine, radius, at_edge = _pair(_words(builder, first, place), _words(builder, second, place), scale)
-        within = near - radius * slope
-        halves = [(array, rounded(array, place, noise, within)) for array, noise in ((head, cosine), (tail, sine))]
-        sure = halves[0][1][2] & halves[1][1][2]
-        sure = Lanes(builder, builder.and_(sure.value, builder.not_(at_edge.value)))
-        for array, (stored, released, _) in halves:
-            _store(builder, array, place, sure.choose(released, stored).value)
-        _store(builder, doubtful, place, builder.zext(builder.not_(sure.value), BYTE))
+        *noise, radius, at_edge = _pair(words(builder, first, place), words(builder, second, place), scale)
+        halves = [split(array, place) for array in (head, tail)]
+        near_half = near - radius * slope
+        sums = [_rounded(half[1:], drawn, to_steps, near_half) for half, drawn in zip(halves, noise, strict=True)]
+        sure = sums[0][1] & sums[1][1] & at_edge.negation()
+        kept = [sure.choose(_narrow(total, kind), half[0]) for half, (total, _) in zip(halves, sums, strict=True)]
+        put(place, kept, sure)
+        with builder.if_then(sure.negation().any(), likely=False):
+            pair = [at(builder, array, place, INT.element) for array in (first, second)]
+            builder.call(in_double, [*pair, *deviates, fine_scale, ir.Constant(groups.type, 1)])
+            *noise, error = (Lanes(builder, builder.load(each, typ=DOUBLE)) for each in deviates)
+            near_half, shift = spread(builder, fine_near) - error, spread(builder, fine_to_steps)
+            sums = [_rounded(half[1:], drawn, shift, near_half) for half, drawn in zip(halves, noise, strict=True)]
+            settled = sums[0][1] & sums[1][1] & sure.negation()
+            settles = zip(sums, kept, strict=True)
+            put(place, [settled.choose(_narrow(total, kind), before) for (total, _), before in settles], sure | settled)
 
-    _loop(builder, groups, body)
+    loop(builder, groups, body)
     reduction = ir.FunctionType(ir.IntType(32), [INT])
     reduce = ir.Function(module, reduction, f"llvm.vector.reduce.umax.v{LANES}i32")
     builder.ret(builder.call(reduce, [builder.load(largest, typ=INT)]))
+
+
+def _rounded(parts: tuple[Lanes, Lanes], noise: Lanes, to_steps: Lanes, within: Lanes) -> tuple[Lanes, Lanes]:
+    """The multiple of the step nearest to a value and ``noise``, as float32, and where that is known.
+
+    ``parts`` are a multiple of the step and the rest of the value; the rest and the noise are summed as ``noise`` is.
+    """
+    multiple, rest = parts
+    fine_noise = noise.value.type == DOUBLE
+    total = (rest.to_double() if fine_noise else rest) + noise
+    nearest = (total + to_steps) - to_steps
+    return multiple + (nearest.to_float() if fine_noise else nearest), (total - nearest).abs().less(within)
 
 
 def _pair(first: Lanes, second: Lanes, scale: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
@@ -147,9 +177,9 @@ def _pair(first: Lanes, second: Lanes, scale: Lanes) -> tuple[Lanes, Lanes, Lane
     quarters = (second + (1 << 29)) >> 30
     angle = (second - (quarters << 30)).to_float() * (math.pi * 2.0**-31)
     square = angle * angle
-    sine = _polynomial(square, _SINE) * square
+    sine = polynomial(square, _SINE) * square
     sine = sine.times_plus(angle, angle)
-    cosine = _polynomial(square, _COSINE) * square
+    cosine = polynomial(square, _COSINE) * square
     cosine = cosine.times_plus(square, square.times_plus(-0.5, 1.0))
     swapped = (quarters & 1).differs(0)
     across, along = swapped.choose(sine, cosine), swapped.choose(cosine, sine)
@@ -160,29 +190,21 @@ def _pair(first: Lanes, second: Lanes, scale: Lanes) -> tuple[Lanes, Lanes, Lane
 
 
 def _log(u: Lanes, from_one: Lanes) -> Lanes:
-    exponent = (u.bits() - _ROOT_HALF) >> 23
+    exponent = (u.bits() - ROOT_HALF) >> 23
     x = exponent.differs(0).choose((u.bits() - (exponent << 23)).floats() - 1.0, from_one * -1.0)
     square, power = x * x, exponent.to_float()
-    rest = _polynomial(x, _LOG) * x * square
+    rest = polynomial(x, _LOG) * x * square
     rest = power.times_plus(_LN2[1], rest)
     rest = square.times_plus(-0.5, rest)
     return power.times_plus(_LN2[0], x + rest)
 
 
-def _polynomial(x: Lanes, coefficients: tuple[float, ...]) -> Lanes:
-    """By Horner's rule, the highest power first."""
-    found = x.times_plus(coefficients[0], coefficients[1])
-    for coefficient in coefficients[2:]:
-        found = found.times_plus(x, coefficient)
-    return found
-
-
 def _read(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) -> tuple[Lanes, Lanes]:
     """What is stored (as ``_narrow`` gives it), and as float32."""
     if kind == "F32":
-        value = Lanes(builder, _load(builder, array, place, FLOAT))
+        value = Lanes(builder, load(builder, array, place, FLOAT))
         return value, value
-    stored = _load(builder, array, place, SHORT)
+    stored = load(builder, array, place, SHORT)
     if kind == "F16":
         value = builder.fpext(builder.bitcast(stored, HALF), FLOAT)
         return Lanes(builder, stored), Lanes(builder, value)
@@ -199,41 +221,3 @@ def _narrow(value: Lanes, kind: str) -> Lanes:
     bits = value.bits()
     rounded = (bits + ((bits.logical_shift(16) & 1) + 0x7FFF)).logical_shift(16)
     return Lanes(builder, builder.trunc(rounded.value, SHORT))
-
-
-def _words(builder: ir.IRBuilder, array: ir.Value, place: ir.Value) -> Lanes:
-    return Lanes(builder, _load(builder, array, place, INT))
-
-
-def _at(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, element: ir.Type) -> ir.Value:
-    return builder.gep(array, [place], source_etype=element)
-
-
-def _load(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: ir.VectorType) -> ir.Value:
-    return builder.load(_at(builder, array, place, kind.element), typ=kind, align=1)
-
-
-def _store(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, value: ir.Value) -> None:
-    builder.store(value, _at(builder, array, place, value.type.element), align=1)
-
-
-def _spread(builder: ir.IRBuilder, number: ir.Value) -> Lanes:
-    empty = ir.Constant(FLOAT, ir.Undefined)
-    one = builder.insert_element(empty, number, ir.Constant(ir.IntType(32), 0))
-    return Lanes(builder, builder.shuffle_vector(one, empty, ir.Constant(INT, [0] * LANES)))
-
-
-def _loop(builder: ir.IRBuilder, groups: ir.Value, body: Callable[[ir.Value], None]) -> None:
-    """Call ``body`` with the first place of each group of ``LANES``."""
-    start, check = builder.block, builder.append_basic_block()
-    inside, after = builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(check)
-    builder.position_at_end(check)
-    group = builder.phi(groups.type)
-    group.add_incoming(ir.Constant(groups.type, 0), start)
-    builder.cbranch(builder.icmp_unsigned("<", group, groups), inside, after)
-    builder.position_at_end(inside)
-    body(builder.mul(group, ir.Constant(groups.type, LANES)))
-    group.add_incoming(builder.add(group, ir.Constant(groups.type, 1)), builder.block)
-    builder.branch(check)
-    builder.position_at_end(after)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 #: A deviate of the kernel's is within (R + 1) ``CLOSE`` of the ideal one, R its pair's radius; see ``program``.
 CLOSE = 2.0**-20
-#: Pairs that the kernel takes at once ; those that are left over are computed in float64.
+#: How far from a grid point a sum in float64 may be, in steps, less the error of its deviate. It is below 2^9 steps, so
+#: rounded by 2^-44 at most.
+_FINE_NEAR = 0.5 - 2.0**-40
+#: Pairs that the kernel takes at once; those that are left over are computed in float64.
 GROUP = 16
 #: Blocks of fewer numbers are quicker without it.
 LEAST = 2048
@@ -50,13 +53,17 @@ def release(
     groups = (count - pairs) // GROUP
     words, doubtful = bits.leading(2 * pairs, scratch.zeros, scratch.stream(0)), scratch.marks(pairs)
     step = gridded.spacing(stddev)
-    numbers = np.array([-2 * stddev * stddev, step, 1 / step, gridded.TO_STEPS * step, *_near(stddev)], np.float32)
+    singles = np.array([-2 * stddev * stddev, step, 1 / step, gridded.TO_STEPS * step, *_near(stddev)], np.float32)
+    doubles = np.array([-2 * stddev * stddev, 1.5 * 2.0**52 * step, _FINE_NEAR * step])
     places = stored.ctypes.data, words.ctypes.data
     largest = code.release(
         places[0], places[0] + pairs * stored.itemsize, places[1], places[1] + pairs * words.itemsize,
-        doubtful.ctypes.data, numbers.ctypes.data, groups,
+        doubtful.ctypes.data, singles.ctypes.data, doubles.ctypes.data, groups,
     )  # fmt: skip
     doubtful[groups * GROUP :] = True
+    of_groups = float(np.array(largest, np.uint32).view(np.float32))
+    if not doubtful.any():  # as in most blocks
+        return of_groups
     chosen = doubtful.nonzero()[0]
     seconds = chosen + pairs
     left = np.concatenate([chosen, seconds[seconds < count]])
@@ -66,7 +73,6 @@ def release(
     released = np.empty(len(left), stored.dtype)
     narrow(exact, kind, released)
     stored[left] = released
-    of_groups = float(np.array(largest, np.uint32).view(np.float32))
     return max(of_groups, gridded.largest(values)) if math.isfinite(of_groups) else of_groups
 
 

@@ -64,7 +64,7 @@ def fault_of(code: MachineCode, kind: str) -> str:
     Its deviates are held against those of float64 (``deviates``), what it releases against ``NoiseSource.release``, of
     numbers among which float32 cannot decide many.
     """
-    if not _error_of_deviates(code) < 0.75:
+    if not (_error_of_deviates(code) < 0.75 and _error_of_fine_deviates(code) < 1):
         return "deviates are too far from those of double precision"
     source, scratch = NoiseSource(key=_KEY), BlockBuffers(_COUNT)
     for i, stddev in enumerate(_STDDEVS):
@@ -85,21 +85,40 @@ def fault_of(code: MachineCode, kind: str) -> str:
 
 def _error_of_deviates(code: MachineCode) -> float:
     """The largest distance from float64's deviates, in units of what ``release`` allows for, whatever bits follow."""
-    words = deviates.probes()
-    ends = [end >> shift for end in (1 << 31, 3 << 30) for shift in range(32)]  # down to U next to 0, and to 1
-    first = np.concatenate([words, [max(end - 1, 0) for end in ends], [(1 << 31) - 1 - end // 2 for end in ends]])
-    first = first[: len(first) // GROUP * GROUP].astype(np.int32)
-    second = np.resize(words[::-1], len(first)).copy()
+    first, second = _words()
     drawn, edge = np.empty((2, len(first)), np.float32), np.empty(len(first), np.bool_)
     arrays = (first, second, drawn[0], drawn[1], edge)
     code.deviates(*(array.ctypes.data for array in arrays), -2.0, len(first) // GROUP)
-    worst = 0.0
-    for bits in (0, (1 << 64) - 1):
-        following = np.full(2 * len(first), bits, np.uint64)
-        exact = deviates.float64_deviates(first, second, following, lambda count: [1] * count)
-        error = np.abs(drawn - exact) / (CLOSE * (np.hypot(exact[0], exact[1]) + 1))
-        worst = max(worst, float(error[:, ~edge].max()))
-    return worst
+    return max(
+        float((np.abs(drawn - exact) / (CLOSE * (np.hypot(exact[0], exact[1]) + 1)))[:, ~edge].max())
+        for exact in _exact(first, second)
+    )
+
+
+def _error_of_fine_deviates(code: MachineCode) -> float:
+    """The same for those in double precision, in units of the error that comes with each."""
+    first, second = _words()
+    drawn = np.empty((3, len(first)))
+    arrays = (first, second, drawn[0], drawn[1], drawn[2])
+    code.fine(*(array.ctypes.data for array in arrays), -2.0, len(first) // GROUP)
+    told = np.isfinite(drawn[2])
+    worst = max(float((np.abs(drawn[:2] - exact) / drawn[2])[:, told].max()) for exact in _exact(first, second))
+    return worst if 2 * told.sum() > len(first) else math.inf
+
+
+def _words() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Words of pairs, of which U comes down to next to 0, and to 1."""
+    words = deviates.probes()
+    ends = [end >> shift for end in (1 << 31, 3 << 30) for shift in range(32)]
+    first = np.concatenate([words, [max(end - 1, 0) for end in ends], [(1 << 31) - 1 - end // 2 for end in ends]])
+    first = first[: len(first) // GROUP * GROUP].astype(np.int32)
+    return first, np.resize(words[::-1], len(first)).copy()
+
+
+def _exact(first: NDArray[np.int32], second: NDArray[np.int32]) -> list[NDArray[np.float64]]:
+    """Float64's deviates if all bits that follow are 0, and if they are 1."""
+    ends = (np.full(2 * len(first), bits, np.uint64) for bits in (0, (1 << 64) - 1))
+    return [deviates.float64_deviates(first, second, following, lambda count: [1] * count) for following in ends]
 
 
 def _doubtful(place: BlockKeystream, stddev: float, scratch: BlockBuffers) -> NDArray[np.float32]:

@@ -26,11 +26,12 @@ def render(judgement: GateJudgement, *, quiet: bool = False, verbose: bool = Fal
 
 
 def summary(judgement: GateJudgement) -> str:
-    """The outcome and how many findings there are of each kind, on one line."""
+    """The outcome and how many findings there are of each kind, on one line, and that nothing was recomputed."""
     counts = [(len(judgement.of(outcome)), _TITLES[outcome].lower()) for outcome in _TITLES]
     counts.append((len(judgement.waived), "waived"))
     text = ", ".join(f"{count} {name}" for count, name in counts if count)
-    return f"gate: {judgement.outcome.value.upper()} ({text or 'nothing was looked at'})"
+    believed = "" if judgement.recomputed else "; nothing recomputed"
+    return f"gate: {judgement.outcome.value.upper()} ({text or 'nothing was looked at'}{believed})"
 
 
 def _parts(judgement: GateJudgement, *, quiet: bool, verbose: bool) -> Iterator[str]:

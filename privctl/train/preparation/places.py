@@ -29,6 +29,11 @@ def run_folder(output: Path) -> Path:
     return output.with_name(output.name + ".run")
 
 
+def begun_mark(output: Path) -> Path:
+    """The empty file that says that the run of a search which makes ``output`` was begun, beside its folder."""
+    return output.parent.with_name(output.parent.name + ".begun")
+
+
 def remove_finished(output: Path) -> None:
     """Remove the state of a run for ``output`` that was killed after its model and report got their names."""
     folder = run_folder(output)

@@ -28,7 +28,7 @@ from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.storage.turns import LOCK, Claim
-from privctl.train.preparation.places import report_path
+from privctl.train.preparation.places import begun_mark, report_path
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
 
@@ -137,6 +137,11 @@ class SearchFolder:
         scored = [math.inf if score is None else score for score in self._scores]
         return min(range(len(scored)), key=scored.__getitem__, default=None)
 
+    @property
+    def diverged(self) -> bool:
+        """Whether no run that is over has a model."""
+        return all(score is None for score in self._scores)
+
     def run(self, number: int) -> Path:
         """The folder of a run, which is made where it is missing."""
         place = self.path / f"run-{number + 1}"
@@ -160,6 +165,7 @@ class SearchFolder:
         """Delete the folder, its state last; return a warning where some of it is left."""
         for number in range(len(self.order)):
             shutil.rmtree(self.path / f"run-{number + 1}", ignore_errors=True)
+            begun_mark(self.path / f"run-{number + 1}" / "model").unlink(missing_ok=True)
         (self.path / _STATE).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
         if not self.path.exists():

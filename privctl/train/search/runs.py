@@ -21,7 +21,7 @@ from privctl.parallel import ALONE
 from privctl.reports.files import read_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
-from privctl.train.preparation.places import nothing_to_resume, report_path, require_places, run_folder
+from privctl.train.preparation.places import begun_mark, nothing_to_resume, report_path, require_places, run_folder
 from privctl.train.preparation.reading import digests_at, require_apart
 from privctl.train.release.searched import parameters_of, with_earlier
 from privctl.train.search.folder import SearchFolder, discard_remains, moved, standing
@@ -91,6 +91,8 @@ def _searched(
         )
     best = folder.run(folder.best) / request.output.name
     if not report_path(best).is_file():
+        if folder.released is None and not folder.diverged:
+            raise _gone(folder, folder.best)
         folder.remove()
         if folder.released is not None:
             raise InputError(
@@ -136,6 +138,14 @@ def score_of(report: PrivacyReport) -> float:
     return math.inf if math.isnan(score) else score
 
 
+def _gone(folder: SearchFolder, number: int) -> InputError:
+    return InputError(
+        f"run {number + 1} of the search was begun, and neither its model nor its state is in {folder.run(number)} any "
+        "more; made again it would be one run more than the guarantee counts, so put them back, or remove "
+        f"{folder.path}: another search of these data counts beside this one"
+    )
+
+
 def _made(
     request: RetrainRequest, folder: SearchFolder, candidates: SearchedSettings, number: int, train: TrainOne
 ) -> PrivacyReport:
@@ -146,5 +156,7 @@ def _made(
     if place.is_file() and output.is_dir():
         return read_report(place)
     begun = run_folder(output).is_dir()
+    if begun_mark(output).exists() and not begun:
+        raise _gone(folder, number)
     chosen = candidates.combinations[folder.order[number]]
     return train(replace(request, output=output, resume=begun, force=False, **chosen))

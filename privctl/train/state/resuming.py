@@ -12,7 +12,7 @@ from privctl.parallel import Workers
 from privctl.storage.atomic import write_bytes, writing
 from privctl.storage.turns import Claim
 from privctl.train.preparation.job import TrainingJob
-from privctl.train.preparation.places import run_folder
+from privctl.train.preparation.places import begun_mark, run_folder
 from privctl.train.state.fingerprint import fingerprint_of
 from privctl.train.state.run_folder import RunFolder
 from privctl.train.steps.saved_state import SavedState
@@ -36,6 +36,8 @@ def open_folder(
     try:
         own = job.request.method.settings
         resumed = RunFolder.resume(path, fingerprint_of(job), own) if job.request.resume else None
+        if resumed is not None:
+            workers.in_main(resumed[0].require_as_saved)  # reads all of the state: once is enough
         workers.barrier()  # no process may change the state before all have read it
 
         def opened() -> RunFolder:
@@ -47,6 +49,8 @@ def open_folder(
                 folder.keep(held)
             for name, content in files.items():
                 write_bytes(folder.path / name, content)
+            if job.request.method.search(job.request) is not None:  # before its first step: no run is made twice
+                write_bytes(begun_mark(job.request.output), b"")
             return folder
 
         return workers.in_main(opened), None if resumed is None else resumed[1]

@@ -2,10 +2,10 @@
 
 The folder holds ``settings.json``, ``state.json``, the tensors it names, and ``begun``: a log of all steps begun,
 written before each of them. ``measured`` is the same log for side releases. The state records the end of both logs, so
-that a log removed or truncated later is detected. Random states are not kept: a resumed run draws fresh numbers, except
-for batches that depend on earlier ones, whose secret key is kept in ``batches`` until the run is complete, and for
-correlated noise, which the state holds. And whatever was begun after the state was saved stays in the ledger as spent,
-because it may have been released.
+that a log removed or truncated later is detected, and the digests of the files that it goes with. Random states are not
+kept: a resumed run draws fresh numbers, except for batches that depend on earlier ones, whose secret key is kept in
+``batches`` until the run is complete, and for correlated noise, which the state holds. And whatever was begun after the
+state was saved stays in the ledger as spent, because it may have been released.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Self
 from privctl.domain.errors import CommandError, InputError
 from privctl.randomness import NoiseSource
 from privctl.storage.atomic import PendingFolder, write_bytes
+from privctl.storage.digest import file_digest
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from privctl.storage.turns import Claim
@@ -26,11 +27,14 @@ from privctl.train.network.tensors import mapped_tensors, write_tensors
 from privctl.train.preparation.places import RELEASED, STATE, remove_state
 from privctl.train.settings.method_settings import MethodSettings
 from privctl.train.state.fingerprint import difference
+from privctl.train.state.public_seed import SEED_FILE
 from privctl.train.state.release_log import ReleaseLog
 from privctl.train.steps.saved_state import SavedState
 
 _SETTINGS, _STEPS_BEGUN, _SIDE_RELEASES_BEGUN = "settings.json", "begun", "measured"
 _BATCH_KEY, _KEY_BYTES = "batches", 32
+#: Of the files that a state goes with, by their names; beside its tensors these, where there are such.
+_DIGESTS, _KEPT = "digests", (_BATCH_KEY, SEED_FILE)
 
 
 class RunFolder:
@@ -86,6 +90,8 @@ class RunFolder:
         except (KeyError, TypeError, ValueError):
             raise InputError(f"{path / STATE} is not the state of a run; remove {path} and start again") from None
         steps, side = folder._steps_begun.read(heads[0]), folder._side_releases_begun.read(heads[1])
+        if Path(str(name)).name != name:
+            raise InputError(f"{path / STATE} is not the state of a run; remove {path} and start again")
         tensors = mapped_tensors(path / name)
         return folder, SavedState(
             updates=updates,
@@ -94,6 +100,26 @@ class RunFolder:
             history=history,
             side_releases_begun=max(side_releases_begun, side),
         )
+
+    def require_as_saved(self) -> None:
+        """Raise InputError where a file that the state goes with is missing, or was changed or exchanged since.
+
+        The tensors, and the keys of batches and of public choices. A state of an earlier version names no digests.
+        """
+        if not (self.path / STATE).is_file():
+            return
+        data = parse_json(read_text(self.path / STATE), str(self.path / STATE))
+        digests = data.get(_DIGESTS, {}) if isinstance(data, dict) else None
+        if not isinstance(digests, dict):
+            raise InputError(f"{self.path / STATE} is not the state of a run; remove {self.path} and start again")
+        for name in {str(data.get("tensors")), *_KEPT} & digests.keys():
+            place = self.path / name
+            if not place.is_file() or file_digest(place) != digests[name]:
+                what = "is not what was saved" if place.is_file() else "is missing"
+                raise InputError(
+                    f"{place} {what} with the run's state, so the run would not go on from where it was; put it back "
+                    "as it was, or start again with another --output, and account for what this run may have released"
+                )
 
     def _compare(self, kept: Any, own: type[MethodSettings]) -> None:
         """Raises CommandError where the run was begun with other settings."""
@@ -146,6 +172,7 @@ class RunFolder:
         """Write the state; a kill at any moment leaves the old one or this one."""
         name = f"state-{saved.steps_begun}.safetensors"
         write_tensors(self.path / name, saved.tensors, {})
+        files = [name, *(each for each in _KEPT if (self.path / each).is_file())]
         state = {
             "step": saved.updates,
             "spent": saved.steps_begun,
@@ -154,6 +181,7 @@ class RunFolder:
             "measured": saved.side_releases_begun,
             "begun_log": self._steps_begun.head,
             "measured_log": self._side_releases_begun.head,
+            _DIGESTS: {each: file_digest(self.path / each) for each in files},
         }
         write_bytes(self.path / STATE, json.dumps(state, indent=1).encode())
         for old in self.path.glob("state-*.safetensors"):

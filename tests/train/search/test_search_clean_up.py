@@ -17,8 +17,9 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.files import commit_with_report, digested_artifact, now, versions
 from privctl.train.methods import method_named
 from privctl.train.methods.dp_sgd import DpSgdSettings
-from privctl.train.preparation.places import report_path
+from privctl.train.preparation.places import begun_mark, report_path
 from privctl.train.search import folder as search_folder
+from privctl.train.search import runs as search_runs
 from privctl.train.search.folder import SearchFolder
 from privctl.train.search.runs import run_search
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
@@ -90,4 +91,32 @@ def test_it_is_finished_where_the_output_is_its_own(
         (tmp_path / "away.json").rename(report_path(tmp_path / "out"))
     search(tmp_path, resume=True)
     assert report_path(tmp_path / "out").read_bytes() == released
+    assert not (tmp_path / "out.search").exists()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_run_whose_model_was_deleted_is_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    """``over``: the kill came once the run was scored, else before. A run made twice is one that nobody counts."""
+    architecture(tmp_path / "start", "gpt2", n_layer=1)
+    for name in ("train", "public"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": name}))
+    monkeypatch.setattr(search_folder.runs_law, "draw", lambda *_: 1)
+
+    def killed(*_: object) -> None:
+        begun_mark(tmp_path / "out.search" / "run-1" / "out").touch()  # as a training does before its first step
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(SearchFolder, "releases" if over else "record", killed)
+        patched.setattr(search_runs, "score_of", lambda report: 1.0)
+        search(tmp_path)
+    shutil.move(tmp_path / "out.search" / "run-1", tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(InputError, match="run 1 of the search was begun, and neither its model nor its state"):
+            search(tmp_path, resume=True)
+    shutil.rmtree(tmp_path / "out.search" / "run-1")
+    shutil.move(tmp_path / "away", tmp_path / "out.search" / "run-1")
+    search(tmp_path, resume=True)
     assert not (tmp_path / "out.search").exists()

@@ -1,0 +1,108 @@
+"""The base of noise, whose weights are taken to be public: its reports, and what in them rules that out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from privctl.data.columns import Columns
+from privctl.data.several import DataPath, SeveralPaths
+from privctl.domain.errors import InputError, PrivctlError
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.models.choices import ONE_TEXT
+from privctl.reports.chain import path_of
+from privctl.reports.files import FoundReport
+from privctl.reports.of_model import own_reports
+from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.reports.trained_before import earlier_training, made_from, trainings
+from privctl.storage.digest import NamedFiles, file_digest
+from privctl.storage.reader import Checkpoint
+
+_RETRAIN = "retrain"
+
+
+def reports_of_base(base: Checkpoint | None) -> tuple[FoundReport, ...]:
+    """The reports beside a ``base`` that say they made its weights, or where its header names one."""
+    return () if base is None else own_reports(base.root)
+
+
+def require_public(
+    base: Checkpoint | None, reports: Sequence[FoundReport], found: FoundReport | None, checkpoint: Checkpoint
+) -> None:
+    """Raise InputError where ``reports`` of ``base`` show that its weights are not public.
+
+    They are not where they were made from the very weights of ``checkpoint``, or trained on the data of the training
+    that made those, which its own report ``found`` names, or on one of its records in another file.
+    """
+    if base is None:
+        return
+    data = {each.digest for each in found.report.inputs if each.role == "data"} if found else set()
+    starts = [each.path for each in reports]
+    why, place = "", earlier_training(starts, data)
+    if place is not None:
+        why = f"trained on the data of {checkpoint.root}"
+    elif (place := made_from(starts, lambda read: _among(read, checkpoint))) is not None:
+        why = f"made from {checkpoint.root}"
+    if place is not None:
+        raise _not_public(base, f"{why}, as {place} says")
+    if found is None or not reports:
+        return
+    if (shared := _shared_record(reports, found)) is not None:
+        record, earlier, private = shared
+        raise _not_public(
+            base, f"trained on record {record} of {earlier}, which stands in {private} too, case and white space aside"
+        )
+
+
+def _not_public(base: Checkpoint, why: str) -> InputError:
+    return InputError(
+        f"the base {base.root} was {why}, so it is not public, and what is equal in both needs noise too; give the "
+        "weights that the training began with as --base"
+    )
+
+
+def _among(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
+    """Whether a file of ``checkpoint`` is among those read; a file of another size is not digested."""
+    digests = {each.digest for each in read}
+    sizes = {each.bytes for each in read}
+    return any(file.size in sizes and file_digest(Path(file.path)) in digests for file in checkpoint.files)
+
+
+def _shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[int, DataPath, DataPath] | None:
+    """A record, by its number from 1, of data that the base was trained on, which the model's training read too.
+
+    Returns it with both files; None where there is none, or nothing to compare. Only texts are compared, but for case
+    and white space, and only of trainings whose files are where their reports say, as they were.
+    """
+    from privctl.data.contents import first_shared, texts_at
+
+    read = NamedFiles()
+    with suppress(PrivctlError):
+        for private, columns in _texts(found.path, found.report, read):
+            for path, report in trainings([each.path for each in bases]):
+                for earlier, others in _texts(path, report, read):
+                    place = first_shared(texts_at(earlier, others), texts_at(private, columns))
+                    if place is not None:
+                        return place, earlier, private
+    return None
+
+
+def _texts(path: Path, report: PrivacyReport, read: NamedFiles) -> Iterator[tuple[DataPath, Columns]]:
+    """The data of the training that ``report``, which lies at ``path``, is of, where it is texts and unchanged."""
+    from privctl.data.count import of_texts
+
+    files = [each for each in report.inputs if each.role == "data"]
+    if report.step != _RETRAIN or not files:
+        return
+    parameters = parameters_as(TrainingParameters, report)
+    if parameters.task not in ONE_TEXT:
+        return
+    places = tuple(path_of(path, each) for each in files)
+    for each, place in zip(files, places, strict=True):
+        if not place.is_file() or not read.is_as_recorded(place, each.digest, each.bytes):
+            return
+    data: DataPath = places[0] if len(places) == 1 else SeveralPaths(places)
+    columns = Columns(text=parameters.text_column, label=parameters.label_column)
+    if of_texts(data, columns):
+        yield data, columns
