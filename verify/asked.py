@@ -20,7 +20,7 @@ from privctl.reports.parameters import Parameters, ParametersError, TrainingPara
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
-from verify import extraction_tests, outside_scores, split_groups
+from verify import extraction_tests, outside_scores, parts_not_run, split_groups
 from verify.canary_bounds import BOUND, METHODS, NOISE
 from verify.users import only_contents
 
@@ -63,6 +63,8 @@ _VERDICTS = {
     "members": "members cannot be told from non-members", "train": "training text cannot be extracted",
     "secrets": "training made no secret easier to tell",
 }  # fmt: skip
+#: The role of the file that asks for a part which may be unable to run.
+_ASKED_BY = {parts_not_run.EXTRACTION: "train", parts_not_run.SECRETS: "secrets"}
 _PLANNED = "(prior, posterior)-secret protection, as planned in "
 _NO_BEAM = "beam search for secrets"
 
@@ -77,6 +79,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     if "model" in read and "scores" not in kept and not outside_scores.are_tied(report):
         yield "it does not name the ranks that every audit of a model keeps"
     yield from _files(report, asked)
+    yield from parts_not_run.faults(report, asked, extraction=parameters.extraction is not None)
     yield from _attacks(report, parameters, asked)
     yield from _bounds(report, parameters, asked)
     yield from _claims(report, asked)
@@ -156,11 +159,12 @@ def _is_claim(guarantee: Guarantee) -> bool:
 def _files(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
     for role in sorted({item.role for item in report.inputs} & _GIVEN - asked.files.keys()):
         yield f"it read {role}, and does not say that it was asked about them"
+    without = {_ASKED_BY[part] for part in parts_not_run.not_run(report)}
     for role, digests in asked.files.items():
         named = [item.digest for item in report.inputs if item.role == role]
         if sorted(named) != sorted(digests):
             yield f"it was asked about other {role} than its inputs name"
-        subject = _VERDICTS.get(role)
+        subject = None if role in without else _VERDICTS.get(role)
         if subject is not None and all(verdict.subject != subject for verdict in report.verdicts):
             yield f"it was given {role}, and has no verdict on {subject!r}"
     if "canaries" in asked.files and not report.evidence:
@@ -197,7 +201,8 @@ def _bounds(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudi
     by_coins = extraction_tests.drawn(parameters.extraction)
     if by_coins and parameters.split_commitment is None:
         yield "it says that privctl drew its sides, and states no commitment of a split"
-    if "split" not in asked.files:
+    without = parts_not_run.not_run(report)
+    if "split" not in asked.files or (parts_not_run.EXTRACTION in without and "members" not in asked.files):
         return
     if parameters.split_commitment is None:
         yield "it was given a drawn split, and does not state its commitment"
@@ -241,6 +246,8 @@ def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAu
 def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, str]]:
     """What is stated of each attack with other prompts than the records' beginnings, unless it says why it is not."""
     omitted = {omission.what for omission in report.omissions}
+    if parts_not_run.EXTRACTION in omitted:
+        return
     rates = [f"rate {of} text" for of in ("on training", "on held-out", "beyond held-out")]
     if asked.adversarial and _ADVERSARIAL not in omitted:
         yield from ((_ADVERSARIAL, rate) for rate in rates)
@@ -254,6 +261,8 @@ def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, s
 
 def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
     """All that was measured of secrets is stated, the beam search and the verdict on a plan included."""
+    if parts_not_run.SECRETS in parts_not_run.not_run(report):
+        return
     found = {f"{item.method}: {item.quantity}" for item in report.evidence}
     yield from (f"it states no {figure!r}, which it measured" for figure in asked.secret_figures if figure not in found)
     if asked.beam is not None and all(omission.what != _NO_BEAM for omission in report.omissions):
@@ -270,7 +279,7 @@ def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
 
 def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
     sides = {"train": "training", "heldout": "held-out"}
-    if "train" not in asked.files:
+    if "train" not in asked.files or parts_not_run.EXTRACTION in parts_not_run.not_run(report):
         return
     near = not asked.exact_only and not any(_NOT_NEAR in line for line in report.warnings)
     for side in (sides[role] for role in sides if role in asked.files):
@@ -301,6 +310,7 @@ def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterato
                 continue
             with SafetensorsFile(place) as file:
                 text = file.metadata.get(KEY)
+                yield from parts_not_run.kept(report, [tensor.name for tensor in file.tensors])
             kept = None if text is None else decode_value(AskedAudit, parse_json(text, str(place)), str(place), "asked")
             if parameters_as(AuditParameters, report).asked != kept:
                 yield "what it says that it was asked is not what the ranks that it kept say"

@@ -14,7 +14,7 @@ from functools import partial
 
 from scipy.special import ndtr
 
-from privctl.domain.events import Batches, Ledger, SignBits
+from privctl.domain.events import Batches, Event, Ledger, SecretMixture, SignBits
 from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, RiskMeasure, Scope, Status
 from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
 from privctl.domain.report import PrivacyReport
@@ -24,6 +24,7 @@ from verify.answers import Answer, number
 from verify.events import row_of
 from verify.recompute import dp_weights, gaussian, gridded, ledger, risk, secret
 from verify.recompute.bound_pair import BoundPair
+from verify.recompute.opposite_secret import opposite_information
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.signs import sign_bits
 from verify.stated import method_of
@@ -292,18 +293,26 @@ _CURVE = "trade-off curve"
 _AGAIN = "computed again on another grid"
 
 
+def _of_opposites(event: Event) -> BoundPair | None:
+    """Nats between two opposite values of the secret; None for an event that does not name its records."""
+    if not isinstance(event, SecretMixture):
+        return None
+    return opposite_information(event.probabilities, event.noise_multiplier, event.steps)
+
+
 def secret_information(report: PrivacyReport, guarantee: Guarantee) -> Answer:
     """A secret's protection: nats by another quadrature, the posterior by Fano's inequality; or the whole curve."""
     whole = report.mechanism
     assert isinstance(whole, Ledger)
     if guarantee.delta > 0:
         return ledger_guarantee(report, guarantee)
-    asked = [row_of(event).information(event) for event in whole.events]
+    opposite = report.step != "account" and guarantee.adjacency is Adjacency.REPLACE_ONE
+    asked = [_of_opposites(event) if opposite else row_of(event).information(event) for event in whole.events]
     found = [nats for nats in asked if nats is not None]
     if len(found) < len(whole.events):
         return Outcome.INCONCLUSIVE, "the records of its secrets are in the plan, which is missing or not looked at"
     nats = BoundPair(sum(f.lower for f in found), sum(f.upper for f in found))
-    if guarantee.adjacency is not Adjacency.ZERO_OUT:
+    if guarantee.adjacency is not Adjacency.ZERO_OUT and not opposite:
         return (
             Outcome.REFUTED,
             f"its neighbours are {guarantee.adjacency}; the divergence is from the secret zeroed out",

@@ -16,6 +16,7 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
 from privctl.storage.folder import BASE_ROLE
 from verify.hypergeometric import fisher
+from verify.parts_not_run import EXTRACTION, not_run
 
 _KNOWN, _SIDES = ("known_training", "known_held_out"), ("training", "held_out")
 _BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
@@ -36,7 +37,8 @@ def faults(report: PrivacyReport, parameters: AuditParameters, *, by_coins: bool
     settings = parameters.extraction or {}
     if asked and not any(item.role == "reference model" for item in report.inputs):
         yield "it was asked what a reference model gives too, and its inputs name none"
-    if missing := [name for name in _RULE if (name in settings) is not asked]:
+    run = EXTRACTION not in not_run(report)
+    if missing := [name for name in _RULE if run and (name in settings) is not asked]:
         yield f"extraction: {missing[0]!r} is stated if and only if there is a reference model"
     exact: dict[str, list[float]] = {}
     for item in report.evidence:

@@ -21,7 +21,7 @@ from privctl.reports.codec import decode
 from privctl.reports.parameters import NoiseParameters, ParametersError
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify import outside_scores
+from verify import outside_scores, parts_not_run
 from verify.bookkeeping import unchecked
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
@@ -129,6 +129,7 @@ def verify(
     found += figures.verdicts
     omissions += figures.omissions
     omissions += outside_scores.unchecked(report)
+    omissions += parts_not_run.unmeasured(report) if report.step == "audit" else ()
     with suppress(ParametersError):  # a check says so
         omissions += unchecked(report)
     judged = tuple(guarantees(path, report, parents, note))

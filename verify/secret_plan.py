@@ -15,7 +15,7 @@ import numpy as np
 
 from privctl.domain.errors import InputError
 from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
-from privctl.domain.guarantee import Guarantee
+from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.reports.parameters import FollowedPlan, ProtectionParameters, parameters_as
 from privctl.storage.digest import NamedFiles
@@ -25,7 +25,7 @@ from verify.recompute import secret
 from verify.recompute.bound_pair import BoundPair
 from verify.recompute.curve_posteriors import largest_success
 from verify.recompute.ledger import NoBoundError
-from verify.recompute.protection import KEY, MOST, Arrays, arrays_of
+from verify.recompute.protection import INFORMATION, KEY, MOST, REFERENCE, Arrays, arrays_of
 from verify.stated import training_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ _CLOSEST = 6
 #: Relative difference of priors that are the same, and of shares between which two grids may not decide.
 _SAME, _TIED = 1e-9, 2e-3
 
+#: The neighbours of a plan's form.
+_ADJACENCY = {REFERENCE: Adjacency.ZERO_OUT, "pairwise": Adjacency.REPLACE_ONE}
+
 Part = tuple[PrivacyReport, Guarantee]
 
 
@@ -49,6 +52,11 @@ class _PlannedRun:
     arrays: Arrays
     noise: float
     steps: int
+    form: str = REFERENCE
+
+    def nats(self, j: int) -> BoundPair:
+        """What the run gives away about secret ``j`` in the plan's form."""
+        return INFORMATION[self.form](self.chances(j).tolist(), self.noise, self.steps)
 
     def chances(self, j: int) -> NDArray[np.float64]:
         starts = self.arrays["starts"]
@@ -66,6 +74,8 @@ def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[
     run = _run_of(report, files)
     if run is None or not guarantee.risks:
         return [(report, guarantee)]
+    if guarantee.adjacency is not _ADJACENCY[run.form]:
+        return f"its neighbours are {guarantee.adjacency}, and those of a plan in the {run.form} form are others"
     found = []
     for place, risk in enumerate(guarantee.risks):
         priors = run.arrays["priors"]
@@ -90,9 +100,7 @@ def _secret_of(
     Of several that are equally near, as far as can be told, the one whose nats are those ``claimed``.
     """
     arrays = run.arrays
-    nats = {
-        j: secret.information_about_records(run.chances(j).tolist(), run.noise, run.steps).upper for j in among.tolist()
-    }
+    nats = {j: run.nats(j).upper for j in among.tolist()}
     allowed = {j: float(arrays["posteriors"][j]) if first else 1.0 for j in nats}
     fano = {j: secret.posterior(nats[j], float(arrays["priors"][j])) for j in nats}
     if not curve:
@@ -132,14 +140,15 @@ def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _P
     for digest, place in sorted(plans):
         if at_hand.digest(place) != digest:
             continue
-        arrays = _arrays(place)
-        if arrays is not None:
-            return _PlannedRun(arrays, max(noises), steps)
+        found = _arrays(place)
+        if found is not None:
+            form, arrays = found
+            return _PlannedRun(arrays, max(noises), steps, form)
     return None
 
 
-def _arrays(place: Path) -> Arrays | None:
-    """Of a plan in the reference form that is small enough; None where it is none."""
+def _arrays(place: Path) -> tuple[str, Arrays] | None:
+    """The form and arrays of a plan that is small enough; None where it is none."""
     try:
         with SafetensorsFile(place) as file:
             if KEY not in file.metadata:
@@ -148,8 +157,8 @@ def _arrays(place: Path) -> Arrays | None:
             arrays = arrays_of(file)
     except InputError:
         return None  # reported where the plan itself is checked
-    fits = isinstance(facts, dict) and facts.get("form") == "reference" and 0 < len(arrays["budgets"]) <= MOST
-    return arrays if fits else None
+    form = facts.get("form") if isinstance(facts, dict) else None
+    return (form, arrays) if form in INFORMATION and 0 < len(arrays["budgets"]) <= MOST else None
 
 
 _ROUNDING = 1e-9

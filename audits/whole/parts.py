@@ -8,15 +8,20 @@ from functools import partial
 from audits.canaries.audit import CanaryAudit
 from audits.canaries.gradients import GradientCanaryAudit, is_gradient_evidence, unused_beside
 from audits.extraction.audit import ExtractionAudit
+from audits.extraction.request import ExtractionRequest
 from audits.findings import AuditPart
 from audits.mechanism_curve import Epsilon, Profile, curve_of
 from audits.membership.audit import MembershipAudit
 from audits.scores.subject import AuditedModel
 from audits.scores.tasks import CAUSAL_LM, SEQ2SEQ_LM
-from audits.secrets.audit import SecretsAudit
+from audits.secrets.audit import SecretRequest, SecretsAudit
+from audits.whole.attempts import NotRun, attempted
 from audits.whole.models import AuditModels
 from audits.whole.request import AuditRequest
 from privctl.domain.errors import CommandError
+
+#: What an omission calls a part that could not be run; ``verify`` and pages know it by that.
+EXTRACTION, SECRETS = "extraction", "secrets"
 
 
 def parts_of(
@@ -24,12 +29,14 @@ def parts_of(
 ) -> list[AuditPart]:
     """The requested parts, which read their data here; ``profile`` and ``epsilon`` are an accountant's.
 
+    Extraction and secrets that cannot be measured on this model, or from these records, are left out beside other
+    parts, and the report says why.
+
     Raises CommandError if there are none, or if a part does not apply to this kind of model; InputError for data that
     cannot be used.
     """
     parts: list[AuditPart] = []
     subject, lineage = models.audited.subject, models.lineage
-    progress, workers = models.scorer.progress, models.scorer.workers
     claims = request.claims_beside(lineage.claims)
     if request.membership is not None:
         membership = request.membership
@@ -56,26 +63,40 @@ def parts_of(
             parts.append(GradientCanaryAudit(canaries, lineage.gradient_canaries))
         else:
             _require_causal(subject, "--canaries")
-            parts.append(CanaryAudit(subject.model, canaries, workers))
+            parts.append(CanaryAudit(subject.model, canaries, models.scorer.workers))
+    requested = (request.membership, request.canaries, request.extraction, request.secrets)
+    alone = sum(each is not None for each in requested) == 1
     if request.extraction is not None:
-        pairs = subject.task == SEQ2SEQ_LM
-        if not pairs:
-            _require_causal(subject, "--train")
-        parts.append(
-            ExtractionAudit(
-                subject.model, request.extraction, progress, request.columns, workers, pairs=pairs,
-                trained_on=lineage.trained_on, reference=models.elsewhere,
-            )
-        )  # fmt: skip
+        parts.append(attempted(EXTRACTION, partial(_extraction, request.extraction, request, models), alone=alone))
     if request.secrets is not None:
-        secrets = replace(request.secrets, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
-        parts.append(SecretsAudit(subject, secrets, models.compared_base, progress, request.columns, workers))
+        parts.append(attempted(SECRETS, partial(_secrets, request.secrets, request, models), alone=alone))
+    if parts and all(isinstance(part, NotRun) for part in parts):
+        raise next(part.why for part in parts if isinstance(part, NotRun))
     if not parts:
         raise CommandError(
             unused_beside(request.model, lineage.gradient_canaries)
             or "there is nothing to audit; give --members and --nonmembers, --canaries, --train, --split, or --secrets"
         )
     return parts
+
+
+def _extraction(asked: ExtractionRequest, request: AuditRequest, models: AuditModels) -> ExtractionAudit:
+    subject = models.audited.subject
+    pairs = subject.task == SEQ2SEQ_LM
+    if not pairs:
+        _require_causal(subject, "--train")
+    return ExtractionAudit(
+        subject.model, asked, models.scorer.progress, request.columns, models.scorer.workers, pairs=pairs,
+        trained_on=models.lineage.trained_on, reference=models.elsewhere,
+    )  # fmt: skip
+
+
+def _secrets(asked: SecretRequest, request: AuditRequest, models: AuditModels) -> SecretsAudit:
+    lineage, scorer = models.lineage, models.scorer
+    secrets = replace(asked, trained_on=lineage.trained_on, planned_by=lineage.planned_by)
+    return SecretsAudit(
+        models.audited.subject, secrets, models.compared_base, scorer.progress, request.columns, scorer.workers
+    )
 
 
 def _require_causal(subject: AuditedModel, flag: str) -> None:

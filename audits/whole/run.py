@@ -12,6 +12,7 @@ from audits.lineage import Lineage
 from audits.mechanism_curve import Epsilon, Profile
 from audits.membership.audit import MembershipAudit
 from audits.scores.scores_file import staged_scores
+from audits.whole.attempts import NotRun
 from audits.whole.leaking_records import leaking_records, staged_leaks
 from audits.whole.log_entry import log_result, logged_audit
 from audits.whole.models import AuditModels, open_models
@@ -65,6 +66,8 @@ def run_audit(
     for part in parts:
         if isinstance(part, MembershipAudit) and part.cost:
             notify(part.cost)
+        if isinstance(part, NotRun):
+            notify(part.sentence)
     if request.canaries is None and (unused := unused_beside(request.model, lineage.gradient_canaries)):
         notify(unused)
     with logged_audit(request, models.audited.inputs) as position:

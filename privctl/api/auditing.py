@@ -206,9 +206,14 @@ def audit(
         return audit_many_models(options, path_or_none(output))[0]
     if model is None:
         raise CommandError("there is nothing to audit; give a model, or from_scores")
+    from audits.whole.refusals import settled
+
+    place = path_or_none(output, "output")
+    settled(path_at(model, "model"), place, options)  # before torch is imported
+
     from audits.whole.from_options import request_of
 
-    request = request_of(path_at(model, "model"), path_or_none(output, "output"), options)
+    request = request_of(path_at(model, "model"), place, options)
     report = audit_model(request, progress=progress, notify=notify, on_records=on_records)
     if report is None:
         raise CommandError("only the main process of torchrun has a report; call this in one process")

@@ -35,14 +35,16 @@ def run(
 
     Returns None but in the main one. Raises as ``retrain``.
     """
+    from privctl.train.preparation.refusals import refuse_early
+
+    refuse_early(method, options)
+
     from privctl.models.language import choose_device
     from privctl.parallel import start_workers
-    from privctl.storage.atomic import require_name
     from privctl.train.settings.options import request_of
     from privctl.train.settings.session import NO_INTERRUPT_HANDLING, Session
 
     request = request_of(method, options, given, notify)
-    require_name(request.output)
     with start_workers(choose_device(request.device)) as workers:
         main = workers.is_main
         session = Session(

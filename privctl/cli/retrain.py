@@ -115,7 +115,6 @@ def _unwritten(options: dict[str, Any]) -> str:
 def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
     from privctl.api.training import run
     from privctl.show.progress import note, progress
-    from privctl.train.runs.canary_run import SUFFIX
     from privctl.train.state.interrupts import deferred_interrupts
 
     quiet = options["quiet"]
@@ -131,6 +130,8 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
         interrupts=deferred_interrupts(partial(note, STOPPING, quiet=quiet)),
     )
     if report is not None:
+        from privctl.train.runs.canary_run import SUFFIX
+
         output = options["output"]
         canaries = f"{output}{SUFFIX}" if options.get("gradient_canaries") else ""
         written = [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)]
@@ -143,6 +144,12 @@ def _plan(method: TrainingMethod, options: dict[str, Any]) -> None:
     import json
     from dataclasses import asdict, replace
 
+    from privctl.train.preparation.refusals import refuse_early
+
+    if options["resume"]:
+        raise CommandError("--dry-run plans a run from its first step; remove --resume, or --dry-run")
+    refuse_early(method, options)
+
     from privctl.api.canary_outlook import outlook
     from privctl.models.corpora import InMemory
     from privctl.show.progress import note
@@ -151,8 +158,6 @@ def _plan(method: TrainingMethod, options: dict[str, Any]) -> None:
     from privctl.train.settings.options import request_of
 
     request = request_of(method, options, given(options), partial(note, quiet=options["quiet"]))
-    if request.resume:
-        raise CommandError("--dry-run plans a run from its first step; remove --resume, or --dry-run")
     job = prepare(request, InMemory(tokens=False))
     plan = method.plan(job)
     plan = replace(plan, warnings=(*outlook(job), *plan.warnings))

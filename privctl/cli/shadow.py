@@ -123,6 +123,8 @@ def shadow(**options: Any) -> None:
           --epochs 3 --batch-size 32 -o shadows/
       privctl audit model/ --members train.jsonl --nonmembers held-out.jsonl --shadow shadows/
     """
+    _refuse_early(options)
+
     from privctl.domain.progress import unseen
     from privctl.models.language import choose_device
     from privctl.models.precision import why_slow
@@ -130,9 +132,7 @@ def shadow(**options: Any) -> None:
     from privctl.reports.codec import encode
     from privctl.shadow.run import run_shadows
     from privctl.show.progress import note, progress
-    from privctl.storage.atomic import require_folder
 
-    require_folder(options["output"])
     request = _request(options)
     quiet = options["quiet"]
     device = choose_device(request.training.device)
@@ -146,6 +146,18 @@ def shadow(**options: Any) -> None:
     for warning in report.warnings:
         note(warning, quiet=quiet)
     note(f"wrote {request.training.output}", quiet=quiet)
+
+
+def _refuse_early(options: dict[str, Any]) -> None:
+    """Raise for an output in the way and for missing inputs before torch is imported, which takes seconds."""
+    from privctl.data.places import require_inputs
+    from privctl.storage.atomic import require_folder
+    from privctl.storage.reader import missing_model
+
+    require_folder(options["output"])
+    if not Path(options["model"]).exists():
+        raise missing_model(Path(options["model"]))
+    require_inputs(options["data"])
 
 
 def _request(options: dict[str, Any]) -> ShadowRequest:

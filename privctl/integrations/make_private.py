@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Sized
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Sequence, Sized
+from functools import partial, wraps
+from typing import Any, ParamSpec
 
 import torch
 from torch import nn
@@ -30,7 +30,32 @@ from privctl.train.settings.adaptive_clipping import (
 from privctl.train.settings.choices import ClippingStyle
 from privctl.train.steps.sampling import PoissonBatches
 
+_Given = ParamSpec("_Given")
+#: Opacus's name of an argument -> what it is called here.
+_OF_OPACUS = {
+    "module": "model",
+    "data_loader": "loader",
+    "max_grad_norm": "clip_norm",
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+}
 
+
+def _in_our_names(function: Callable[_Given, PrivateTraining]) -> Callable[_Given, PrivateTraining]:
+    """``function``, which refuses Opacus's names of its arguments with a sentence that has ours."""
+
+    @wraps(function)
+    def call(*arguments: _Given.args, **options: _Given.kwargs) -> PrivateTraining:
+        foreign = [name for name in _OF_OPACUS if name in options]
+        if foreign:
+            ours = ", ".join(f"{name} as {_OF_OPACUS[name]}" for name in foreign)
+            raise CommandError(f"make_private has other names than Opacus for its arguments; give {ours}")
+        return function(*arguments, **options)
+
+    return call
+
+
+@_in_our_names
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,

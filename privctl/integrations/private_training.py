@@ -25,6 +25,7 @@ from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee
 from privctl.domain.report import PrivacyReport
 from privctl.integrations.drawn_rows import DrawnRows
 from privctl.integrations.own_model import (
+    ScalerRefused,
     SetOnce,
     fixed_digests,
     note_training,
@@ -125,7 +126,8 @@ class PrivateTraining:
         self._require_whole_optimizer()
         self._require_no_gradients()
         self._fixed = fixed_digests(model, self._parameters)
-        self._hooks = [
+        self._hooks: list[Any] = [
+            ScalerRefused(optimizer),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]

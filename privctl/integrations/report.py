@@ -74,7 +74,7 @@ def report_place(model: Path, output: Path | None, force: bool) -> Path:
     """Where the report of ``model`` goes: to ``output``, or beside it. Raises CommandError where something is there."""
     name = model.name.removesuffix(".safetensors")
     place = output or model.absolute().with_name(name + REPORT_SUFFIX)
-    require_absent(place, force)
+    require_absent(place, force, option="output", forced_by="force=True")
     require_spare(place, but=STEP)
     return place
 

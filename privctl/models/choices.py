@@ -22,6 +22,10 @@ class TaskName(StrEnum):
 NOT_ON_TEXTS = (TaskName.IMAGE_CLASSIFICATION, TaskName.AUDIO_CLASSIFICATION)
 #: Tasks whose records are a text each, some with a label.
 ONE_TEXT = (TaskName.CAUSAL_LM, TaskName.MASKED_LM, TaskName.TEXT_CLASSIFICATION)
+#: Tasks that tell classes apart.
+CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, *NOT_ON_TEXTS)
+#: Tasks on records that have a label or a target.
+LABELLED = (*CLASSIFICATION, TaskName.SEQ2SEQ_LM)
 
 
 class FloatFormat(StrEnum):

@@ -15,7 +15,7 @@ from privctl.data.columns import HeadKind
 from privctl.data.pixels import ImageFacts, image_facts
 from privctl.domain.errors import CommandError, InputError, PrivctlError
 from privctl.models.adapters import trained_classes
-from privctl.models.choices import NOT_ON_TEXTS, TaskName
+from privctl.models.choices import CLASSIFICATION, NOT_ON_TEXTS, TaskName
 from privctl.models.context import context_of
 from privctl.models.encoding import TextFacts
 from privctl.models.guard.loading import check_size
@@ -33,9 +33,6 @@ from privctl.models.vocabulary import Vocabulary
 from privctl.storage.folder import check_links
 from privctl.storage.reader import INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
 
-CLASSIFICATION = (TaskName.TEXT_CLASSIFICATION, TaskName.TOKEN_CLASSIFICATION, *NOT_ON_TEXTS)
-#: Tasks on records that have a label or a target.
-LABELLED = (*CLASSIFICATION, TaskName.SEQ2SEQ_LM)
 #: Tasks whose head may be new.
 _HEADED = (*CLASSIFICATION, TaskName.QUESTION_ANSWERING)
 

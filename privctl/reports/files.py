@@ -103,7 +103,7 @@ def require_spare(path: Path, *, but: str = "") -> None:
     if not os.path.isfile(path):
         return
     if path.suffix == ".safetensors":
-        raise CommandError(f"{path} holds tensors, which --output never replaces; name another file")
+        raise CommandError(f"{path} holds tensors, which no report replaces; name another file")
     if path.suffix == ".json":
         try:
             step = read_report(path).step

@@ -19,9 +19,9 @@ from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, read_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.chat import chat_of
-from privctl.models.choices import NOT_ON_TEXTS, FloatFormat, LongTextPolicy, TaskName
+from privctl.models.choices import CLASSIFICATION, LABELLED, NOT_ON_TEXTS, FloatFormat, LongTextPolicy, TaskName
 from privctl.models.language import read_config
-from privctl.models.loading import CLASSIFICATION, LABELLED, TrainingModel, known_labels, load_for_training
+from privctl.models.loading import TrainingModel, known_labels, load_for_training
 from privctl.models.purpose import problem_of
 from privctl.models.quiet import quiet_transformers
 from privctl.models.tasks.base import Task

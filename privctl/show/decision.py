@@ -53,12 +53,27 @@ _SLIGHT = {
 _FITTED = ("fused",)
 _BACKWARDS = "the non-members look more like training data than the members do"
 
+#: What an omission calls a part of an audit that could not be run.
+_PARTS = ("extraction", "secrets")
 #: How a verdict on a claim says that the audit could not have refuted it.
 _SMALL = ("too small to test the claim", "cannot refute this claim")
 
 
 def conclusion(report: PrivacyReport) -> Conclusion:
-    """What the findings of the audit ``report`` amount to. The worst of them decides."""
+    """What the findings of the audit ``report`` amount to, and what it could not measure. The worst of them decides."""
+    found = _of_findings(report)
+    sentences = [found.sentence, *(f"{line[0].upper()}{line[1:]}." for line in not_measured(report))]
+    return Conclusion(decision=found.decision, sentence=" ".join(sentences))
+
+
+def not_measured(report: PrivacyReport) -> Iterator[str]:
+    """The parts that the audit was asked for and could not run, with the reason."""
+    for omission in report.omissions:
+        if omission.what in _PARTS:
+            yield f"{omission.what} was not measured: {omission.reason.rstrip('.')}"
+
+
+def _of_findings(report: PrivacyReport) -> Conclusion:
     refuted = [verdict for verdict in report.verdicts if verdict.outcome is Outcome.REFUTED]
     certain = [
         f"{_the_claim(each)} is refuted: it promises more privacy than there is" for each in refuted if each.on_claim

@@ -28,7 +28,7 @@ from privctl.domain.strength import (
     severity,
 )
 from privctl.domain.verdict import Outcome, Verdict
-from privctl.show.decision import Decision, conclusion
+from privctl.show.decision import Decision, conclusion, not_measured
 from privctl.show.leaks import leaks
 from privctl.show.page_data import AUDIT_STEP, PLANS, JudgedSubject, ReportSource
 from privctl.show.protected import meaning_of_example
@@ -261,9 +261,12 @@ def _missing_checks(subject: JudgedSubject) -> Iterator[str]:
         evidence = [item for source in subject.audits for item in source.report.evidence]
         if not any(item.bound is Bound.LOWER and "epsilon" in item.quantity for item in evidence):
             yield "No canaries: without coins tossed before training, no audit certifies a lower bound on ε."
-        if not any(item.method.startswith("extraction") for item in evidence):
+        failed = [line for source in subject.audits for line in not_measured(source.report)]
+        yield from (f"{line[0].upper()}{line[1:]}." for line in failed)
+        without = {line.partition(" ")[0] for line in failed}
+        if "extraction" not in without and not any(item.method.startswith("extraction") for item in evidence):
             yield "No extraction: nobody asked which training text the model writes by itself."
-        if not any(item.method.startswith("secret") for item in evidence):
+        if "secrets" not in without and not any(item.method.startswith("secret") for item in evidence):
             yield "No secrets: nobody asked whether names, numbers and the like of the training data can be told."
     if not subject.checks:
         yield "No report of a verification: privctl verify recomputes the guarantee by other means."

@@ -283,10 +283,10 @@ def require_no_folder(path: Path) -> None:
         raise CommandError(f"{path} exists and is {what}; choose another --output")
 
 
-def require_absent(path: Path, force: bool, *, option: str = "--output") -> None:
+def require_absent(path: Path, force: bool, *, option: str = "--output", forced_by: str = "--force") -> None:
     """Raise CommandError if ``path`` exists and may not be replaced by a file, or has no folder.
 
-    ``option`` chooses the path; "" where none does.
+    ``option`` chooses the path; "" where none does. ``forced_by`` allows replacing it.
     """
     recover(path.absolute().parent)  # a commit that was interrupted may still create or remove the file
     _require_parent(path)
@@ -294,7 +294,7 @@ def require_absent(path: Path, force: bool, *, option: str = "--output") -> None
     if path.is_dir():
         raise CommandError(f"{path} exists and is a folder, which no file replaces; remove it or {other}")
     if _kind(path) == stat.S_IFREG and not force and not _OWN_DESCRIPTOR.fullmatch(str(path)):
-        raise CommandError(f"{path} exists; give --force to replace it, or {other}")
+        raise CommandError(f"{path} exists; give {forced_by} to replace it, or {other}")
 
 
 def require_name(path: Path) -> None:

@@ -77,6 +77,7 @@ def test_shadow_models_say_how_many_are_finished(
 
     monkeypatch.setattr("privctl.shadow.run.run_shadows", interrupted)
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "data.jsonl").touch()
     call = ["shadow", str(tmp_path), "--data", str(tmp_path / "data.jsonl"), "--count", "3", "-o", str(folder)]
     for stored, told in (
         (0, "interrupted before a shadow model was finished: nothing is saved, so run the same command again"),

@@ -153,7 +153,6 @@ def test_a_plan_without_a_calibration_of_its_own_is_one_by_fano(data: Path, secr
     assert read_protection(output).facts.calibration == "fano"
 
 
-@pytest.mark.forged("genuine, but the pairwise form rests on a conjecture and is left open")
 def test_the_pairwise_form_takes_more_noise(data: Path, secrets: Path, tmp_path: Path) -> None:
     found = []
     for form in ("reference", "pairwise"):

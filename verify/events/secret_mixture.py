@@ -28,6 +28,13 @@ def _cells_of(event: SecretMixture, width: float, reach: CellReach) -> LossCells
     return replace(cells, p_infinite=cells.p_infinite + lost)
 
 
+def _squared_shift(event: SecretMixture) -> float | None:
+    """Where all records take part in every step, each step is one Gaussian."""
+    if any(chance != 1 for chance in event.probabilities):
+        return None
+    return event.steps * (len(event.probabilities) / event.noise_multiplier) ** 2
+
+
 def _records(parameters: SecretParameters) -> Mapping[str, Any]:
     return {"probabilities": tuple(_chances(parameters.records or ()))}
 
@@ -61,6 +68,7 @@ ROW = EventVerification(
     chances=lambda event: event.probabilities,
     drawn=lambda event: None if all(chance == 1 for chance in event.probabilities) else Batches.POISSON,
     cells=_cells,
+    squared_shift=_squared_shift,
     unit=PrivacyUnit.SECRET,
     information=information,
     noise=lambda event: event.noise_multiplier,

@@ -6,7 +6,7 @@ The file ties the records' sampling probabilities to the secrets they hold; see 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ from privctl.storage.arrays import read_arrays
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.recompute import secret
+from verify.recompute.bound_pair import BoundPair
 from verify.recompute.curve_posteriors import check_posteriors
+from verify.recompute.opposite_secret import opposite_information
 
 KEY = "privctl.secrets"
 LAYOUT = {
@@ -28,6 +30,13 @@ LAYOUT = {
 _ROUNDING = 1e-7
 #: How many secrets are computed again, those with the largest share of their budget first.
 MOST = 3000
+
+REFERENCE = "reference"
+#: The form of a plan -> what the steps give away about a secret in it: records' probabilities, sigma, steps.
+INFORMATION: dict[str, Callable[[Sequence[float], float, int], BoundPair]] = {
+    REFERENCE: secret.information_about_records,
+    "pairwise": opposite_information,
+}
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -40,9 +49,9 @@ def check_plan(file: SafetensorsFile) -> Iterator[Verdict]:
     faults = list(_faults(facts, arrays))
     if faults:
         yield from (Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason) for reason in faults)
-    elif facts.get("form") != "reference":
-        reason = "plans in the pairwise form are not computed again"
-        yield Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=reason)
+    elif facts.get("form") not in INFORMATION:
+        reason = f"its form is {facts.get('form')!r}; a plan has one of {', '.join(INFORMATION)}"
+        yield Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)
     else:
         yield _information(facts, arrays, name)
         yield from check_posteriors(facts, arrays, name)
@@ -132,17 +141,19 @@ def _check_shapes(arrays: Arrays) -> None:
 
 def _information(facts: dict[str, Any], arrays: Arrays, name: str) -> Verdict:
     """Each secret's nats again, those nearest to their budgets first."""
-    starts, records = arrays["starts"], arrays["records"]
+    starts, records, doubtful = arrays["starts"], arrays["records"], ""
     order = np.argsort(-arrays["information"] / np.maximum(arrays["budgets"], 1e-300))[:MOST]
     for j in order:
         chances = arrays["probabilities"][records[starts[j] : starts[j + 1]]]
-        enclosure = secret.information_about_records(
-            chances.tolist(), float(facts["noise_multiplier"]), int(facts["steps"])
-        )
+        enclosure = INFORMATION[facts["form"]](chances.tolist(), float(facts["noise_multiplier"]), int(facts["steps"]))
         stated = float(arrays["information"][j])
         if stated < enclosure.lower * (1 - _ROUNDING):
             reason = f"secret {j}: {enclosure.lower:.9g} nats are given away, and the plan says {stated:.9g}"
             return Verdict(subject=name, outcome=Outcome.REFUTED, reason=reason)
+        if stated < enclosure.upper * (1 - _ROUNDING):
+            doubtful = f"secret {j}: its nats lie {enclosure}, and {stated:.9g} is not proved"
+    if doubtful:
+        return Verdict(subject=name, outcome=Outcome.INCONCLUSIVE, reason=doubtful)
     limit = "as the plan says" if facts.get("calibration") == "curve" else "within their budgets"
     checked = f"{len(order)} of {len(arrays['information'])} secrets"
     outcome = Outcome.PROVED if len(order) == len(arrays["information"]) else Outcome.CONSISTENT

@@ -197,14 +197,19 @@ def score_records(model: str, output: Path, force: bool, as_json: bool, quiet: b
 def _of_model(
     model: str, output: Path | None, force: bool, as_json: bool, quiet: bool, options: dict[str, Any]
 ) -> None:
-    from audits.whole.from_options import request_of
     from audits.whole.options import every_option
+    from audits.whole.refusals import settled
     from privctl.api.auditing import audit_model
     from privctl.show.progress import note, progress
 
     records: list[LeakingRecord] = []
     lines: list[Entry] = []
-    request = request_of(Path(model), output, every_option({**options, "force": force}))
+    stated = every_option({**options, "force": force})
+    settled(Path(model), output, stated)  # before torch is imported
+
+    from audits.whole.from_options import request_of
+
+    request = request_of(Path(model), output, stated)
     report = audit_model(
         request,
         progress=partial(progress, quiet=quiet),

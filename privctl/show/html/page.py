@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from privctl.domain.guarantee import Guarantee, Scope
 from privctl.domain.mechanism import WeightNoise
+from privctl.show.audited import measured_parts
 from privctl.show.html.chain_figure import chain
 from privctl.show.html.curves import roc_figure, trade_off_figure
 from privctl.show.html.evidence_figures import (
@@ -82,7 +83,10 @@ def _verdict(data: PageData) -> Part:
     summaries = [summarize(subject) for subject in data.subjects]
     statuses = {g.status for summary in summaries for g in summary.subject.source.report.guarantees}
     return {
-        "cards": [(summary, summary.subject.source.report.step in PLANS) for summary in summaries],
+        "cards": [
+            (summary, summary.subject.source.report.step in PLANS, measured_parts(summary.subject))
+            for summary in summaries
+        ],
         "figures": _present([comparison_figure(data)]),
         "legend": [(status, meaning) for status, meaning in MEANING.items() if status in statuses],
     }

@@ -123,14 +123,15 @@ def _not_asked(report: PrivacyReport) -> Iterator[tuple[str, str, str]]:
     asked = {verdict.subject for verdict in report.verdicts}
     if MEMBERSHIP not in asked or settings_of(report).task != "causal-lm":
         return
-    if EXTRACTION not in asked:
+    tried = {item.what for item in report.omissions}
+    if EXTRACTION not in asked and "extraction" not in tried:
         yield (
             "extraction",
             "",
             "nobody asked which training text the model writes by itself; privctl audit takes --train and --heldout, "
             "which may be the same two files",
         )
-    if SECRETS not in asked:
+    if SECRETS not in asked and "secrets" not in tried:
         yield (
             "secrets",
             "",

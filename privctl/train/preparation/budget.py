@@ -21,6 +21,7 @@ from privctl.models.language import choose_device
 from privctl.secrets.protection import Protection
 from privctl.train.network.half_precision import in_bfloat16
 from privctl.train.preparation.ledgers import StepLaw
+from privctl.train.preparation.refusals import require_one
 from privctl.train.settings.choices import ClippingPasses
 from privctl.train.settings.public_mixing import PublicMixing
 from privctl.train.settings.recipe import TrainingSettings
@@ -139,12 +140,6 @@ def _tokens_at_once(request: RetrainRequest) -> int:
     if request.micro_tokens is not None:
         return request.micro_tokens
     return _TOKENS_CPU if choose_device(request.device).type == "cpu" else _TOKENS
-
-
-def require_one(command: str, given: Mapping[str, float | None]) -> None:
-    """Raises CommandError unless exactly one of the options, by their flags, has a value."""
-    if sum(value is not None for value in given.values()) != 1:
-        raise CommandError(f"{command} needs either {' or '.join(given)}; give exactly one of them")
 
 
 def require_budget(request: RetrainRequest) -> None:

@@ -21,12 +21,10 @@ from privctl.data.several import DataPath, paths_of
 from privctl.data.texts import TextRecord
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.adapters import trained_classes
-from privctl.models.choices import NOT_ON_TEXTS, LongTextPolicy, TaskName
+from privctl.models.choices import CLASSIFICATION, LongTextPolicy, TaskName
 from privctl.models.corpora import IN_MEMORY, Shelf
 from privctl.models.encoding import TextOptions
 from privctl.models.loading import (
-    CLASSIFICATION,
-    LABELLED,
     TrainingModel,
     class_count,
     known_labels,
@@ -53,6 +51,7 @@ from privctl.train.preparation.places import (
     run_folder,
 )
 from privctl.train.preparation.reading import images_at, require_apart, sounds_at, texts_at
+from privctl.train.preparation.refusals import require_applicable
 from privctl.train.secrets.read_plan import SecretPlan, read_secret_plan
 from privctl.train.settings.request import DataRequest, ModelRequest, RetrainRequest
 
@@ -275,28 +274,21 @@ def _check_places(request: RetrainRequest) -> None:
 
 def _check_task(request: RetrainRequest) -> None:
     """Refuse settings that do not apply to the task: the report would still claim some of them."""
-    data, images = request.data, request.task is TaskName.IMAGE_CLASSIFICATION
-    textless = request.task in NOT_ON_TEXTS
-    causal = request.task is TaskName.CAUSAL_LM
-    unused = {
-        "--unit": textless and data.unit is not None,
-        "--long": textless and data.long is not None,
-        "--max-length": images and data.max_length is not None,
-        "--text-column": (textless or request.task is TaskName.QUESTION_ANSWERING) and data.columns.text is not None,
-        "--label-column": request.task not in LABELLED and data.columns.label is not None,
-        "--vocabulary": textless and request.model.vocabulary is not None,
-        "--response-only": not causal and data.response_only,
-        "--resize": not images and data.resize is not None,
-        "--labels": request.task not in CLASSIFICATION and bool(data.labels),
-    }
-    if unused["--unit"]:
-        raise CommandError(
-            f"--unit does not apply to the task {request.task}, which protects one record at a time; remove it: what "
-            "that means for all K records of one person, privctl inspect OUTPUT --group-size K shows"
-        )
-    for flag, given in unused.items():
-        if given:
-            raise CommandError(f"{flag} does not apply to the task {request.task}; remove it")
+    data = request.data
+    require_applicable(
+        request.task,
+        {
+            "--unit": data.unit is not None,
+            "--long": data.long is not None,
+            "--max-length": data.max_length is not None,
+            "--text-column": data.columns.text is not None,
+            "--label-column": data.columns.label is not None,
+            "--vocabulary": request.model.vocabulary is not None,
+            "--response-only": data.response_only,
+            "--resize": data.resize is not None,
+            "--labels": bool(data.labels),
+        },
+    )
 
 
 def _job(

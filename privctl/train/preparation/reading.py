@@ -14,9 +14,8 @@ from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, iter_texts
 from privctl.domain.errors import CommandError
 from privctl.models.chat import chat_of
-from privctl.models.choices import NOT_ON_TEXTS, TaskName
+from privctl.models.choices import CLASSIFICATION, NOT_ON_TEXTS, TaskName
 from privctl.models.language import read_config
-from privctl.models.loading import CLASSIFICATION
 from privctl.models.purpose import problem_of
 from privctl.models.quiet import quiet_transformers
 from privctl.models.sounds import sound_facts

@@ -15,10 +15,10 @@ from privctl.data.sounds import read_sounds
 from privctl.data.texts import iter_texts
 from privctl.domain.errors import InputError, PrivctlError
 from privctl.models.chat import chat_of
-from privctl.models.choices import TaskName
+from privctl.models.choices import CLASSIFICATION, TaskName
 from privctl.models.kinds import KINDS
 from privctl.models.language import load_model
-from privctl.models.loading import CLASSIFICATION, TrainingModel, known_labels, load_for_training
+from privctl.models.loading import TrainingModel, known_labels, load_for_training
 from privctl.models.normalisation import FROZEN
 from privctl.models.quiet import quiet_transformers
 from privctl.models.running import network_errors

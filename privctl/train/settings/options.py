@@ -46,10 +46,6 @@ def request_of(method: Method, options: Mapping[str, Any], given: Container[str]
     know. Raises CommandError for values that do not fit or go together.
     """
     settings = own_settings(method.settings, options)
-    if options["data"] is None:
-        raise CommandError(
-            f"there is nothing to train {method.name} on; give --data, or --replay with a stream of updates"
-        )
     value: Callable[[str], Any] = options.get
     data = data_at(options["data"])
     model = model_of(options, "" if "adapters" in method.takes else method.name)

@@ -29,7 +29,7 @@ from privctl.train.methods.ferret.publish import (
 )
 from privctl.train.methods.ferret.settings import MOST_BIT_EPSILON, FerretSettings, Publish, ReleaseKind
 from privctl.train.methods.ferret.update import UpdateRule
-from privctl.train.preparation.budget import require_one
+from privctl.train.preparation.refusals import require_one
 from privctl.train.preparation.signal_to_noise import SignalToNoise, signs_too_random, too_little
 from privctl.train.settings.choices import DerivativeMethod
 

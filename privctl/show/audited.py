@@ -1,0 +1,81 @@
+"""What was measured of a model that only audits speak of: a line each for membership, extraction and secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.show.decision import not_measured
+from privctl.show.leaks import EXTRACTION, MEMBERSHIP, SECRETS, WITHOUT_MODEL
+from privctl.show.page_data import JudgedSubject
+from privctl.show.text.style import number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPart:
+    """``name`` is the part's, ``text`` what came of it, ``measured`` whether anything did."""
+
+    name: str
+    text: str
+    measured: bool
+
+
+#: Name of a part -> the subject of its verdict, which figures are its own (the first kind that there is, the largest
+#: of it, is shown), and what is said where nobody asked.
+_PARTS: dict[str, tuple[str, tuple[Callable[[Evidence], bool], ...], str]] = {
+    "Membership": (
+        MEMBERSHIP,
+        (lambda item: item.quantity == "AUC" and item.method not in WITHOUT_MODEL,),
+        "nobody asked whether training records can be told from others (privctl audit membership)",
+    ),
+    "Extraction": (
+        EXTRACTION,
+        (
+            lambda item: item.method == "extraction" and item.quantity == "rate beyond held-out text",
+            lambda item: item.method == "extraction" and item.quantity == "rate on training text",
+        ),
+        "nobody asked which training text the model writes by itself (privctl audit extraction)",
+    ),
+    "Secrets": (
+        SECRETS,
+        (lambda item: item.method.startswith("secret "),),
+        "nobody asked whether names, numbers and the like can be told (privctl audit secrets)",
+    ),
+}
+
+
+def measured_parts(subject: JudgedSubject) -> tuple[MeasuredPart, ...]:
+    """The parts of ``subject``, each of every audit that measured it; none where a report states a guarantee of it."""
+    if not subject.audits or subject.source.report.guarantees:
+        return ()
+    return tuple(part for name in _PARTS for part in _of_part(name, subject))
+
+
+def _of_part(name: str, subject: JudgedSubject) -> Iterator[MeasuredPart]:
+    about, kinds, unasked = _PARTS[name]
+    reports = [source.report for source in subject.audits]
+    found = [line for report in reports if (line := _result(report, about, kinds))]
+    yield from (MeasuredPart(name=name, text=line, measured=True) for line in found)
+    if found:
+        return
+    beginning = f"{name.lower()} was not measured: "
+    failed = [line for report in reports for line in not_measured(report) if line.startswith(beginning)]
+    text = f"not measured: {failed[0].removeprefix(beginning)}" if failed else f"not measured: {unasked}"
+    yield MeasuredPart(name=name, text=f"{text}.", measured=False)
+
+
+def _result(report: PrivacyReport, about: str, kinds: tuple[Callable[[Evidence], bool], ...]) -> str:
+    """The verdict of one audit with its main figure; empty where it has none."""
+    verdict = next((each for each in report.verdicts if each.subject == about), None)
+    if verdict is None:
+        return ""
+    stated = f"“{verdict.subject}” is {verdict.audit_word}"
+    for kind in kinds:
+        items = [item for item in report.evidence if item.estimate is not None and kind(item)]
+        if items:
+            item = max(items, key=lambda each: each.estimate or 0.0)
+            between = f"{number(item.lower, 3)} to {number(item.upper, 3)}"
+            return f"{stated}; {item.method}, {item.quantity}: {number(item.estimate, 3)} ({between})."
+    return f"{stated}: {verdict.reason}."
