@@ -311,7 +311,7 @@ def test_names_of_groups_are_read_again(
                 row["user"] = {1000: names[0], 1012: names[1]}.get(row["user"], row["user"])
             file = tmp_path / file.name
             file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            item = replace(item, path=str(file), digest=file_digest(file))
+            item = replace(item, path=str(file), digest=file_digest(file), bytes=file.stat().st_size)
         inputs.append(item)
     (found,) = check_groups(report_path, replace(report, inputs=tuple(inputs)), ())
     assert found.outcome is outcome

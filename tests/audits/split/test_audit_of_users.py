@@ -104,7 +104,7 @@ def test_verify_looks_for_whole_groups(tmp_path: Path, audited_users: Path, chan
 def of_file(item: Any, file: Path) -> Any:
     from privctl.storage.digest import file_digest
 
-    return replace(item, path=str(file), digest=file_digest(file))
+    return replace(item, path=str(file), digest=file_digest(file), bytes=file.stat().st_size)
 
 
 def audited(place: Path, model: Users, seed: int) -> Any:

@@ -58,20 +58,23 @@ def test_members_that_were_drawn_from_the_training_data_are_of_it(
 ) -> None:
     """A gate looks for each member in the file that the model's report names, and believes no manifest."""
     split = drawn(tmp_path, sentences(100, 3), records=40)
-    trained = file_digest(split / "train.jsonl")
+    train = split / "train.jsonl"
+    trained = Artifact(role="data", path="split/train.jsonl", digest=file_digest(train), bytes=train.stat().st_size)
     change(split)
     if change is trained_on_all:
-        trained = file_digest(split / "train.jsonl")
+        trained = replace(trained, digest=file_digest(train), bytes=train.stat().st_size)
     manifest = read_manifest(split / "manifest.json")
     made = making(
         tmp_path / "m.json",
         PROVED,
-        inputs=[Artifact(role="data", path="split/train.jsonl", digest=trained, bytes=1)],
+        inputs=[trained],
     )
     inputs = [
         weights("m"),
         *(
-            Artifact(role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=1)
+            Artifact(
+                role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=(split / name).stat().st_size
+            )
             for role, name in SPLIT_FILES.items()
         ),
     ]
@@ -90,7 +93,7 @@ def test_training_text_of_an_extraction_audit_is_looked_for_too(tmp_path: Path, 
     split = drawn(tmp_path, sentences(100, 3), records=40)
     roles = {"split": "manifest.json", "train": "members.jsonl", "heldout": "nonmembers.jsonl"}
     inputs = [
-        Artifact(role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=1)
+        Artifact(role=role, path=f"split/{name}", digest=file_digest(split / name), bytes=(split / name).stat().st_size)
         for role, name in roles.items()
     ]
     stated = {

@@ -259,7 +259,7 @@ def test_verify_throws_the_coins_again(tmp_path: Path, audited: Path) -> None:
     report = read_report(audited)
     manifest = read_manifest(split / "manifest.json")
     inputs = tuple(
-        replace(item, path=f"split/{name}", digest=file_digest(split / name))
+        replace(item, path=f"split/{name}", digest=file_digest(split / name), bytes=(split / name).stat().st_size)
         for item in report.inputs
         if (name := {"split": "manifest.json"}.get(item.role, f"{item.role}.jsonl")) and (split / name).exists()
     )

@@ -209,7 +209,8 @@ def test_a_guarantee_of_such_a_method_is_computed_again(hushed: None, folder: Pa
 def test_its_own_check_speaks_before_anything_is_read(
     loud: None, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*CALL, "--volume", "12", "--data", "absent.jsonl", "-o", "out"]) == 2
+    Path("broken.jsonl").write_text("{")
+    assert run([*CALL, "--volume", "12", "--data", "broken.jsonl", "-o", "out"]) == 2
     assert "goes to 11" in capsys.readouterr().err
 
 
