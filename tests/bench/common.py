@@ -28,7 +28,7 @@ from privctl.show.text.style import table
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).resolve().parent / "results"
 _LOAD = os.getloadavg()[0]  # when the benchmark began: at its end it is the benchmark's own
-_LIBRARIES = ("privctl", "numpy", "torch", "safetensors", "cryptography", "blake3", "click")
+_LIBRARIES = ("privctl", "numpy", "torch", "safetensors", "cryptography", "blake3", "click", "llvmlite")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,10 @@ from tests.bench.common import Run, Variant, execute, interleave, peak, publish,
 
 #: What ``privctl noise`` itself needs from other projects.
 LIBRARIES = "import click, numpy, blake3, cryptography.hazmat.primitives.ciphers"
+#: What it needs for machine code.
+LIBRARIES_OF_CODE = f"{LIBRARIES}, llvmlite.binding"
+#: The command as it is where llvmlite is not installed.
+WITHOUT_CODE = "import sys; sys.modules['llvmlite'] = None; from privctl.__main__ import main; sys.exit(main())"
 
 MAKE = """
 import json, sys
@@ -70,16 +74,15 @@ def main(options: argparse.Namespace) -> None:
 
 def _main(options: argparse.Namespace, folder: Path) -> None:
     model = _model(folder, options.gigabytes)
-    outputs = {name: folder / "out" / name / "noised.safetensors" for name in ("cp", "cp and sync", "naive", "privctl")}
+    noise = ["noise", model, *PRIVCTL.split(), "--threads", options.threads, "-o"]
     commands = {
         "cp": ["cp", model],
         "cp and sync": ["sh", "-c", 'cp "$0" "$1" && sync "$1"', model],
         "naive": [sys.executable, "-c", NAIVE, model],
-        "privctl": [
-            *(sys.executable, "-m", "privctl", "noise", model, *PRIVCTL.split()),
-            *("--threads", options.threads, "-o"),
-        ],
+        "privctl": [sys.executable, "-c", WITHOUT_CODE, *noise],
+        "privctl[fast]": [sys.executable, "-m", "privctl", *noise],
     }
+    outputs = {name: folder / "out" / name / "noised.safetensors" for name in commands}
     variants = {
         name: Variant([*map(str, command), str(outputs[name])], partial(_empty, outputs[name].parent))
         for name, command in commands.items()
@@ -93,6 +96,7 @@ def _main(options: argparse.Namespace, folder: Path) -> None:
     bases = {
         "naive": execute([sys.executable, "-c", "import torch, safetensors.torch"]).peak_mib,
         "privctl": execute([sys.executable, "-c", LIBRARIES]).peak_mib,
+        "privctl[fast]": execute([sys.executable, "-c", LIBRARIES_OF_CODE]).peak_mib,
     }
     _publish(options, runs, bases, written)
 

@@ -33,7 +33,8 @@ def parts() -> dict[str, str]:
         "figures device-methods": _device_methods(),
         "figures device-noise": _device_noise(),
         "figures device-attention": _device_attention(),
-        "figures noise": _noise(),
+        "figures noise": _noise("noise"),
+        "figures noise-memory": _noise("noise-memory"),
         "figures gradient-noise": _gradient_noise(),
         "figures scoring": _scoring(),
         "figures extraction": _extraction(),
@@ -263,9 +264,9 @@ def _device_attention() -> str:
     return as_table(names, rows)
 
 
-def _noise() -> str:
+def _noise(bench: str) -> str:
     rows = []
-    for name, found in results("noise")["variants"].items():
+    for name, found in results(bench)["variants"].items():
         above = found.get("above_libraries_mib")
         rows.append(
             [
@@ -372,6 +373,7 @@ def _conditions() -> str:
         "finetune",
         "public-mixing",
         "noise",
+        "noise-memory",
         "gradient-noise",
         "audit",
         "account",
