@@ -9,15 +9,10 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tests.bench.common import Run, Variant, execute, interleave, peak, publish, ratio, summary
 
-#: What ``privctl noise`` itself needs from other projects.
-LIBRARIES = "import click, numpy, blake3, cryptography.hazmat.primitives.ciphers"
-#: What it needs for machine code.
-LIBRARIES_OF_CODE = f"{LIBRARIES}, llvmlite.binding"
 #: The command as it is where llvmlite is not installed.
 WITHOUT_CODE = "import sys; sys.modules['llvmlite'] = None; from privctl.__main__ import main; sys.exit(main())"
 
@@ -93,17 +88,10 @@ def _main(options: argparse.Namespace, folder: Path) -> None:
         written = {name: path.stat().st_size for name, path in outputs.items()}
     finally:
         shutil.rmtree(folder / "out", ignore_errors=True)
-    bases = {
-        "naive": execute([sys.executable, "-c", "import torch, safetensors.torch"]).peak_mib,
-        "privctl": execute([sys.executable, "-c", LIBRARIES]).peak_mib,
-        "privctl[fast]": execute([sys.executable, "-c", LIBRARIES_OF_CODE]).peak_mib,
-    }
-    _publish(options, runs, bases, written)
+    _publish(options, runs, written)
 
 
-def _publish(
-    options: argparse.Namespace, runs: dict[str, list[Run]], bases: dict[str, float], written: dict[str, int]
-) -> None:
+def _publish(options: argparse.Namespace, runs: dict[str, list[Run]], written: dict[str, int]) -> None:
     data: dict[str, Any] = {}
     for name, of_name in runs.items():
         data[name] = {
@@ -112,19 +100,16 @@ def _publish(
             "to_cp_and_sync": ratio(runs, name, "cp and sync"),
             "bytes_written": written[name],
         }
-        if name in bases:
-            data[name]["libraries_mib"] = bases[name]
-            data[name]["above_libraries_mib"] = median(run.peak_mib for run in of_name) - bases[name]
     faster = ratio(runs, "naive", "privctl")
     rows = [
         [
             name, f"{d['median_s']:.2f}", f"{d['cpu_s']:.2f}", f"{d['to_cp']:.2f}", f"{d['to_cp_and_sync']:.2f}",
-            peak(d["peak_mib"]), f"{d['above_libraries_mib']:.0f}" if name in bases else "-",
+            peak(d["peak_mib"]),
         ]
         for name, d in data.items()
     ]  # fmt: skip
-    rows.append(["naive / privctl", f"{faster:.2f}", "", "", "", "", ""])
-    headings = ["variant", "median s", "CPU s", "/ cp", "/ cp and sync", "peak MiB", "above libraries"]
+    rows.append(["naive / privctl", f"{faster:.2f}", "", "", "", ""])
+    headings = ["variant", "median s", "CPU s", "/ cp", "/ cp and sync", "peak MiB"]
     settings = {"gigabytes": options.gigabytes, "rounds": options.rounds, "threads": options.threads}
     publish("noise", headings, rows, {**settings, "naive_to_privctl": faster, "variants": data}, options.output)
 
