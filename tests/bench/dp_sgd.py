@@ -2,7 +2,7 @@
 
 Each party has processes of its own, on one thread, forked from one that has loaded the libraries: one for its errors,
 one for its peak memory, one for its times. Those for times take turns, a step each a round: the non-private one with
-privctl's, and another with each peer, so that no more than four models are held at once. Ratios are between times of
+privctl's, and another with each peer, so that no more than five models are held at once. Ratios are between times of
 the same round. Correctness is the relative distance of the clipped sum, without noise, from that of gradients found
 one at a time.
 """
@@ -71,7 +71,7 @@ def main(options: argparse.Namespace) -> None:
     }
     published = "dp-sgd" if kind == "cpu" else "dp-sgd-cuda"
     for shape in chosen:
-        data["shapes"].append(_measured(shape, _of_shape(shape, names), kind, options))
+        data["shapes"].append(_measured(shape, _of_shape(shape, names, kind), kind, options))
         save(published, data, options.output)  # what is known, should the next shape take too long
     headings = ["shape", "party", "ms", "/ base", "cpu / base", "examples/s", "tokens/s", "peak MiB", "/ base", "error"]
     publish(published, headings, _rows(data), data, options.output)
@@ -79,11 +79,12 @@ def main(options: argparse.Namespace) -> None:
         sys.exit(f"privctl made no step of {', '.join(failed)}")
 
 
-def _of_shape(shape: Shape, names: Sequence[str]) -> list[str]:
-    """Those of ``names`` that fit, and that are not another party over again."""
-    from tests.bench.dp_sgd_parties import FUSED
+def _of_shape(shape: Shape, names: Sequence[str], kind: str) -> list[str]:
+    """Those of ``names`` that fit the shape and the device, and that are not another party over again."""
+    from tests.bench.dp_sgd_parties import FAST, FUSED
 
-    return [n for n in names if n in (shape.parties or names) and (n != FUSED or shape.written_out)]
+    fitting = [name for name in names if name in (shape.parties or names)]
+    return [n for n in fitting if (n != FUSED or shape.written_out) and (n != FAST or kind == "cpu")]
 
 
 def load_parties() -> None:
@@ -148,9 +149,9 @@ def _error(shape: Shape, name: str, kind: str) -> float | None:
     """How far the clipped sum is from that of gradients found one at a time; about half of them are clipped."""
     import torch
 
-    from tests.bench.dp_sgd_parties import BASE, FUSED, PARTLY
+    from tests.bench.dp_sgd_parties import BASE, FAST, FUSED, PARTLY
 
-    if name in (BASE, FUSED, PARTLY):
+    if name in (BASE, FAST, FUSED, PARTLY):
         return None
     expected, clip = _definition(work_of(shape, kind, shape.tiny, noise=0))
     work = work_of(shape, kind, shape.tiny, noise=0, clip=clip)
@@ -187,12 +188,12 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
     """
     import torch
 
-    from tests.bench.dp_sgd_parties import OURS, PARTLY
+    from tests.bench.dp_sgd_parties import FAST, OURS, PARTLY
 
     count_what_is_held()
     before = status_mib("RssAnon")
     step = step_of(work_of(shape, kind, (shape.examples, shape.positions), noise=NOISE), name)
-    if name in (OURS, PARTLY):
+    if name in (FAST, OURS, PARTLY):
         step()  # the first also compares with autograd
     gc.collect()
     if kind == "cuda":
@@ -206,10 +207,10 @@ def _peak(shape: Shape, name: str, kind: str) -> float:
 
 def _times(shape: Shape, names: list[str], kind: str, options: argparse.Namespace) -> dict[str, Result]:
     """Of each party what its steps took: privctl's beside the non-private one, and so each peer."""
-    from tests.bench.dp_sgd_parties import BASE, FUSED, OURS, PARTLY
+    from tests.bench.dp_sgd_parties import BASE, FAST, FUSED, OURS, PARTLY
 
     factor = 1 if shape.fewer_rounds else 3
-    own = [name for name in names if name in (BASE, FUSED, OURS, PARTLY)]
+    own = [name for name in names if name in (BASE, FAST, FUSED, OURS, PARTLY)]
     found = _times_of(shape, own, kind, factor * options.rounds)
     for name in names:
         if name not in own:

@@ -254,7 +254,7 @@ def test_what_is_not_finite_leaves_no_other_number_bare() -> None:
 
 
 def test_training_draws_the_same_noise_once_it_has_drawn_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_noise, "_COMPILED", 12_000)
+    monkeypatch.setattr(gradient_noise, "NUMBERS_BEFORE_COMPILING", 12_000)
     sources = NoiseSource(4), NoiseSource(4)
     drawn = [torch.randn(8001), torch.zeros(20, 21)]
     other = [each.clone() for each in drawn]

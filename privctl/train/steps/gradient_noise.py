@@ -23,8 +23,8 @@ from privctl.randomness.device.tensor_engine import key_words
 
 #: Standard deviations that float64 numbers of grid steps leave room for.
 _LEAST, _MOST = 1e-250, 1e250
-#: Making machine code takes as long as drawing so many numbers without; it is made once so many are drawn.
-_COMPILED = 1 << 26
+#: Compiling machine code takes as long as drawing this many numbers without it, so it is put off until then.
+NUMBERS_BEFORE_COMPILING = 1 << 26
 #: Tensors of fewer elements share a launch, and so many elements in all lie in a buffer at most.
 _SMALL, _BUFFER = 1 << 17, 1 << 22
 #: Tables of tiles that are kept: more than a model's small tensors make buffers.
@@ -71,7 +71,7 @@ class KeyedNoise:
     def __init__(self, source: NoiseSource) -> None:
         self._source = source
         self._steps = _Steps()
-        self._uncompiled = _COMPILED
+        self._uncompiled = NUMBERS_BEFORE_COMPILING
 
     @property
     def description(self) -> str:
