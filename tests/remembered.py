@@ -25,7 +25,7 @@ from unittest import mock
 if TYPE_CHECKING:
     from torch import nn
 
-#: Enough to notice noise that is not there; ``tests/verify/test_weights.py`` takes as many as users get.
+#: Enough to notice noise that is not there; ``tests/verify/weights/test_check.py`` takes as many as users get.
 FEW_DRAWS = 20_000
 _TESTED_BY = "privctl.train.steps.contribution"
 _PASSED: dict[bytes, Any] = {}
@@ -172,7 +172,8 @@ def bounds(draws: int | None = None) -> Iterator[None]:
     With ``draws``, what noise alone does to weights is known from so many at most: bounds hold all the same, and are a
     little looser.
     """
-    from verify.recompute import curve_posteriors, ledger, risk, secret
+    from verify.losses import secret
+    from verify.recompute import curve_posteriors, ledger, risk
     from verify.weights import check, law, start
 
     with ExitStack() as patches:

@@ -57,7 +57,7 @@ NOT_CALLED_FOR: dict[Row, str] = {
 def rows_of(report: PrivacyReport) -> Iterator[tuple[Row, str]]:
     """The rows that ``report`` carries, each with its text."""
     from verify.stated import method_of
-    from verify.warned.texts import TEXTS
+    from verify.texts.warnings.table import TEXTS
 
     method = method_of(report)
     known = {**TEXTS.get(report.step, {}), **({} if method is None else dict(method.warnings))}

@@ -19,27 +19,27 @@ from privctl.reports.parameters import ParametersError, ProtectionParameters, Sc
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
-from verify import audit_consistency
-from verify.account_plan import of_file
 from verify.answers import Answer
-from verify.asked import unanswered
-from verify.audited_groups import check_groups
-from verify.beside import changed_base, check_configurations
-from verify.canary_gradients import check_observed
-from verify.completeness import STEPS, gaps
-from verify.drawn_split import check_split, check_unseen
+from verify.audits import consistency as audit_consistency
+from verify.audits.asked import unanswered
+from verify.audits.canaries.gradients import check_observed
+from verify.audits.canaries.guesses import check_guesses
+from verify.audits.extraction.known_elsewhere import check_reference
+from verify.audits.groups import check_groups
+from verify.audits.split.drawn import check_split, check_unseen
+from verify.consistency.account_plan import of_file
+from verify.consistency.agreement import contradictions
+from verify.consistency.completeness import STEPS, gaps
+from verify.consistency.premises import faults
+from verify.consistency.secret_plan import Part, of_plan_file, parts_of
+from verify.consistency.wording import unknown
+from verify.files.beside import changed_base, check_configurations
+from verify.files.published_updates import check_updates
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
-from verify.known_elsewhere import check_reference
-from verify.premises import faults
-from verify.published_updates import check_updates
 from verify.recompute.book_of_secrets import check_book, check_counts
 from verify.recompute.protection import KEY, arrays_of, check_plan, names_of
-from verify.registered_guesses import check_guesses
-from verify.report_consistency import contradictions
-from verify.secret_plan import Part, of_plan_file, parts_of
 from verify.stated import check_readable, method_of, strangers, training_of
 from verify.warned.check import check_warnings
-from verify.wording import unknown
 
 MODEL = "model"
 #: No step states more than a dozen; each takes up to a few seconds.

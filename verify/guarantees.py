@@ -22,13 +22,14 @@ from privctl.domain.shown import apart, upward
 from privctl.domain.verdict import Outcome
 from verify.answers import Answer, number
 from verify.events import row_of
-from verify.recompute import dp_weights, gaussian, gridded, ledger, risk, secret
-from verify.recompute.bound_pair import BoundPair
+from verify.losses import secret
+from verify.losses.bound_pair import BoundPair
+from verify.recompute import dp_weights, gaussian, gridded, ledger, risk
 from verify.recompute.opposite_secret import opposite_information
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
-from verify.signs import sign_bits
+from verify.recompute.signs import sign_bits
+from verify.settings.users import only_contents
 from verify.stated import method_of
-from verify.users import only_contents
 
 #: Two sound bounds on an attacker's chances may differ by this much, relatively, without contradiction.
 _GRIDS = 1e-4

@@ -21,17 +21,18 @@ from privctl.reports.codec import decode
 from privctl.reports.parameters import NoiseParameters, ParametersError
 from privctl.storage.digest import NamedFiles, TensorHasher, hash_tensors
 from privctl.storage.reader import SafetensorsFile, read_named_text
-from verify import outside_scores, parts_not_run
-from verify.bookkeeping import unchecked
+from verify.audits import parts_not_run
+from verify.audits.evidence import check_evidence
+from verify.audits.given import outside as outside_scores
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
 from verify.checks import MODEL, JudgedGuarantee, Note, at_hand, findings, guarantees, located
-from verify.data import DataAtHand, check_data
-from verify.evidence import check_evidence
-from verify.integrity import ChainLink, check_chain, check_log
-from verify.public_records import PublicAtHand, check_public
+from verify.consistency.bookkeeping import unchecked
+from verify.files.data import DataAtHand, check_data
+from verify.files.integrity import ChainLink, check_chain, check_log
+from verify.files.tokenizer import check_tokenizer
+from verify.settings.public_records import PublicAtHand, check_public
 from verify.stated import readable, training_of
-from verify.tokenizer import check_tokenizer
 from verify.weights.check import check_weights
 
 

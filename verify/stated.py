@@ -16,8 +16,8 @@ from privctl.reports.parameters import (
     unknown_entries,
 )
 from verify.events import planned_kinds
-from verify.method import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 from verify.methods import expected_of
+from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
 
 #: Steps whose parameters are a closed list.
 _OF_STEP: dict[str, type] = {

@@ -17,9 +17,9 @@ from privctl.domain.report import Omission, PrivacyReport
 if TYPE_CHECKING:
     from privctl.data.columns import Columns
     from privctl.data.several import DataPath
-    from verify.data import DataAtHand
-    from verify.public_records import PublicAtHand
+    from verify.files.data import DataAtHand
     from verify.run import Verification
+    from verify.settings.public_records import PublicAtHand
 
 
 def verification_of(
@@ -90,7 +90,7 @@ def verification_at(given: Path, report: Path, **settings: Any) -> Verification:
 def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str | None) -> DataAtHand:
     from privctl.data.count import count_examples, possible_counts, similar_names_at
     from privctl.data.recorded import recorded_files
-    from verify.data import DataAtHand, most_of, shared_of, stated, unit_of
+    from verify.files.data import DataAtHand, most_of, shared_of, stated, unit_of
     from verify.run import read
 
     if stated(report) is None:
@@ -111,7 +111,7 @@ def _counted(data: DataPath, report: PrivacyReport, path: Path, text_column: str
 def _columns(known: Sequence[PrivacyReport], text_column: str | None) -> Columns:
     """The fields of the data: those that the training among ``known`` reports named, unless the text's is given."""
     from privctl.data.columns import USUAL
-    from verify.data import columns_of
+    from verify.files.data import columns_of
 
     columns = next(filter(None, map(columns_of, known)), USUAL)
     return columns if text_column is None else replace(columns, text=text_column)
@@ -127,7 +127,7 @@ def _mixed(public: DataPath, data: DataPath | None, report: PrivacyReport, text_
     from privctl.data.recorded import recorded_files
     from privctl.models.choices import ONE_TEXT
     from privctl.reports.parameters import TrainingParameters, parameters_as
-    from verify.public_records import PublicAtHand
+    from verify.settings.public_records import PublicAtHand
 
     if report.step != "retrain":
         raise CommandError(f"--public {public} is mixed into a training, and the report is of another step; remove it")

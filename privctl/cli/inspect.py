@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from privctl.show.text.inspect import FileRow
     from privctl.storage.digest import TensorHasher
     from privctl.storage.reader import Checkpoint, SafetensorsFile
-    from verify.integrity import ChainLink
+    from verify.files.integrity import ChainLink
 
 
 @click.command()
@@ -76,7 +76,7 @@ def inspect(
     from privctl.show.progress import progress
     from privctl.storage.digest import hash_tensors
     from privctl.storage.reader import open_checkpoint
-    from verify.integrity import check_beside, check_chain
+    from verify.files.integrity import check_beside, check_chain
 
     if model.endswith(".jsonl"):
         if group_size is not None:

@@ -12,7 +12,7 @@ from privctl.gate.judged_model import MODEL, JudgedModel
 from privctl.gate.model_at_hand import ModelAtHand
 from privctl.storage.folder import BASE_ROLE, holds_weights, never_released
 from privctl.storage.reader import ADAPTER_NAME
-from verify.configuration import misleading
+from verify.files.configuration import misleading
 
 _COMPANION = "companion"
 #: Roles under which an audit names the other files that it read with the weights.

@@ -15,8 +15,8 @@ from privctl.accounting.ledger import epsilon_bound, epsilon_floor
 from privctl.accounting.pld.allocation import RatioLaw, ratio_law
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from tests.few import few
+from verify.losses.one_step_a_pass import pass_cells
 from verify.recompute.ledger import epsilon_of
-from verify.recompute.one_step_a_pass import pass_cells
 
 
 def ledger(noise: float, bins: int, steps: int, batches: Batches = Batches.BALLS_AND_BINS) -> Ledger:

@@ -16,8 +16,8 @@ from privctl.accounting.published import poster_naive_holds
 from privctl.cli import run
 from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.train.steps.sampling import Passes
+from verify.losses.visits import visits
 from verify.recompute import ledger as again
-from verify.recompute.visits import visits
 
 
 def dropping(size: int, batch: int, seed: int) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:

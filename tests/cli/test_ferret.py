@@ -30,7 +30,7 @@ from tests.cli.short_runs import verified_after
 from tests.few import few
 from tests.models.tasks.small import same_records, words
 from tests.train.state.release_logs import begun as logged
-from verify.published_updates import check_updates
+from verify.files.published_updates import check_updates
 
 WORDS = ("cat", "dog", "mat", "sat", "on", "the", "very", "old", "a", "and")
 

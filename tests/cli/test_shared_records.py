@@ -22,7 +22,7 @@ from privctl.gate.files import load
 from privctl.reports.files import read_report
 from tests.cli.short_runs import half_the_noise, verified_after
 from tests.models.tasks.small import architecture, words
-from verify.data import DataAtHand, check_data
+from verify.files.data import DataAtHand, check_data
 
 #: Of forty mails, each between neighbours on a ring of twelve, every third with one person in addition.
 PEOPLE, MAILS, MOST, STEPS = 12, 40, 3, 6

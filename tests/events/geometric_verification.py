@@ -19,7 +19,7 @@ from verify.events.row import (
     PoissonVerification,
     fixed_cells,
 )
-from verify.recompute.step_cells import LossCells, atoms, largest_on_batch
+from verify.losses.cells import LossCells, atoms, largest_on_batch
 
 
 def _of_counts(event: GeometricNoise) -> LossCells:

@@ -25,8 +25,8 @@ from tests.few import few
 from verify.events import best_of_runs as verified_best_of_runs
 from verify.events import row_of as verified_row_of
 from verify.events.best_of_runs import runs_exceed
+from verify.losses.cells import CellReach
 from verify.recompute.ledger import epsilon_of
-from verify.recompute.step_cells import CellReach
 
 WHOLE = BestOfRuns(noise_multiplier=4.0, mean_runs=10.0)
 ON_BATCHES = BestOfRuns(noise_multiplier=1.0, mean_runs=10.0, shape=0.0, sample_rate=0.01, run_steps=100)

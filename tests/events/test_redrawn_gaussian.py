@@ -17,8 +17,8 @@ from privctl.domain.events import Batches, Event, Ledger, RedrawnGaussian, Sampl
 from privctl.domain.guarantee import Adjacency
 from tests.few import few
 from verify.events import row_of as verified_row_of
+from verify.losses.cells import CellReach
 from verify.recompute.ledger import epsilon_of
-from verify.recompute.step_cells import CellReach
 
 EVENT = RedrawnGaussian(noise_multiplier=4, examples=500, draws=10, steps=50)
 REPLACED = replace(EVENT, steps=5, neighbours=Adjacency.REPLACE_ONE)

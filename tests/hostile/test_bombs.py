@@ -45,7 +45,7 @@ from tests.hostile.bombs import (
     repeated_parent,
 )
 from tests.work import calls
-from verify.integrity import check_chain
+from verify.files.integrity import check_chain
 from verify.recompute.sensitivity import TooManyStepsError, sensitivity
 from verify.run import verify
 
@@ -235,7 +235,7 @@ def test_a_chain_with_exponentially_many_ways(tmp_path: Path) -> None:
 
 def test_a_chain_longer_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 30
-    monkeypatch.setattr("verify.integrity.MOST_REPORTS", most)
+    monkeypatch.setattr("verify.files.integrity.MOST_REPORTS", most)
     last = making(tmp_path / "0.report.json", PROVED, name="m0")
     for i in range(1, most + 10):
         last = making(tmp_path / f"{i}.report.json", PROVED, name=f"m{i}", parents=[last])

@@ -32,7 +32,7 @@ from privctl.show.plain import clean
 from privctl.show.svg.shapes import el
 from tests.show.made import DIGEST, HOSTILE, page_data, trained
 from tests.work import ends
-from verify.audit_consistency import MEMBERSHIP
+from verify.audits.consistency import MEMBERSHIP
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,8 +16,8 @@ from privctl.domain.verdict import Outcome
 from privctl.train.methods.ferret.masks import Masks
 from tests.few import few
 from tests.verify.kinds import Gate, Kind, Kinds, verified
+from verify.audits.split.drawn import check_unseen
 from verify.checks import findings
-from verify.drawn_split import check_unseen
 from verify.methods.ferret import MOST_GROUPS, MOST_STEPS, tossed
 from verify.run import read
 

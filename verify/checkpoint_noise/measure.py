@@ -18,7 +18,7 @@ from privctl.storage.digest import TensorHasher
 from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 from verify.checkpoint_noise.values import VIEWS, Floats, count_off_grid, deviates, numbers
-from verify.laws import chi_square_tails, kolmogorov_tail, normal_below, normal_quantile
+from verify.laws.common import chi_square_tails, kolmogorov_tail, normal_below, normal_quantile
 
 #: Chance that noise as claimed is rejected, over all tests of one checkpoint.
 LEVEL = 1e-6

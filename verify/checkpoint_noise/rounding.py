@@ -17,7 +17,7 @@ from privctl.storage.header import TensorInfo
 from privctl.storage.reader import SafetensorsFile
 from verify.checkpoint_noise.measure import LEVEL, TensorNoise
 from verify.checkpoint_noise.values import VIEWS, Floats, neighbours
-from verify.laws import binomial_below
+from verify.laws.common import binomial_below
 
 #: The share of weights that must have changed; and, without a parent, how many are read, evenly spread.
 LEAST = 0.5

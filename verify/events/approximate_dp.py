@@ -20,7 +20,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.recompute.step_cells import LossCells, largest_on_batch
+from verify.losses.cells import LossCells, largest_on_batch
 
 
 def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:

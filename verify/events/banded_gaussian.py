@@ -21,7 +21,7 @@ from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events import sampled_gaussian
 from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
-from verify.simulate.training import gaussian_loss
+from verify.events.toy_training import gaussian_loss
 
 #: Bits in which squares are added up.
 _BITS = 256

@@ -1,6 +1,6 @@
 """The best of a random number of runs: Papernot and Steinke's theorems 2 and 6 on Renyi divergences of whole orders.
 
-From below, the best by a score that tells the record (``verify.recompute.selected_runs``).
+From below, the best by a score that tells the record (``verify.losses.selected_runs``).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from privctl.domain.events import BestOfRuns
 from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs, poisson_unless_all
-from verify.recompute.profile_cells import cells_of_profile
-from verify.recompute.selected_runs import LawOfRuns, selected_cells
-from verify.recompute.step_cells import LossCells
+from verify.losses.cells import LossCells
+from verify.losses.profile_cells import cells_of_profile
+from verify.losses.selected_runs import LawOfRuns, selected_cells
 
 _KNOTS, _LARGEST_ORDER = 8001, 2048
 #: Name of the law of the number of runs -> its shape.

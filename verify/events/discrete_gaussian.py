@@ -20,7 +20,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.recompute.step_cells import LossCells, atoms, sampled_losses
+from verify.losses.cells import LossCells, atoms, sampled_losses
 
 #: More outcomes of one step are left to the grids.
 _MOST_OUTCOMES = 4096

@@ -20,7 +20,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.recompute.step_cells import LossCells, atoms, largest_on_batch, sampled_losses
+from verify.losses.cells import LossCells, atoms, largest_on_batch, sampled_losses
 
 #: A larger sensitivity is left to the grids.
 _MOST_OUTCOMES = 512

@@ -15,7 +15,7 @@ from flint import arb
 from privctl.domain.events import ExponentialChoice
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
-from verify.recompute.step_cells import MOST_CELLS, LossCells, TooFineError, atoms
+from verify.losses.cells import MOST_CELLS, LossCells, TooFineError, atoms
 
 
 def _cells(event: ExponentialChoice, attained_only: bool) -> CellMaker:

@@ -16,7 +16,7 @@ from verify.events.row import (
     PlannedAs,
     poisson_unless_all,
 )
-from verify.recompute.step_cells import gaussian_mixture
+from verify.losses.cells import gaussian_mixture
 
 
 def _cells(event: MixtureOfGaussians, attained_only: bool) -> CellMaker:

@@ -10,7 +10,7 @@ import numpy as np
 from privctl.domain.events import GroupGaussian
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
-from verify.recompute.step_cells import CellReach, LossCells, binomial_law, gaussian_mixture
+from verify.losses.cells import CellReach, LossCells, binomial_law, gaussian_mixture
 
 
 def _cells(event: GroupGaussian, attained_only: bool) -> CellMaker:

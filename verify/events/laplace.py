@@ -19,8 +19,8 @@ from verify.events.row import (
     PlannedAs,
     PoissonVerification,
 )
-from verify.recompute.step_cells import MOST_CELLS, LossCells, largest_on_batch, sampled_losses
-from verify.recompute.tails import delta_of_tails
+from verify.losses.cells import MOST_CELLS, LossCells, largest_on_batch, sampled_losses
+from verify.losses.tails import delta_of_tails
 
 
 def _cells(event: LaplaceNoise, attained_only: bool) -> CellMaker:

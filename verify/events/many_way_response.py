@@ -12,7 +12,7 @@ from privctl.domain.events import ManyWayResponse
 from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs, fixed_cells
-from verify.recompute.step_cells import LossCells, atoms
+from verify.losses.cells import LossCells, atoms
 
 
 def _of_answers(event: ManyWayResponse) -> LossCells:

@@ -21,7 +21,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.recompute.step_cells import LossCells, atoms, largest_on_batch
+from verify.losses.cells import LossCells, atoms, largest_on_batch
 
 #: More bits of one step are left to the grids.
 _MOST_BITS = 512

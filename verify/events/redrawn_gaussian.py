@@ -19,7 +19,7 @@ from privctl.domain.events import Batches, RedrawnGaussian
 from privctl.domain.guarantee import Adjacency
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, Draw, EventVerification, Floats, PlannedAs
-from verify.recompute.step_cells import (
+from verify.losses.cells import (
     CellReach,
     LossCells,
     binomial_law,

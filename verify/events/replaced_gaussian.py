@@ -10,7 +10,7 @@ import numpy as np
 from privctl.domain.events import ReplacedGaussian
 from privctl.domain.guarantee import Adjacency
 from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
-from verify.recompute.opposite_records import opposite_cells
+from verify.losses.opposite_records import opposite_cells
 
 
 def _cells(event: ReplacedGaussian, attained_only: bool) -> CellMaker:

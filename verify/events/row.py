@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from privctl.domain.event import Batches, Event, SampledEvent
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.reports.parameters import BudgetParameters
-from verify.recompute.bound_pair import BoundPair
-from verify.recompute.step_cells import CellReach, LossCells
+from verify.losses.bound_pair import BoundPair
+from verify.losses.cells import CellReach, LossCells
 
 Kind = TypeVar("Kind", bound=Event)
 Floats = NDArray[np.float64]
@@ -89,7 +89,7 @@ class EventVerification(Generic[Kind]):
     ``information`` is the nats about a secret. ``noise`` is its noise multiplier where it has one; ``with_noise``, the
     event with another noise multiplier, for kinds whose guarantees state one.
     ``in_floats``: its noise is written in floating point. ``statements`` are those its assumptions may have beyond what
-    all kinds share, as in ``verify.wording``.
+    all kinds share, as in ``verify.consistency.wording``.
     """
 
     planned: PlannedAs

@@ -12,8 +12,8 @@ from flint import arb
 from privctl.domain.events import Batches, SampledGaussian
 from privctl.domain.guarantee import Adjacency
 from verify.events.row import OF_STEPS, CellMaker, DeltaOfRatio, Draw, EventVerification, Floats, PlannedAs
-from verify.recompute.one_step_a_pass import FINE, ROUGH, pass_cells
-from verify.recompute.step_cells import (
+from verify.events.toy_training import gaussian_loss, pass_losses, toy_training
+from verify.losses.cells import (
     CellReach,
     LossCells,
     gaussian_mixture,
@@ -21,9 +21,9 @@ from verify.recompute.step_cells import (
     replaced_record,
     symmetrize,
 )
-from verify.recompute.tails import delta_of_tails, normal_above
-from verify.recompute.visits import visits
-from verify.simulate.training import gaussian_loss, pass_losses, toy_training
+from verify.losses.one_step_a_pass import FINE, ROUGH, pass_cells
+from verify.losses.tails import delta_of_tails, normal_above
+from verify.losses.visits import visits
 
 #: Cells this wide are for a first look only.
 _WIDE = 1e3

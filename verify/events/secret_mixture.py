@@ -13,8 +13,8 @@ from privctl.domain.events import Batches, SecretMixture
 from privctl.domain.guarantee import Adjacency, PrivacyUnit
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, EventVerification, PlannedAs
-from verify.recompute.secret import information
-from verify.recompute.step_cells import CellReach, LossCells, binomial_law, gaussian_mixture
+from verify.losses.cells import CellReach, LossCells, binomial_law, gaussian_mixture
+from verify.losses.secret import information
 
 
 def _cells(event: SecretMixture, attained_only: bool) -> CellMaker:

@@ -1,4 +1,4 @@
-"""Published signs (FERRET), which compose with nothing; what they give away is judged in ``verify.signs``."""
+"""Published signs (FERRET), which compose with nothing; what they give away is judged in ``verify.recompute.signs``."""
 
 from __future__ import annotations
 

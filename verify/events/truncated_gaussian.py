@@ -14,8 +14,8 @@ from flint import arb, ctx
 from privctl.domain.events import Batches, TruncatedGaussian
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
-from verify.recompute.step_cells import CellReach, LossCells, gaussian_mixture, one_of
-from verify.simulate.training import gaussian_loss, toy_training
+from verify.events.toy_training import gaussian_loss, toy_training
+from verify.losses.cells import CellReach, LossCells, gaussian_mixture, one_of
 
 _BITS = 256
 

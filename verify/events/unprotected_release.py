@@ -6,7 +6,7 @@ import numpy as np
 
 from privctl.domain.events import UnprotectedRelease
 from verify.events.row import EventVerification, PlannedAs, fixed_cells
-from verify.recompute.step_cells import LossCells
+from verify.losses.cells import LossCells
 
 
 def _all_told(event: UnprotectedRelease) -> LossCells:

@@ -16,8 +16,8 @@ from flint import arb
 from privctl.domain.events import ZeroConcentratedDp
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import CellMaker, DeltaOfRatio, EventVerification, Floats, PlannedAs
-from verify.recompute.profile_cells import cells_of_profile
-from verify.recompute.step_cells import LossCells, plain_gaussian
+from verify.losses.cells import LossCells, plain_gaussian
+from verify.losses.profile_cells import cells_of_profile
 
 #: Epsilons at which delta is computed.
 _KNOTS = 16001

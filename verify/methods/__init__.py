@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
-from verify.method import ExpectedMethod
+from verify.methods.expected import ExpectedMethod
 
 #: Name of a method, as reports state it -> the module whose ``EXPECTED`` it is; imported on first use.
 METHODS: dict[str, str] = {

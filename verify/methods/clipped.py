@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from verify.compare import compare
-from verify.method import ExpectedMethod, StatedTraining
-from verify.warned.forms import OWNER_OF_MEASURES, UNPROTECTED, form
+from verify.methods.expected import ExpectedMethod, StatedTraining
+from verify.texts.warnings.forms import OWNER_OF_MEASURES, UNPROTECTED, form
 
 
 def _disagreements(mechanism: Mechanism | None, parameters: StatedTraining) -> Iterator[str]:

@@ -19,15 +19,15 @@ from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
-from verify import public_records, users
-from verify.clip_norms import StatedNorms, norms_disagree
 from verify.compare import ROUNDING, compare
+from verify.consistency.wording import TESTED, TIGHT
 from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
 from verify.events.buffered_gaussian import moved_by_one
-from verify.method import ExpectedMethod, StatedTraining
-from verify.warned.forms import CHOSEN_BY_HELD_OUT, EARLIER, ONE_RUN, OWNER, WHOLE_SEARCH, form
-from verify.wording import TESTED, TIGHT
+from verify.methods.expected import ExpectedMethod, StatedTraining
+from verify.settings import public_records, users
+from verify.settings.clip_norms import StatedNorms, norms_disagree
+from verify.texts.warnings.forms import CHOSEN_BY_HELD_OUT, EARLIER, ONE_RUN, OWNER, WHOLE_SEARCH, form
 
 #: By so much the norm of a column may exceed 1, which its coefficients' last digits are good for.
 _ROUNDED = 2.0**-50
@@ -78,8 +78,8 @@ class PrivateSteps(SearchedTraining):
     """Of DP-SGD; ``coefficients`` correlate the noise of as many steps, or ``matrix`` that of all, where it is so.
 
     ``largest_batch`` is how many examples of a larger draw are kept. ``public_...`` say how public records are mixed in
-    (``verify.public_records``). The others are those of a clip norm that changes,
-    ``clip_norms`` being its path (``verify.clip_norms``).
+    (``verify.settings.public_records``). The others are those of a clip norm that changes,
+    ``clip_norms`` being its path (``verify.settings.clip_norms``).
     """
 
     coefficients: tuple[float, ...] | None = None
@@ -350,7 +350,7 @@ def private_run_warns(_: PrivacyReport, parameters: NoisyGradients) -> Iterator[
         yield form(EARLIER, searches=counted(search.earlier, "earlier search", "earlier searches"))
 
 
-#: What a guarantee says where public records are mixed in; ``verify.public_records`` compares the numbers.
+#: What a guarantee says where public records are mixed in; ``verify.settings.public_records`` compares the numbers.
 OF_PUBLIC_RECORDS = {
     public_records.MIXED: (
         r"the \d+ public records were chosen without looking at the private ones, and nothing in them needs "

@@ -9,7 +9,7 @@ from privctl.domain.events import BestOfRuns, Ledger
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from verify.compare import compare
-from verify.method import ExpectedMethod
+from verify.consistency.wording import TIGHT
 from verify.methods.dp_sgd import (
     OF_SEARCHES,
     SearchedTraining,
@@ -19,7 +19,7 @@ from verify.methods.dp_sgd import (
     search_premises,
     steps_disagree,
 )
-from verify.wording import TIGHT
+from verify.methods.expected import ExpectedMethod
 
 _CLIPPING = "differences"
 

@@ -17,9 +17,9 @@ from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
 from verify.compare import ROUNDING, compare
-from verify.method import ExpectedMethod, StatedTraining, of_poisson_batches
-from verify.warned.forms import ONE_RUN, OWNER, form
-from verify.wording import RENYI, TESTED, TIGHT
+from verify.consistency.wording import RENYI, TESTED, TIGHT
+from verify.methods.expected import ExpectedMethod, StatedTraining, of_poisson_batches
+from verify.texts.warnings.forms import ONE_RUN, OWNER, form
 
 #: More coins than this are not tossed again (a GiB of keystream), nor those of more steps.
 MOST_COINS, MOST_STEPS = 1 << 27, 1 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import NoneType
 
-from verify.method import ExpectedMethod, StatedTraining
-from verify.warned.forms import OWNER_OF_MEASURES, UNPROTECTED
+from verify.methods.expected import ExpectedMethod, StatedTraining
+from verify.texts.warnings.forms import OWNER_OF_MEASURES, UNPROTECTED
 
 
 def _unbounded(parameters: StatedTraining, adaptive: bool) -> str:

@@ -21,8 +21,8 @@ import numpy as np
 from scipy.fft import irfft, rfft
 from scipy.linalg import solve_banded
 
+from verify.losses.cells import Floats, LossCells
 from verify.recompute.compose_grid import WRAPPED, ComposeGrid, Kinds, logsum
-from verify.recompute.step_cells import Floats, LossCells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.fft import next_fast_len
 
-from verify.recompute.step_cells import Floats, LossCells
+from verify.losses.cells import Floats, LossCells
 
 #: Log of the mass, under the tilted law, that may wrap around the grid or lie beyond it.
 WRAPPED = -28.0

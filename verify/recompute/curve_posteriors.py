@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from privctl.domain.events import Ledger, SecretMixture
 from privctl.domain.verdict import Outcome, Verdict
-from verify.recompute.bound_pair import BoundPair
+from verify.losses.bound_pair import BoundPair
 from verify.recompute.ledger import NoBoundError
 from verify.recompute.risk import power
 

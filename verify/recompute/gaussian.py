@@ -11,7 +11,7 @@ import math
 
 from flint import arb, ctx
 
-from verify.recompute.bound_pair import BoundPair
+from verify.losses.bound_pair import BoundPair
 
 _BITS = (128, 512, 2048)
 #: Beyond this shift floats cannot hold an epsilon.

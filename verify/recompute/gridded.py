@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from privctl.domain.guarantee import Arithmetic, Guarantee, RiskMeasure, Scope
 from privctl.domain.mechanism import WeightNoise
 from privctl.domain.report import PrivacyReport
-from verify import external_training
-from verify.method import EXTERNAL
+from verify.methods import external_training
+from verify.methods.expected import EXTERNAL
 from verify.stated import method_of, training_of
 
 #: This program's noise: the largest distance of a deviate from a Gaussian's, and the most grid steps a deviation.

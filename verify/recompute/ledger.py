@@ -11,11 +11,11 @@ from flint import arb, ctx
 
 from privctl.domain.events import Event, Ledger
 from verify.events import row_of
+from verify.losses.bound_pair import ROUNDING, BoundPair
+from verify.losses.cells import CellReach, LossCells, TooFineError
 from verify.recompute import gaussian
-from verify.recompute.bound_pair import ROUNDING, BoundPair
 from verify.recompute.compose import LowerDelta, UpperDelta, bound_above, bound_below
 from verify.recompute.compose_grid import LARGEST_GRID, ComposeGrid, make_grid
-from verify.recompute.step_cells import CellReach, LossCells, TooFineError
 
 #: What the grid may add to epsilon, relatively: refined until the claims are decided.
 PRECISIONS = (1e-3, 6e-6, 1e-6, 1e-8)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from privctl.domain.events import Batches, SignBits
-from verify.recompute.bound_pair import BoundPair
-from verify.recompute.visits import visits
+from verify.losses.bound_pair import BoundPair
+from verify.losses.visits import visits
 
 LN2 = math.log(2)
 

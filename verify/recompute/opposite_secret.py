@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import entr, logsumexp
 
-from verify.recompute.bound_pair import BoundPair
-from verify.recompute.step_cells import binomial_law
+from verify.losses.bound_pair import BoundPair
+from verify.losses.cells import binomial_law
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

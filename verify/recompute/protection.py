@@ -17,8 +17,8 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.arrays import read_arrays
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
-from verify.recompute import secret
-from verify.recompute.bound_pair import BoundPair
+from verify.losses import secret
+from verify.losses.bound_pair import BoundPair
 from verify.recompute.curve_posteriors import check_posteriors
 from verify.recompute.opposite_secret import opposite_information
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from privctl.domain.events import Batches, Ledger
 from verify.events import row_of
+from verify.losses.bound_pair import BoundPair
 from verify.recompute import gaussian
-from verify.recompute.bound_pair import BoundPair
 from verify.recompute.compose import LowerDelta, UpperDelta
 from verify.recompute.compose_grid import LARGEST_GRID
 from verify.recompute.ledger import Bounds, bounds, exact_shift

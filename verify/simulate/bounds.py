@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify.laws import beta_quantile
+from verify.laws.common import beta_quantile
 from verify.simulate.losses import Floats, LossSamples
 
 _EVENTS = 200

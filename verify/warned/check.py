@@ -11,11 +11,11 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.domain.version import VERSION
 from privctl.reports.parameters import ParametersError
-from verify.method import TRAINING
+from verify.methods.expected import TRAINING
 from verify.stated import method_of
+from verify.texts.warnings.table import TEXTS
 from verify.warned.required import RULES
 from verify.warned.required_of_audits import unfounded
-from verify.warned.texts import TEXTS
 
 _SUBJECT = "warnings"
 #: Of a text that is shown.

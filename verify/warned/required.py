@@ -17,10 +17,11 @@ from privctl.domain.shown import counted
 from privctl.domain.strength import is_useful, stated_regimes
 from privctl.reports.parameters import ExternalTrainingParameters, ProtectionParameters, ShadowParameters, parameters_as
 from privctl.storage.reader import ADAPTER_NAME
-from verify import external_training
+from verify.methods import external_training
 from verify.stated import method_of, readable, training_of
-from verify.warned import forms, texts
-from verify.warned.forms import form
+from verify.texts.warnings import forms
+from verify.texts.warnings import table as texts
+from verify.texts.warnings.forms import form
 from verify.warned.required_of_audits import of_audit
 
 #: A report and the reports that it builds on, as far as these are at hand; the texts that it must have.

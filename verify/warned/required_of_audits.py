@@ -12,11 +12,11 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import parameters_as
-from verify.canary_bounds import BOUND, NOISE, of_split
-from verify.extraction_tests import drawn
-from verify.warned import forms, of_audits, of_canaries, of_extraction, of_membership, of_scores
-from verify.warned.forms import form
-from verify.warned.of_noise import noise_at_most
+from verify.audits.canaries.bounds import BOUND, NOISE, of_split
+from verify.audits.extraction.exact_tests import drawn
+from verify.texts.warnings import forms, of_audits, of_canaries, of_extraction, of_membership, of_scores
+from verify.texts.warnings.forms import form
+from verify.texts.warnings.of_noise import noise_at_most
 
 _COLUMN, _BFLOAT16 = "column ", "bfloat16"
 
@@ -153,7 +153,7 @@ def _of_extraction(report: PrivacyReport, stated: AuditParameters) -> Iterator[s
         yield form(of_extraction.NOT_NEAR, why="was not asked for")
     if "heldout" not in asked.files:
         yield of_extraction.NO_CONTROL
-    elif drawn(stated.extraction):  # a split may be the members' alone: verify.asked
+    elif drawn(stated.extraction):  # a split may be the members' alone: verify.audits.asked
         yield of_extraction.prefixed(of_membership.drawn(stated.split_commitment))
         yield of_extraction.prefixed(of_membership.TRAINED_ON)
     else:

@@ -27,7 +27,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
-from verify.laws import chi_square_quantiles
+from verify.laws.common import chi_square_quantiles
 from verify.methods.dp_zo import ZerothOrderTraining
 from verify.weights.settings import TrainingFacts, UncheckableError
 from verify.weights.start import Digest, Start

@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from verify.checkpoint_noise.values import Floats
-from verify.laws import normal_quantile
+from verify.laws.common import normal_quantile
 from verify.weights.settings import MixedIn, TrainingFacts, UncheckableError
 
 #: Powers of two of the first clip norm that a later one is expected within.

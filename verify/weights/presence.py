@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln, log_ndtr
 
-from verify.laws import normal_quantile
+from verify.laws.common import normal_quantile
 from verify.weights.law import NoiseLaw
 from verify.weights.tally import Tally
 

@@ -13,7 +13,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.parameters import ParametersError
 from verify.checkpoint_noise.values import Floats
 from verify.events.buffered_gaussian import column
-from verify.method import StatedTraining
+from verify.methods.expected import StatedTraining
 from verify.stated import method_of, training_of
 
 #: Updates that are followed one by one.

@@ -20,7 +20,7 @@ from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
-from verify.audit_consistency import MEMBERSHIP
+from verify.audits.consistency import MEMBERSHIP
 
 _ACCURACY = "accuracy"
 _NAMED = tuple(each for each in Adjacency if each is not Adjacency.UNSTATED)

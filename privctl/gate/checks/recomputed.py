@@ -18,10 +18,10 @@ from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.parameters import ParametersError
 from privctl.storage.digest import NamedFiles
-from verify import audit_consistency
-from verify.asked import not_as_kept, unanswered
-from verify.drawn_split import check_split, check_unseen
-from verify.registered_guesses import check_guesses
+from verify.audits import consistency as audit_consistency
+from verify.audits.asked import not_as_kept, unanswered
+from verify.audits.canaries.guesses import check_guesses
+from verify.audits.split.drawn import check_split, check_unseen
 
 RULE = "recomputed"
 
@@ -84,7 +84,7 @@ def _against_files(audit: LoadedReport, parents: Sequence[PrivacyReport]) -> Ite
     """An audit against its split and its files, as far as they are at hand, and against the warnings that it owes."""
     checks = [check_split, check_unseen]
     with suppress(ImportError):  # these need numpy, which a gate over audits does without
-        from verify.audited_groups import check_groups
+        from verify.audits.groups import check_groups
         from verify.warned.check import check_warnings
 
         checks += [check_groups, check_warnings]

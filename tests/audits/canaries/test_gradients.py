@@ -36,9 +36,9 @@ from privctl.train.steps import gradient_noise
 from privctl.train.steps.gradient_canaries import GradientCanaries
 from tests.audits.canaries.small import new_model, texts
 from tests.audits.tiny import write_jsonl
-from verify import audit_consistency
-from verify.canary_gradients import check_observed
-from verify.kept_gradients import count_again
+from verify.audits import consistency as audit_consistency
+from verify.audits.canaries.gradients import check_observed
+from verify.audits.canaries.kept_gradients import count_again
 from verify.run import verify
 
 #: Epsilon 2.0 at delta 1e-5, by the accountant.

@@ -26,9 +26,9 @@ from privctl.models.language import LanguageModel, load_model
 from tests.audits.extraction.test_part import judged, noise, words
 from tests.audits.tiny import CONFIGS, save_tokenizer, write_jsonl
 from tests.audits.turns import Turns
-from tests.verify.test_reach import report
-from verify import extraction_tests
-from verify.audit_consistency import faults
+from tests.verify.audits.test_reach import report
+from verify.audits.consistency import faults
+from verify.audits.extraction import exact_tests as extraction_tests
 
 PREFIX, SUFFIX = 6, 8
 

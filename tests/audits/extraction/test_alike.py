@@ -22,9 +22,9 @@ from privctl.reports.files import read_report
 from tests.audits.extraction.public_text import PREFIX, SPAN, learn, licences, others
 from tests.audits.extraction.test_part import words
 from tests.audits.tiny import write_jsonl
-from tests.verify.test_reach import report as audit_report
-from verify import alike_texts
-from verify.audit_consistency import faults
+from tests.verify.audits.test_reach import report as audit_report
+from verify.audits.consistency import faults
+from verify.audits.extraction import alike_texts
 
 #: Records of each file, and those learned.
 SIDE, LEARNED = 60, 24

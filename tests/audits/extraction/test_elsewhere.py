@@ -32,8 +32,8 @@ from tests.audits.extraction.test_part import words
 from tests.audits.tiny import SIZE, WORDS, save_tokenizer, write_jsonl
 from tests.bench.extraction_null import ALONE, AND_RECORDS, with_reference
 from tests.gate.made import making
-from verify import known_elsewhere as checks
-from verify.audit_consistency import faults
+from verify.audits.consistency import faults
+from verify.audits.extraction import known_elsewhere as checks
 
 #: Records of each file, and those learned.
 SIDE, LEARNED = 40, 16

@@ -23,9 +23,9 @@ from privctl.domain.verdict import Outcome
 from privctl.models.language import LanguageModel, load_model
 from tests.audits.extraction.test_part import PREFIX, SUFFIX, judged, named, noise, words
 from tests.audits.tiny import SIZE, write_jsonl
-from tests.verify.test_reach import report
-from verify import extraction_tests
-from verify.audit_consistency import faults
+from tests.verify.audits.test_reach import report
+from verify.audits.consistency import faults
+from verify.audits.extraction import exact_tests as extraction_tests
 
 
 @pytest.fixture(scope="module")

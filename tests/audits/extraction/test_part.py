@@ -29,7 +29,7 @@ from privctl.models.language import LanguageModel, load_model
 from privctl.parallel import ALONE, Workers
 from tests.audits.tiny import WORDS, save_model, write_jsonl
 from tests.audits.turns import Turns
-from verify.extraction_tests import miscounted
+from verify.audits.extraction.exact_tests import miscounted
 
 PREFIX, SUFFIX = 6, 5
 

@@ -28,9 +28,9 @@ from privctl.reports.files import read_report
 from privctl.show.decision import conclusion
 from tests.audits.extraction.public_text import PREFIX, SPAN, learn, others
 from tests.audits.extraction.test_part import words
-from verify.audit_consistency import faults
-from verify.audited_groups import check_groups
-from verify.drawn_split import check_split
+from verify.audits.consistency import faults
+from verify.audits.groups import check_groups
+from verify.audits.split.drawn import check_split
 from verify.warned.check import check_warnings
 
 RECORDS, KNOWN = 100, 14

@@ -33,9 +33,9 @@ from privctl.reports.files import read_report
 from tests.audits.extraction.test_part import words
 from tests.audits.tiny import CONFIGS, SIZE, save_model, save_tokenizer, write_jsonl
 from tests.audits.turns import Turns
-from tests.verify.test_reach import report as audit_report
-from verify import extraction_tests
-from verify.audit_consistency import faults
+from tests.verify.audits.test_reach import report as audit_report
+from verify.audits.consistency import faults
+from verify.audits.extraction import exact_tests as extraction_tests
 
 #: Tokens before a record that a model is trained on, those of a record, and of a span.
 FRONT, RECORD, SPAN = 10, 16, 8

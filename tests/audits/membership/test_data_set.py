@@ -22,8 +22,8 @@ from privctl.reports.files import read_report
 from privctl.storage.digest import NamedFiles
 from tests.audits.membership.planted import Ruled
 from tests.audits.tiny import sentences, write_jsonl
-from verify.audit_consistency import faults
-from verify.evidence import check_evidence
+from verify.audits.consistency import faults
+from verify.audits.evidence import check_evidence
 
 
 @dataclass

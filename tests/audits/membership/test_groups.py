@@ -34,7 +34,7 @@ from privctl.storage.digest import file_digest
 from tests.audits.membership.planted import Ruled
 from tests.audits.membership.test_attacks import table
 from tests.audits.tiny import sentences
-from verify.audited_groups import check_groups
+from verify.audits.groups import check_groups
 
 FEW = ("loss", "min-k")
 

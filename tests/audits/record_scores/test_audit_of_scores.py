@@ -20,7 +20,7 @@ from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
 from privctl.show.decision import conclusion
 from privctl.show.gather.next_step import next_step
-from verify.audit_consistency import faults
+from verify.audits.consistency import faults
 
 
 def drawn(count: int, shift: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

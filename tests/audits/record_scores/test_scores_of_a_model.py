@@ -23,7 +23,7 @@ from privctl.reports.files import read_report, write_report
 from privctl.storage.digest import file_digest
 from tests.audits.record_scores.test_audit_of_scores import drawn, table
 from tests.few import few
-from verify.audit_consistency import faults
+from verify.audits.consistency import faults
 
 WORD = "scores of the model"
 POLICY: dict[str, Any] = {"required_steps": ["audit"], "max_auc": 0.7, "min_power": {"auc": 0.6}}

@@ -13,7 +13,7 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from tests.audits.split.users import SIZES, drawn_users
-from verify.audit_consistency import faults
+from verify.audits.consistency import faults
 
 USERS = 90
 

@@ -30,7 +30,7 @@ from privctl.reports.files import read_report, write_report
 from tests.audits.other import save, write_data
 from tests.audits.scores.test_book import Counting
 from tests.audits.tiny import CONFIGS, save_model, sentences, write_jsonl
-from verify.audit_consistency import faults
+from verify.audits.consistency import faults
 
 BFLOAT16 = FloatFormat.BFLOAT16
 LP = FIELDS.index("lp")

@@ -24,8 +24,8 @@ from privctl.models.language import load_model
 from tests.audits.canaries.small import new_model, planted, texts, train
 from tests.audits.secrets.small import book, judged, of
 from tests.audits.tiny import write_jsonl
-from tests.verify.test_reach import report
-from verify.audit_consistency import faults
+from tests.verify.audits.test_reach import report
+from verify.audits.consistency import faults
 
 WIDTH = 20
 
@@ -78,7 +78,7 @@ def test_the_tail_is_that_of_independent_events() -> None:
 
 @pytest.mark.parametrize("change", [{"detected": 0.0}, {"p_value": 0.5}])
 def test_a_changed_trace_is_noticed(change: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verify.asked.faults", lambda *_: ())  # the report made here answers one question alone
+    monkeypatch.setattr("verify.audits.asked.faults", lambda *_: ())  # the report made here answers one question alone
     test = TraceTest(name=DESIGNED, score="a beam of 20", compared=(30, 0), excess=0.4, p_value=1e-9, of_shares=True)
     (item,) = evidence.tests_as_evidence([test], 0.0125)
     assert item.quantity == f"share found beyond, {DESIGNED}, by a beam of 20"

@@ -14,11 +14,11 @@ from privctl.reports.files import read_report
 from privctl.storage.digest import NamedFiles
 from tests.audits.split.test_split import judged
 from tests.gate.made import PROVED, making, weights
-from verify import asked
-from verify.asked import unanswered
-from verify.audit_consistency import faults
-from verify.canary_bounds import METHODS
-from verify.evidence import check_evidence
+from verify.audits import asked
+from verify.audits.asked import unanswered
+from verify.audits.canaries.bounds import METHODS
+from verify.audits.consistency import faults
+from verify.audits.evidence import check_evidence
 
 
 def without_attack(report: PrivacyReport, name: str) -> PrivacyReport:

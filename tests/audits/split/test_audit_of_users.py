@@ -28,8 +28,8 @@ from tests.audits.split.test_drawn_groups import half_drawn
 from tests.audits.split.test_split import lines
 from tests.audits.split.users import SIZES, drawn_users, made_again, split_at
 from tests.audits.tiny import save_model, sentences
-from verify.asked import unanswered
-from verify.drawn_split import check_split
+from verify.audits.asked import unanswered
+from verify.audits.split.drawn import check_split
 
 
 def bounds(report: PrivacyReport) -> Iterator[float]:

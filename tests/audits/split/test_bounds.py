@@ -25,9 +25,9 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.verdict import Outcome
 from tests.audits.tiny import write_jsonl
-from verify.audit_consistency import faults
-from verify.drawn_split import check_split
-from verify.registered_guesses import check_guesses
+from verify.audits.canaries.guesses import check_guesses
+from verify.audits.consistency import faults
+from verify.audits.split.drawn import check_split
 
 Rows = list[tuple[str, int, float]]
 

@@ -18,7 +18,7 @@ from tests.audits.split.test_split import drawn
 from tests.audits.tiny import sentences
 from tests.gate.made import INCONCLUSIVE, PASS, PROVED, auc, audit, judged, making, only, weights
 from tests.gate.test_ci import bare
-from verify.drawn_split import drawn_from
+from verify.audits.split.drawn import drawn_from
 
 SPLIT_FILES = {"split": "manifest.json", "members": "members.jsonl", "nonmembers": "nonmembers.jsonl"}
 

@@ -38,9 +38,9 @@ from privctl.reports.parameters import TrainingParameters
 from tests.audits.split.test_split import drawn
 from tests.audits.split.users import drawn_users, included, scored, split_at
 from tests.gate.made import PROVED
-from verify.audit_consistency import faults
-from verify.registered_guesses import check_guesses
-from verify.split_groups import wrong_form
+from verify.audits.canaries.guesses import check_guesses
+from verify.audits.consistency import faults
+from verify.audits.split.groups import wrong_form
 
 #: So many users, of whom one in nine has 20 records, and as many as notice half of the noise.
 USERS, MANY, MOST = 900, 2700, 20

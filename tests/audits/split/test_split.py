@@ -31,9 +31,9 @@ from privctl.reports.files import read_report
 from privctl.storage.digest import file_digest, tag
 from tests.audits.membership.test_verdict import evidence
 from tests.audits.tiny import save_model, sentences, write_jsonl
-from verify.audit_consistency import faults
-from verify.drawn_split import check_split
-from verify.registered_guesses import check_guesses
+from verify.audits.canaries.guesses import check_guesses
+from verify.audits.consistency import faults
+from verify.audits.split.drawn import check_split
 
 TEXTS = sentences(400, 1)
 

@@ -17,8 +17,8 @@ from privctl.domain.errors import CommandError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.files import read_report
-from verify.audit_consistency import faults
-from verify.threshold_bound import fault
+from verify.audits.consistency import faults
+from verify.audits.ranks.threshold import fault
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from privctl.storage.folder import files_of
 from tests.audits.tiny import save_model, sentences, write_jsonl
 from tests.few import few
 from tests.logs import edited, reordered, without, written_anew
-from verify.integrity import check_log
+from verify.files.integrity import check_log
 
 Capture = pytest.CaptureFixture[str]
 

@@ -23,7 +23,7 @@ from privctl.train.steps.gradient_noise import KeyedNoise
 from privctl.train.steps.loop import Trainer
 from privctl.train.steps.sampling import Passes, PoissonBatches
 from tests.train.steps.test_loop import DIMENSION, ROWS, recipe, trainer, weight
-from verify.clip_norms import StatedNorms, count_noise, norms_disagree
+from verify.settings.clip_norms import StatedNorms, count_noise, norms_disagree
 
 SETTINGS = AdaptiveClipping(quantile=0.5, learning_rate=0.2, count_stddev=2.0)
 

@@ -1,0 +1,55 @@
+"""Bounds from canaries, recomputed by sums of all terms: those of the audit stand, changed ones do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audits.canaries.bounds import bounds_of
+from audits.canaries.design import register
+from privctl.domain.evidence import Bound, Evidence
+from verify.audits.canaries.bounds import curve_rejected, wrong_bound
+
+
+def found(count: int, mu: float) -> tuple[Evidence, Evidence]:
+    source = np.random.default_rng(1)
+    coins = source.random(count) < 0.5
+    scores = mu * coins + source.normal(size=count)
+    return bounds_of(register([1] * count), scores, np.ones(count, np.bool_), coins, 1e-5, 0.025)
+
+
+@pytest.mark.parametrize(("count", "mu"), [(30, 0.0), (250, 1.0), (1001, 3.0), (4000, 0.5)])
+def test_only_the_audit_s_own_bound_stands(count: int, mu: float) -> None:
+    for item in found(count, mu):
+        assert item.lower is not None
+        assert wrong_bound(item) == ""
+        assert "is not what" in wrong_bound(replace(item, lower=item.lower + 0.001))
+        assert item.lower == 0 or "is not what" in wrong_bound(replace(item, lower=item.lower * 0.999))
+        fewer = {**item.details, "correct 4": item.details.get("correct 4", 1) - 1000}
+        assert "none that can be" in wrong_bound(replace(item, details={**fewer, "correct 1": -1}))
+        if item.lower > 0:
+            assert wrong_bound(replace(item, confidence=item.confidence - 0.02)), "another share of the confidence"
+
+
+def test_a_report_from_before_there_were_several_sets() -> None:
+    """The published bound of 95 right of 100 guesses on 1,000 canaries."""
+    old = Evidence(
+        method="one run, Steinke 2023", quantity="epsilon", estimate=2.165176, lower=2.165176, bound=Bound.LOWER,
+        confidence=0.95, samples={"canaries": 1000, "guesses": 100},
+        details={"delta": 1e-5, "correct": 95, "copies": 1},
+    )  # fmt: skip
+    assert wrong_bound(old) == ""
+    assert wrong_bound(replace(old, lower=2.2))
+    mu = replace(old, method="one run, Mahloujifar 2024", lower=0.786812)
+    assert wrong_bound(mu) == ""
+    assert wrong_bound(replace(mu, lower=0.79))
+    assert wrong_bound(replace(old, method="loss")) == wrong_bound(replace(old, lower=None)) == ""
+
+
+def test_a_curve_is_judged_from_the_counts() -> None:
+    """(1, 1e-5)-DP is one point of a curve, refuted by all right; (0, 1) holds for everything."""
+    strong, _ = found(1001, 9.0)
+    assert curve_rejected(strong, [(1.0, 1e-5)])
+    assert not curve_rejected(strong, [(0.0, 1.0)])

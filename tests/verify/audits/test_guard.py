@@ -1,0 +1,97 @@
+"""A verdict that a model leaks has to follow from the guard that the report states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from scipy.special import ndtri
+
+from audits.membership.attack import beyond_rank
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from verify.audits.consistency import faults
+
+CONFIDENCE = 0.99
+REACH = float(-ndtri((1 - CONFIDENCE) / 2))
+
+
+def item(method: str, lower: float, upper: float, quantity: str = "AUC", **details: float) -> Evidence:
+    """An interval around the middle of its ends, on relabellings' terms."""
+    middle = (lower + upper) / 2
+    return Evidence(
+        method=method, quantity=quantity, estimate=middle, lower=lower, upper=upper, confidence=CONFIDENCE,
+        interval="normal, standard deviation over relabellings", samples={"members": 300, "nonmembers": 300},
+        details={
+            "chance": 0.5 if quantity == "AUC" else 0.0, "deviation": (upper - middle) / REACH, **details,
+        },
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports made here do not answer all that an audit is asked."""
+    monkeypatch.setattr("verify.audits.asked.faults", lambda *_: ())
+
+
+def report(outcome: Outcome, beats: float, guard: Mapping[str, float]) -> PrivacyReport:
+    return PrivacyReport(
+        step="audit",
+        created="2030-01-01T00:00:00Z",
+        versions={},
+        inputs=tuple(Artifact(role=r, path=f"{r}.jsonl", digest=r, bytes=9) for r in ("members", "nonmembers")),
+        parameters={"attack": ["loss"], "confidence": 0.95, "least_auc": 0.55, "seed": 0},
+        evidence=(
+            item("loss", 0.55, 0.65),
+            item("loss", beats, beats + 0.1, "AUC over the blind baseline's"),
+            item("blind baseline", 0.48, 0.56, **guard),
+            item("length baseline", 0.45, 0.55),
+        ),
+        verdicts=(Verdict(subject="members cannot be told from non-members", outcome=outcome, reason="as told"),),
+    )
+
+
+ALARMED, CALM = {"p_value": 0.1, "level": 0.2}, {"p_value": 0.5, "level": 0.2}
+
+
+def test_an_accusation_needs_a_calm_guard_or_an_attack_that_beats_the_records() -> None:
+    assert list(faults(report(Outcome.REFUTED, -0.02, CALM))) == []
+    assert list(faults(report(Outcome.REFUTED, 0.02, ALARMED))) == []
+    (fault,) = faults(report(Outcome.REFUTED, -0.02, ALARMED))
+    assert "no attack is certain to do better" in fault
+    (fault,) = faults(report(Outcome.INCONCLUSIVE, -0.02, CALM))
+    assert "loss tells them apart" in fault
+    assert list(faults(report(Outcome.INCONCLUSIVE, -0.02, ALARMED))) == []
+
+
+def test_reports_from_before_the_guard_are_judged_by_their_intervals() -> None:
+    assert list(faults(report(Outcome.REFUTED, -0.02, {}))) == []
+
+
+def test_an_interval_that_its_deviation_does_not_give() -> None:
+    right = report(Outcome.REFUTED, 0.02, CALM)
+    wrong = replace(right.evidence[2], upper=0.6)
+    (fault,) = faults(replace(right, evidence=(*right.evidence[:2], wrong, *right.evidence[3:])))
+    assert fault == "blind baseline, AUC: its interval is not its estimate's and its deviation's"
+
+
+def test_what_chance_gives_is_computed_again() -> None:
+    """An attack is only held against what its report says that chance gives."""
+    right = report(Outcome.REFUTED, 0.02, CALM)
+    rate = Evidence(
+        method="loss", quantity="TPR at 1 % FPR", estimate=0.9, confidence=CONFIDENCE,
+        samples={"members": 300, "nonmembers": 300}, details={"chance": beyond_rank(3, 300, 1 - CONFIDENCE)},
+    )  # fmt: skip
+    accuracy = replace(rate, quantity="accuracy", details={"chance": 2 / 3}, samples={"members": 100, "nonmembers": 50})
+    whole = (rate, accuracy, *right.evidence)
+    assert [fault for fault in faults(replace(right, evidence=whole)) if "chance" in fault] == []
+    for i, stated in ((0, 0.9), (1, 0.9), (2, 0.4)):
+        changed = replace(whole[i], details={**whole[i].details, "chance": stated})
+        found = list(faults(replace(right, evidence=(*whole[:i], changed, *whole[i + 1 :]))))
+        fault = next(each for each in found if "chance" in each)
+        assert f"{whole[i].quantity}: chance does not give {stated:g} with " in fault
+    without = {name: value for name, value in whole[2].details.items() if name != "chance"}
+    hidden = (*whole[:2], replace(whole[2], details=without), *whole[3:])
+    assert "loss, AUC: its chance is missing" in list(faults(replace(right, evidence=hidden)))

@@ -1,0 +1,113 @@
+"""What an audit says that it would have seen is what its counts give; a changed number is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from audits.canaries.bounds import bounds_of
+from audits.canaries.design import register
+from audits.extraction.counts import UncertainCount
+from audits.extraction.summary import _difference, _Rates
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from verify.audits.consistency import faults
+from verify.audits.extraction import exact_tests as extraction_tests
+from verify.audits.reach import at_most, wrong_reach
+
+
+def report(*items: Evidence) -> PrivacyReport:
+    parameters = {"attack": [], "confidence": 0.95}
+    return PrivacyReport(
+        step="audit", created="2030-01-01T00:00:00Z", versions={}, parameters=parameters, evidence=items
+    )
+
+
+def canaries(count: int, delta: float) -> Evidence:
+    source = np.random.default_rng(1)
+    coins, scores = source.random(count) < 0.5, source.normal(size=count)
+    return bounds_of(register([1] * count), scores, np.ones(count, np.bool_), coins, delta, 0.025)[0]
+
+
+def beyond(train: tuple[int, int], heldout: tuple[int, int], undecided: int = 0) -> Evidence:
+    (found, texts), (spoken, others) = train, heldout
+    counts = UncertainCount(extracted=found, least=found, most=found, total=texts)
+    of_others = UncertainCount(extracted=spoken, least=spoken, most=spoken + undecided, total=others)
+    rates = _Rates(samples={}, confidence=0.99)
+    return _difference(rates, "rate beyond held-out text", counts, of_others, {"in_both": 0})
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        canaries(30, 1e-5), canaries(500, 1e-5), canaries(1000, 0.0), canaries(1000, 1e-3),
+        beyond((0, 300), (0, 300)), beyond((9, 120), (4, 2000)), beyond((0, 5000), (61, 900)),
+    ],
+)  # fmt: skip
+def test_only_the_audit_s_own_number_stands(item: Evidence) -> None:
+    stated = item.details["detectable"]
+    assert wrong_reach(item, report(item)) == ""
+    for other in (stated * 0.99, stated * 1.01, 1e-6):
+        forged = replace(item, details={**item.details, "detectable": other})
+        assert "is not the least that it would have seen" in wrong_reach(forged, report(forged))
+        assert any("is not the least" in fault for fault in faults(report(forged)))
+
+
+def test_undecided_held_out_texts_leave_more_than_one() -> None:
+    item = beyond((0, 300), (2, 300), undecided=1)
+    kin = Evidence(method="extraction", quantity="rate on held-out text", estimate=None, details={"undecided": 1.0})
+    assert wrong_reach(item, report(item, kin)) == ""
+    assert wrong_reach(item, report(item)) != ""
+
+
+def test_one_text_among_many() -> None:
+    """1 - 0.05^(1/300) = 0.00993: of so many texts one is seen with 95 %."""
+    item = Evidence(
+        method="extraction", quantity="rate on training text", estimate=0.0, confidence=0.95,
+        samples={"training": 300}, details={"detectable": 0.009936},
+    )  # fmt: skip
+    assert wrong_reach(item, report(item)) == ""
+    assert wrong_reach(replace(item, details={"detectable": 0.005}), report(item))
+
+
+@pytest.mark.parametrize(("most", "total", "chance"), [(0, 10, 0.1), (7, 20, 0.3), (400, 500, 0.9), (3, 3, 0.4)])
+def test_binomial_sums(most: int, total: int, chance: float) -> None:
+    assert at_most(most, total, chance) == pytest.approx(binom.cdf(most, total, chance), rel=1e-9)
+
+
+@pytest.mark.parametrize("item", [beyond((1, 2), (0, 2)), beyond((0, 300), (0, 300)), beyond((9, 120), (150, 2000))])
+def test_how_many_records_would_decide_is_theirs(item: Evidence) -> None:
+    stated = item.details["needed"]
+    assert extraction_tests.fault(item) == ""
+    for other in (1.0, stated / 2, 8 * stated, 1e7):
+        forged = replace(item, details={**item.details, "needed": other})
+        assert extraction_tests.fault(forged) != ""
+        assert any("records" in fault for fault in faults(report(forged)))
+
+
+SILENT = beyond((0, 5000), (0, 5000))
+
+
+@pytest.mark.parametrize(
+    ("item", "why"),
+    [
+        (SILENT, ""),
+        (beyond((0, 300), (0, 300)), "would not have been noticed"),
+        (replace(SILENT, details={**SILENT.details, "repeated_extracted": 2}), "that repeat come out"),
+        (replace(SILENT, lower=None), "nothing is compared"),
+        (None, "nothing is compared"),
+    ],
+)
+def test_extraction_that_might_have_been_missed_is_not_called_none(item: Evidence | None, why: str) -> None:
+    rate = Evidence(method="extraction", quantity="rate on training text", estimate=0.0, samples={"training": 5000})
+    verdict = Verdict(
+        subject="training text cannot be extracted", outcome=Outcome.CONSISTENT, reason="nothing came out"
+    )
+    said = replace(report(rate, *([] if item is None else [item])), verdicts=(verdict,))
+    found = [fault for fault in faults(said) if "its verdict on" in fault]
+    assert bool(found) is bool(why)
+    assert all(why in fault for fault in found)

@@ -1,0 +1,1 @@
+"""What an audit's report states, computed again from its counts, its ranks and its files."""

@@ -1,0 +1,321 @@
+"""Whether an audit's report answers all that was asked of it, so that nothing it found can be left out by itself.
+
+A report repeats what it was asked: files by role and digest, attacks, claims. The ranks that it kept repeat it too, and
+the model's own report says which claims had to be tested. Needs no numpy, like ``verify.audits.consistency``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from privctl.domain.errors import InputError
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, PrivacyUnit, Scope, Status
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
+from privctl.reports.codec import decode_value
+from privctl.reports.parameters import Parameters, ParametersError, TrainingParameters, parameters_as
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile
+from verify.audits import parts_not_run
+from verify.audits.canaries.bounds import BOUND, METHODS, NOISE
+from verify.audits.extraction import exact_tests as extraction_tests
+from verify.audits.given import outside as outside_scores
+from verify.audits.split import groups as split_groups
+from verify.settings.users import only_contents
+
+#: What runs where no attack is named, and what besides where all are asked for.
+USUAL = frozenset({
+    "loss", "lira", "lira-online", "rmia", "rmia-online", "midpoint", "zlib", "min-k", "min-k++", "min-k++-all",
+    "quantile", "reference",
+})  # fmt: skip
+THOROUGH = frozenset({
+    "min-k++-half", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
+    "augmented", "label-only", "gradient-norm", "gradient-alignment",
+})  # fmt: skip
+#: An omission of the bounds from a split, which has too few records for any.
+NO_BOUNDS = "bounds from the split"
+#: It learns from who is a member, so that it bounds nothing, and its area alone is stated.
+_FUSED = "fused"
+_THRESHOLD = "fixed threshold"
+#: The key of what was asked in the header of the ranks.
+KEY = "privctl.asked"
+_RATES = ("TPR at 1 % FPR", "TPR at 0.1 % FPR")
+_DOCUMENTS = ("1", "2 to 9", "10 to 99", "100 or more")
+_ADVERSARIAL = "adversarial prefix"
+#: Roles of what an audit attacks by; each such file that it read, it was asked about.
+_GIVEN = frozenset({
+    "members", "nonmembers", "train", "heldout", "split", "canaries", "planted", "secrets", "plan", "prompts", "scores",
+})  # fmt: skip
+#: In a warning, why nothing is compared but for equality.
+_NOT_NEAR = "as comparing it needs a network that transformers can generate with"
+#: Methods and beginnings of quantities of every audit of planted canaries.
+_OF_CANARIES = [
+    ("canary exposure", "mean bits, included"),
+    ("canary exposure", "mean bits, left out"),
+    ("canary exposure", "median bits, included"),
+    ("canary completion", "disclosed, included"),
+    (BOUND, "epsilon"),
+    ("one run, Mahloujifar 2024", "mu"),
+]
+#: The role of a file -> the subject of the verdict on it.
+_VERDICTS = {
+    "members": "members cannot be told from non-members", "train": "training text cannot be extracted",
+    "secrets": "training made no secret easier to tell",
+}  # fmt: skip
+#: The role of the file that asks for a part which may be unable to run.
+_ASKED_BY = {parts_not_run.EXTRACTION: "train", parts_not_run.SECRETS: "secrets"}
+_PLANNED = "(prior, posterior)-secret protection, as planned in "
+_NO_BEAM = "beam search for secrets"
+
+
+def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """What was asked and is not answered, in a sentence each."""
+    asked = parameters.asked
+    if asked is None:
+        yield "it does not say what it was asked, as every audit does"
+        return
+    read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
+    if "model" in read and "scores" not in kept and not outside_scores.are_tied(report):
+        yield "it does not name the ranks that every audit of a model keeps"
+    yield from _files(report, asked)
+    yield from parts_not_run.faults(report, asked, extraction=parameters.extraction is not None)
+    yield from _attacks(report, parameters, asked)
+    yield from _bounds(report, parameters, asked)
+    yield from _claims(report, asked)
+    yield from _sections(report, parameters, asked)
+    if asked.precision is not None and asked.precision != parameters.dtype:
+        yield f"it was asked to compute in {asked.precision}, and its parameters say {parameters.dtype or 'nothing'}"
+    if asked.logged and report.log is None:
+        yield "it was entered into a log of audits, and does not name it"
+
+
+def unanswered(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Claims of the audited model's own report, among ``parents``, on which an audit that bounds epsilon is silent."""
+    if report.step != "audit" or not any(item.method in METHODS for item in report.evidence):
+        return
+    weights = {item.digest for item in report.inputs if item.role == "model"}
+    own = [each for each in parents if weights and weights <= {item.digest for item in each.outputs}]
+    yield from _judged_for_others(report, own)
+    claims = {(g.epsilon, g.delta) for each in own for g in each.guarantees if _is_claim(g)}
+    for epsilon, delta in sorted(claims, key=str):
+        if not _judged(report, epsilon, delta):
+            yield Verdict(
+                subject="audit",
+                outcome=Outcome.REFUTED,
+                reason=f"it bounds epsilon, and has no verdict on ({epsilon:g}, {delta:g})-DP, a claim of the model's "
+                "report",
+            )
+
+
+def _judged_for_others(report: PrivacyReport, own: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Claims about examples of a training that coins of a split judge as if they were about others."""
+    stated = _readable(AuditParameters, report)
+    if stated is None or stated.split_commitment is None or "canaries" in {item.role for item in report.inputs}:
+        return
+    for training in own:
+        if stated.canary_mechanism not in split_groups.mechanisms(training.mechanism, report):
+            yield Verdict(
+                subject="audit",
+                outcome=Outcome.REFUTED,
+                reason="the mechanism that it tested is not the one that the model's report states, of one example or "
+                "of its groups",
+            )
+        trained = _readable(TrainingParameters, training) if training.step == "retrain" else None
+        claims = {(g.epsilon, g.delta) for g in training.guarantees if _is_claim(g)}
+        if trained is None:
+            continue
+        for verdict in report.verdicts:
+            spoken = any(split_groups.speaks_of(verdict.subject, *claim) for claim in claims)
+            if spoken and split_groups.wrong_form(
+                verdict.subject, report, stated, trained.unit, chosen=only_contents(training)
+            ):
+                yield Verdict(
+                    subject="audit",
+                    outcome=Outcome.REFUTED,
+                    reason=f"its verdict on {verdict.subject!r} is not about the examples of the training, which are "
+                    + ("single records" if trained.unit is None else f"all records with one value of {trained.unit!r}"),
+                )
+
+
+def _readable(kind: type[Parameters], report: PrivacyReport) -> Parameters | None:
+    try:
+        return parameters_as(kind, report)
+    except ParametersError:
+        return None  # another check says so
+
+
+def _is_claim(guarantee: Guarantee) -> bool:
+    """Whether it claims something of one record more or less; where that is void, it claims nothing."""
+    return (
+        guarantee.epsilon is not None
+        and (guarantee.notion, guarantee.unit) == (Notion.APPROXIMATE_DP, PrivacyUnit.EXAMPLE)
+        and guarantee.scope is Scope.THIS_MODEL
+        and guarantee.adjacency in (Adjacency.ADD_OR_REMOVE, Adjacency.ZERO_OUT)
+        and guarantee.status is not Status.VOID
+    )
+
+
+def _files(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
+    for role in sorted({item.role for item in report.inputs} & _GIVEN - asked.files.keys()):
+        yield f"it read {role}, and does not say that it was asked about them"
+    without = {_ASKED_BY[part] for part in parts_not_run.not_run(report)}
+    for role, digests in asked.files.items():
+        named = [item.digest for item in report.inputs if item.role == role]
+        if sorted(named) != sorted(digests):
+            yield f"it was asked about other {role} than its inputs name"
+        subject = None if role in without else _VERDICTS.get(role)
+        if subject is not None and all(verdict.subject != subject for verdict in report.verdicts):
+            yield f"it was given {role}, and has no verdict on {subject!r}"
+    if "canaries" in asked.files and not report.evidence:
+        yield "it was given canaries, and measured nothing"
+
+
+def _attacks(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """Each attack was run, or says why not."""
+    if asked.columns:
+        wanted: Iterable[str] = [f"column {name}" for name in asked.columns]
+    elif "members" in asked.files:
+        wanted = asked.attacks or sorted(USUAL | (THOROUGH if asked.thorough else frozenset()))
+    else:
+        return
+    omitted = {omission.what for omission in report.omissions}
+    for name in wanted:
+        if name not in parameters.attack and f"{name} attack" not in omitted:
+            yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
+    if asked.group_by != parameters.group_by:
+        yield "it was asked to count other groups of records than its parameters say"
+    if asked.least_auc is not None and asked.least_auc != parameters.least_auc:
+        yield f"it was asked to see an AUC of {asked.least_auc:g}, and its parameters say another"
+
+
+def _bounds(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """Each score of a drawn split that has a curve bounds epsilon; a threshold bounds it too."""
+    bounds = [item for item in report.evidence if item.method in METHODS]
+    if asked.delta is not None and any(item.details.get("delta", asked.delta) != asked.delta for item in bounds):
+        yield f"its bounds are at another delta than {asked.delta:g}, which was asked for"
+    if asked.threshold is not None and not any(
+        item.method == _THRESHOLD and item.details.get("threshold") == asked.threshold for item in report.evidence
+    ):
+        yield f"a bound by the threshold {asked.threshold:g} was asked for, and none is stated"
+    by_coins = extraction_tests.drawn(parameters.extraction)
+    if by_coins and parameters.split_commitment is None:
+        yield "it says that privctl drew its sides, and states no commitment of a split"
+    without = parts_not_run.not_run(report)
+    if "split" not in asked.files or (parts_not_run.EXTRACTION in without and "members" not in asked.files):
+        return
+    if parameters.split_commitment is None:
+        yield "it was given a drawn split, and does not state its commitment"
+    if "members" not in asked.files and not by_coins:
+        yield "it was given a drawn split, and does not say that its sides are those"
+    if any(omission.what == NO_BOUNDS for omission in report.omissions):
+        return
+    bounded = {item.quantity.partition(", ")[2] for item in bounds if item.method == BOUND}
+    curves = {item.method for item in report.evidence if item.quantity == "AUC"} & set(parameters.attack)
+    for name in sorted(curves - bounded - {_FUSED}):
+        yield f"it was given a drawn split, and states no bound from the scores of {name!r}"
+
+
+def _claims(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
+    if any(omission.what == NO_BOUNDS for omission in report.omissions) and "canaries" not in asked.files:
+        return
+    for epsilon, delta in asked.claims:
+        if not _judged(report, epsilon, delta):
+            yield f"it was to judge ({epsilon:g}, {delta:g})-DP, and has no verdict on it"
+    if asked.curve and parameters_as(AuditParameters, report).canary_curve is None:
+        yield "it was to judge the curve of a mechanism, and does not state it"
+    if asked.noise and all(item.method != NOISE for item in report.evidence):
+        yield "it was to bound the noise of the stated steps, and does not say how much there was or why it cannot"
+
+
+def _sections(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """Each part states all its kinds of figures: the one that shows the leak may not go."""
+    found = {(item.method, item.quantity) for item in report.evidence}
+    names = {*parameters.attack, *(f"column {name}" for name in asked.columns)}
+    wanted = [(name, rate) for name in sorted(names - {_FUSED}) if (name, "AUC") in found for rate in _RATES]
+    wanted += [("extraction", quantity) for quantity in _of_extraction(asked, report)]
+    wanted += _searches(asked, report)
+    if parameters.canary_commitment is not None:
+        wanted += _OF_CANARIES
+    yield from _secrets(report, asked)
+    for method, quantity in wanted:
+        if not any(each == method and other.startswith(quantity) for each, other in found):
+            yield f"{method}: it states no {quantity.strip()!r}, as every such audit does"
+
+
+def _searches(asked: AskedAudit, report: PrivacyReport) -> Iterator[tuple[str, str]]:
+    """What is stated of each attack with other prompts than the records' beginnings, unless it says why it is not."""
+    omitted = {omission.what for omission in report.omissions}
+    if parts_not_run.EXTRACTION in omitted:
+        return
+    rates = [f"rate {of} text" for of in ("on training", "on held-out", "beyond held-out")]
+    if asked.adversarial and _ADVERSARIAL not in omitted:
+        yield from ((_ADVERSARIAL, rate) for rate in rates)
+    outside = [extraction_tests.FROM_FILE] if "prompts" in asked.files else []
+    outside += [extraction_tests.DIVERGENCE, extraction_tests.CONTROL] if asked.divergence else []
+    for method in outside:
+        if method not in omitted:
+            also = [extraction_tests.OVER_CONTROL] if method == extraction_tests.DIVERGENCE else []
+            yield from ((method, each) for each in (*rates, f"near-verbatim {rates[2]}", extraction_tests.COST, *also))
+
+
+def _secrets(report: PrivacyReport, asked: AskedAudit) -> Iterator[str]:
+    """All that was measured of secrets is stated, the beam search and the verdict on a plan included."""
+    if parts_not_run.SECRETS in parts_not_run.not_run(report):
+        return
+    found = {f"{item.method}: {item.quantity}" for item in report.evidence}
+    yield from (f"it states no {figure!r}, which it measured" for figure in asked.secret_figures if figure not in found)
+    if asked.beam is not None and all(omission.what != _NO_BEAM for omission in report.omissions):
+        beam = f"secret completion: in a beam of {asked.beam}, "
+        if not any(figure.startswith(beam) for figure in found):
+            yield (
+                f"a beam search of width {asked.beam} was asked for, but neither its result nor why it was omitted is "
+                "stated"
+            )
+    planned = {"secrets", "plan"} <= asked.files.keys()
+    if planned and not any(verdict.subject.startswith(_PLANNED) for verdict in report.verdicts):
+        yield "it was given a plan of protection, and has no verdict on it"
+
+
+def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
+    sides = {"train": "training", "heldout": "held-out"}
+    if "train" not in asked.files or parts_not_run.EXTRACTION in parts_not_run.not_run(report):
+        return
+    near = not asked.exact_only and not any(_NOT_NEAR in line for line in report.warnings)
+    for side in (sides[role] for role in sides if role in asked.files):
+        yield f"rate on {side} text"
+        if not asked.greedy_only:
+            yield f"{side} text found in "
+        if near:
+            yield f"near-verbatim rate on {side} text"
+    yield from (f"rate on text in {documents} document" for documents in _DOCUMENTS)
+    if "heldout" in asked.files:
+        yield "rate beyond held-out text"
+        if not asked.greedy_only:
+            yield "share found by sampling beyond held-out text"
+        if near:
+            yield "near-verbatim rate beyond held-out text"
+
+
+def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
+    return any(split_groups.speaks_of(verdict.subject, epsilon, delta) for verdict in report.verdicts)
+
+
+def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
+    """Where the ranks at hand that an audit kept say that it was asked something else, or do not say what."""
+    for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
+        place = Path(os.path.normpath(path.parent.absolute() / named.path))
+        try:
+            if not os.path.isfile(place) or files.digest(place) != named.digest:
+                continue
+            with SafetensorsFile(place) as file:
+                text = file.metadata.get(KEY)
+                yield from parts_not_run.kept(report, [tensor.name for tensor in file.tensors])
+            kept = None if text is None else decode_value(AskedAudit, parse_json(text, str(place)), str(place), "asked")
+            if parameters_as(AuditParameters, report).asked != kept:
+                yield "what it says that it was asked is not what the ranks that it kept say"
+        except InputError:
+            continue  # what cannot be read says nothing, and another check says so

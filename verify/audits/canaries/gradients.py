@@ -1,0 +1,178 @@
+"""Right guesses on canary gradients, counted again from what the training observed of each.
+
+The training leaves its coins and scores in a file, and the audit keeps them with its own scores. A set of guesses takes
+so many of the highest scores as included and of the lowest as left out; scores that equal the next one beyond are no
+guesses. The set of all canaries is cut in the widest gap near the middle. ``verify.audits.canaries.bounds`` says what bound such
+counts give. Standard library only, like a gate over audits.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privctl.domain.errors import InputError
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.shown import counted
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_text
+from verify.audits.canaries.bounds import METHODS, counts_of
+from verify.stated import readable
+
+SUBJECT = "guesses on canary gradients"
+_ROLE, _KIND = "canaries", "privctl-gradient-canaries"
+#: What was observed, as bounds are named after it -> its entry in the training's file, and in the audit's.
+OBSERVED = {"every step": ("every_step", "gradient.every_step"), "final weights": ("end", "gradient.end")}
+#: The audit's entry for the coins.
+COINS = "gradient.included"
+_COUNT = "number included"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What ``source`` holds: whether each canary was ``included``, and its ``scores`` by what was observed."""
+
+    source: str
+    included: tuple[bool, ...]
+    scores: Mapping[str, tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        if any(len(each) != len(self.included) or not all(map(math.isfinite, each)) for each in self.scores.values()):
+            raise ValueError(f"{self.source} does not hold a finite score for each canary")
+
+    def same(self, other: Observations) -> bool:
+        """Whether ``other`` holds the same numbers."""
+        return self.included == other.included and self.scores == other.scores
+
+
+def bounds_in(report: PrivacyReport) -> list[Evidence]:
+    """The bounds from canary gradients in the report of an audit; none where its canaries were planted."""
+    stated = readable(AuditParameters, report) if report.step == "audit" else None
+    if stated is None or stated.canary_commitment is not None or not stated.canary_conditions:
+        return []
+    return [i for i in report.evidence if i.method in METHODS and _observed(i) in OBSERVED]
+
+
+def check_observed(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Hold the counts of the audit at ``path`` against the training's file, where that is at hand."""
+    items = bounds_in(report)
+    if not items:
+        return
+    try:
+        found = observations_at_hand(path, report)
+    except (InputError, ValueError, TypeError, KeyError) as fault:
+        reason = f"what the training observed of its canaries cannot be read ({fault})"
+        yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
+        return
+    if found is not None:
+        yield from verdicts_on(items, report, found)
+
+
+def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, found: Observations) -> Iterator[Verdict]:
+    """Refuted where the counts of ``items`` are others than the observations ``found`` give, else consistent."""
+    wrong = [*_wrong_number(report, found), *(text for item in items for text in _wrong(item, found))]
+    for reason in wrong:
+        yield Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason)
+    if not wrong:
+        reason = f"the right guesses of {counted(len(items), 'bound')} are those that {found.source} gives"
+        yield Verdict(subject=SUBJECT, outcome=Outcome.CONSISTENT, reason=reason)
+
+
+def left_out(report: PrivacyReport, why: str) -> Iterator[Omission]:
+    """That the counts are the report's word, ``why``."""
+    if items := bounds_in(report):
+        reason = f"{why}; how many guesses behind {counted(len(items), 'bound')} were right is the report's word"
+        yield Omission(what=SUBJECT, reason=reason)
+
+
+def observations_at_hand(path: Path, report: PrivacyReport) -> Observations | None:
+    """What the training's file holds that the audit at ``path`` read; None where it is not there, or another now.
+
+    Raises InputError, or what reading an entry of another type raises, for a file that holds something else.
+    """
+    for artifact in report.inputs:
+        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        if artifact.role != _ROLE or not place.is_file() or NamedFiles().digest(place) != artifact.digest:
+            continue
+        data = parse_json(read_text(place), str(place))
+        if data["kind"] == _KIND:
+            return _read(data, place.name)
+    return None
+
+
+def _read(data: Mapping[str, Any], source: str) -> Observations:
+    return Observations(
+        source=source,
+        included=tuple(map(bool, data["included"])),
+        scores={name: tuple(map(float, data[entry])) for name, (entry, _) in OBSERVED.items()},
+    )
+
+
+def _observed(item: Evidence) -> str:
+    return item.quantity.partition(", ")[2]
+
+
+def _wrong_number(report: PrivacyReport, found: Observations) -> Iterator[str]:
+    """The condition that states how many canaries are included states another number."""
+    stated = readable(AuditParameters, report)
+    said = next((c.statement for c in (stated and stated.canary_conditions) or () if c.name == _COUNT), None)
+    number = f"{sum(found.included)} of {len(found.included)} canaries are included"
+    if said is not None and number not in said:
+        yield f"it says that {said!r}, and {found.source} says that {number}"
+
+
+def _wrong(item: Evidence, found: Observations) -> Iterator[str]:
+    scores = found.scores[_observed(item)]
+    for number, (canaries, guesses, right) in enumerate(counts_of(item), start=1):
+        if canaries != len(scores):
+            yield f"its bound on {item.quantity} is of {canaries} canaries, and {found.source} holds {len(scores)}"
+            return
+        if not 0 <= guesses <= canaries:
+            yield f"its bound on {item.quantity} is of {guesses} guesses on {canaries} canaries"
+            return
+        low, high = _middle(scores) if guesses == canaries else _outside(scores, guesses // 2)
+        made = sum(score >= high or score <= low for score in scores) if low < high else 0
+        hits = sum(
+            (score >= high) == coin
+            for score, coin in zip(scores, found.included, strict=True)
+            if low < high and (score >= high or score <= low)
+        )
+        if (int(item.details.get(f"made {number}", guesses)), right) != (made, hits):
+            yield (
+                f"its bound on {item.quantity} says that {right} of {guesses} guesses were right, and {found.source} "
+                f"gives {hits} of {made} made"
+            )
+
+
+def _outside(scores: Sequence[float], half: int) -> tuple[float, float]:
+    """The highest score that is guessed as left out, and the lowest that is guessed as included, ``half`` each."""
+    ordered = sorted(scores)
+    below = [score for score in ordered[:half] if score < ordered[half]] if half < len(ordered) else ordered
+    above = [score for score in ordered[len(ordered) - half :] if score > ordered[len(ordered) - half - 1]]
+    return below[-1] if below else -math.inf, above[0] if above else math.inf
+
+
+def _middle(scores: Sequence[float]) -> tuple[float, float]:
+    """The scores on either side of the widest gap within twice the root of their number around the middle.
+
+    Where all there are equal, those next to them.
+    """
+    ordered = sorted(scores)
+    count, reach = len(ordered), math.ceil(2 * math.sqrt(len(ordered)))
+    low, high = max(0, count // 2 - reach), min(count - 1, count // 2 + reach)
+    if high <= low:
+        return math.inf, -math.inf
+    at = max(range(low, high), key=lambda i: ordered[i + 1] - ordered[i])  # the first of the widest
+    if ordered[at] < ordered[at + 1]:
+        return ordered[at], ordered[at + 1]
+    below = [score for score in ordered if score < ordered[at]]
+    above = [score for score in ordered if score > ordered[at]]
+    return below[-1] if below else -math.inf, above[0] if above else math.inf

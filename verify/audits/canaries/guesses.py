@@ -1,0 +1,199 @@
+"""Whether the sets of guesses behind bounds from canaries are the registered ones.
+
+A bound holds for sets that were fixed before training. Whoever may pick them afterwards picks those with the most right
+guesses. The manifest that an audit read says which were fixed, and its commitment that they stand there unchanged;
+without it, only the sets that every planting registers by itself can be known. Needs no numpy, like a gate over audits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from privctl.domain.errors import InputError
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
+from privctl.storage.digest import NamedFiles, tag
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_text
+from verify.audits.canaries.bounds import BOUND, METHODS, of_split
+
+_SUBJECT, _ROLE = "guesses on canaries", "canaries"
+_PLANTED, _GRADIENTS = "privctl-canaries", "privctl-gradient-canaries"
+#: Shares of the canaries in the sets that planting registers, beside all; half of each are guessed as included.
+_SHARES, _FEWEST = (0.02, 0.2, 0.5), 10
+#: It learns from who is a member.
+_WITHOUT_BOUND = {"fused"}
+#: Before there were several sets: this share was guessed as included, and as many as left out.
+_SINGLE = 0.1
+#: Of an audit's failure probability: what bounds from planted canaries have, or each observation of gradients.
+_BOUNDS_SHARE = 0.5
+_ROUNDING = 1e-9
+
+#: The guesses of each set on the canaries of up to so many copies, and how many canaries these are.
+_Level = tuple[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Registered:
+    """What a file of canaries fixes, by copies; ``planted`` ones came with a commitment."""
+
+    levels: Mapping[int, _Level]
+    planted: bool
+
+
+def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Hold the sets of guesses of the audit at ``path`` against its manifest, or against what planting registers."""
+    items = [i for i in report.evidence if i.method in METHODS and i.lower is not None]
+    if report.step != "audit" or not items:
+        return
+    try:
+        stated = parameters_as(AuditParameters, report)
+    except ParametersError:
+        return  # another check says so
+    commitment, whole = stated.canary_commitment, stated.confidence
+    drawn = [item for item in items if of_split(item, stated)]
+    items = [item for item in items if not of_split(item, stated)]
+    try:
+        registered = _at_hand(path, report, commitment) if items else None
+        wrong = [*_wrong(items, registered), *_wrong_of_split(drawn), *_left_out(report, stated)]
+        wrong += _wrong_confidence(items, registered, commitment is not None, whole)
+        wrong += _wrong_confidence(drawn, None, False, whole)
+    except (InputError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as fault:
+        wrong, registered = [f"what was registered cannot be read ({fault})"], None
+    outcome = Outcome.REFUTED
+    if registered is None and not wrong:
+        outcome, wrong = Outcome.INCONCLUSIVE, list(_not_of_design(items))
+    for reason in wrong:
+        yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
+
+
+def designed(canaries: int, *, several: bool = True) -> tuple[int, ...]:
+    """How many guesses each set has that planting registers on so many canaries; ``several`` is false of old ones."""
+    if not several:
+        return (2 * min(canaries // 2, max(_FEWEST, round(_SINGLE * canaries))),)
+    halves = dict.fromkeys(max(_FEWEST, round(share * canaries / 2)) for share in _SHARES)
+    return (*(2 * half for half in halves if half < canaries // 2), canaries)
+
+
+def _at_hand(path: Path, report: PrivacyReport, commitment: str | None) -> _Registered | None:
+    """What the file of canaries fixes that the audit read; None where it is not there, or is another by now."""
+    for artifact in report.inputs:
+        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        if artifact.role != _ROLE or not place.is_file() or NamedFiles().digest(place) != artifact.digest:
+            continue
+        data = parse_json(read_text(place), str(place))
+        if data["kind"] == _GRADIENTS:
+            count = len(data["included"])
+            return _Registered(levels={1: (count, designed(count))}, planted=False)
+        if data["kind"] == _PLANTED:
+            return _Registered(levels=_levels(data, commitment, artifact.path), planted=True)
+    return None
+
+
+def _levels(manifest: dict[str, Any], commitment: str | None, name: str) -> Mapping[int, _Level]:
+    """The registered sets by copies. Raises ValueError for a manifest other than the audit's or changed since."""
+    if not manifest["commitment"] == commitment == _committed(manifest):
+        raise ValueError(f"{name} does not give the commitment {commitment}, which the audit states")
+    levels: dict[int, _Level] = {}
+    for group in manifest["guesses"]:
+        most, guesses = group["copies"], group["included"] + group["excluded"]
+        within = sum(canary["copies"] <= most for canary in manifest["canaries"])
+        levels[most] = (within, (*levels.get(most, (0, ()))[1], guesses))
+    return levels
+
+
+def _committed(manifest: Mapping[str, Any]) -> str:
+    """BLAKE3 of the salt and of the rest as JSON with sorted keys and without spaces."""
+    body = {name: value for name, value in manifest.items() if name not in ("kind", "commitment", "salt")}
+    body["guesses"] = [
+        {name: value for name, value in group.items() if name != "divided" or value} for group in manifest["guesses"]
+    ]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return tag(blake3(bytes.fromhex(manifest["salt"]) + text.encode()))
+
+
+def _stated(item: Evidence) -> _Level:
+    canaries = item.samples["canaries"]
+    if "sets" not in item.details:
+        return canaries, (item.samples["guesses"],)
+    return canaries, tuple(int(item.details[f"guesses {i}"]) for i in range(1, int(item.details["sets"]) + 1))
+
+
+def _wrong(items: Sequence[Evidence], registered: _Registered | None) -> Iterator[str]:
+    if registered is None:
+        return
+    for item in items:
+        canaries, guesses = _stated(item)
+        known = registered.levels.get(int(item.details["copies"]))
+        if known != (canaries, guesses):
+            found = "none" if known is None else f"{_several(known[1])} on {known[0]}"
+            yield f"its bound on {item.quantity} is of {_several(guesses)} guesses on {canaries} canaries; {found} " + (
+                "were registered before training"
+            )
+    missing = registered.levels.keys() - {int(item.details["copies"]) for item in items}
+    for copies in sorted(missing):
+        yield f"no bound is stated from the guesses that were registered on canaries of up to {copies} copies"
+
+
+def _wrong_of_split(items: Sequence[Evidence]) -> Iterator[str]:
+    """Drawing a split registers nothing but what its number of records says."""
+    for item in items:
+        records, guesses = _stated(item)
+        if guesses != designed(records):
+            yield (
+                f"its bound on {item.quantity} is of {_several(guesses)} guesses on {records} records, where a split "
+                f"has {_several(designed(records))}"
+            )
+
+
+def _left_out(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
+    """Where records of a drawn split give bounds, each score that has a curve gives one: the highest may not go."""
+    bounded = {item.quantity.partition(", ")[2] for item in report.evidence if item.method == BOUND}
+    curves = {item.method for item in report.evidence if item.quantity == "AUC"} - _WITHOUT_BOUND
+    if bounded & set(stated.attack):
+        for name in sorted((curves & set(stated.attack)) - bounded):
+            yield f"no bound is stated from the scores of {name!r}, though other scores of the split have theirs"
+
+
+def _not_of_design(items: Sequence[Evidence]) -> Iterator[str]:
+    for item in items:
+        canaries, guesses = _stated(item)
+        usual = designed(canaries, several="sets" in item.details)
+        if guesses != usual:
+            yield (
+                f"its bound on {item.quantity} is of {_several(guesses)} guesses on {canaries} canaries, where "
+                f"planting registers {_several(usual)}; only the manifest, which is not at hand, could show that these "
+                "were fixed before training"
+            )
+
+
+def _wrong_confidence(
+    items: Sequence[Evidence], registered: _Registered | None, planted: bool, whole: float | None
+) -> Iterator[str]:
+    """Bounds from all registered sets share half of what the audit may fail with, in proportion to their sets."""
+    if whole is None:
+        yield from ["it does not state the confidence that its bounds share"] if items else []
+        return
+    levels = registered.levels.values() if registered is not None else {_stated(item) for item in items}
+    total = sum(len(guesses) for _, guesses in levels)
+    for item in items:
+        share = len(_stated(item)[1]) / total if planted else 1.0
+        if 1 - item.confidence > _BOUNDS_SHARE * (1 - whole) * share + _ROUNDING:
+            yield (
+                f"its bound on {item.quantity} holds with {item.confidence:.6g}, less than the registered sets leave "
+                f"of the audit's {whole:g}"
+            )
+
+
+def _several(guesses: Sequence[int]) -> str:
+    return ", ".join(map(str, guesses))

@@ -1,0 +1,71 @@
+"""What an audit kept of canary gradients, beside what their training observed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.domain.errors import InputError
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.arrays import read_arrays
+from privctl.storage.digest import NamedFiles
+from privctl.storage.reader import SafetensorsFile
+from verify.audits.canaries.gradients import (
+    COINS,
+    OBSERVED,
+    SUBJECT,
+    Observations,
+    bounds_in,
+    left_out,
+    observations_at_hand,
+    verdicts_on,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedAgain:
+    """The ``bounds`` from canary gradients of a report, and what is found of their counts beside the gate's check."""
+
+    bounds: Sequence[Evidence] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    omissions: tuple[Omission, ...] = ()
+
+
+def count_again(path: Path, report: PrivacyReport, files: NamedFiles) -> CountedAgain:
+    """Hold the audit's own file against the training's, or the counts against it where the training's is not there."""
+    if not (bounds := bounds_in(report)):
+        return CountedAgain()
+    try:
+        observed, kept = observations_at_hand(path, report), _kept(path, report, files)
+    except (InputError, ValueError, TypeError, KeyError) as fault:
+        omitted = tuple(left_out(report, f"what was observed of them cannot be read ({fault})"))
+        return CountedAgain(bounds=bounds, omissions=omitted)
+    if observed is None and kept is None:
+        reason = "neither what the training observed of them nor what the audit kept of that is at hand"
+        return CountedAgain(bounds=bounds, omissions=tuple(left_out(report, reason)))
+    if observed is None and kept is not None:
+        return CountedAgain(bounds=bounds, verdicts=tuple(verdicts_on(bounds, report, kept)))
+    if observed is not None and kept is not None and not observed.same(kept):
+        reason = f"{kept.source} holds other observations of canaries than {observed.source}"
+        return CountedAgain(bounds=bounds, verdicts=(Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason),))
+    return CountedAgain(bounds=bounds)
+
+
+def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Observations | None:
+    """What the audit kept; None where its file is not at hand or another by now. Raises InputError for another form."""
+    named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
+    place = None if named is None else Path(os.path.normpath(path.parent.absolute() / named.path))
+    if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:
+        return None
+    kinds = {COINS: "BOOL", **{entry: "F64" for _, entry in OBSERVED.values()}}
+    with SafetensorsFile(place) as file:
+        arrays = read_arrays(file, kinds, "an audit's scores of canary gradients")
+    return Observations(
+        source=place.name,
+        included=tuple(arrays[COINS].tolist()),
+        scores={name: tuple(arrays[entry].tolist()) for name, (_, entry) in OBSERVED.items()},
+    )

@@ -1,0 +1,368 @@
+"""Whether an audit's report is consistent: intervals with their estimates and counts, verdicts with intervals.
+
+Measurements are not repeated here. It detects a number changed on its own, or a required one missing. Standard library
+only, because a gate over audits needs no more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.guarantee import Assumption, AssumptionState
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
+from verify.audits import asked, figures, joint_test
+from verify.audits.canaries.bounds import wrong_bound, wrong_claims, wrong_curve
+from verify.audits.canaries.noise import wrong_noise
+from verify.audits.extraction import alike_texts, known_elsewhere
+from verify.audits.extraction import counts as extraction_counts
+from verify.audits.extraction import exact_tests as extraction_tests
+from verify.audits.given import outside as outside_scores
+from verify.audits.ranks import bound as rank_bound
+from verify.audits.ranks import many_models as rank_tests
+from verify.audits.ranks import threshold as threshold_bound
+from verify.audits.reach import at_most, wrong_reach
+from verify.audits.split import groups as split_groups
+
+_DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
+#: With Student's quantile, for few records against many.
+_DELONG_T = "DeLong, logit scale, t"
+#: Where there is no variance, or hardly any; older audits have pairs in their place.
+_CHERNOFF = ("Chernoff over all pairs", "Chernoff over all pairs, won and lost")
+_BLIND, _LENGTH, _CONTROL = "blind baseline", "length baseline", "reference control"
+_BASELINES = (_BLIND, _LENGTH, _CONTROL)
+#: The interval of a score that was fitted to the records it judges, and of a difference from one.
+_RELABELLED = "normal, standard deviation over relabellings"
+#: What the scores of another tool are called: its column.
+_COLUMN = "column "
+_DIFFERENCE = "AUC over "
+_EXTRACTION, _COMPLETION, _EXPOSURE = "extraction", "canary completion", "canary exposure"
+_EXTRACTED = "rate on training text"
+#: Word for word, and near-verbatim.
+_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+#: What every audit of canaries states about its manifest.
+_PLANTED = frozenset({
+    "commitment", "independent coins", "number included", "distinct canaries", "trained on the planted data",
+})  # fmt: skip
+#: Subjects of the verdicts that each kind of attack ends with.
+MEMBERSHIP = "members cannot be told from non-members"
+_TRACE, _TOLD = "secret trace", "training made no secret easier to tell"
+_MEMORIZED, _TRACELESS = "training text cannot be extracted", "planted canaries left no trace"
+_ROUNDING, _TAIL = 1e-6, 1e-4
+#: Fewer records than this on one side, and more than this many times as many on the other: no normal approximation.
+_FEW, _LOPSIDED = 12, 2
+_POWER = 0.8
+_FPR = re.compile(r"TPR at ([0-9.e-]+) % FPR")
+#: What no option of an audit changes: the chance with which all of its intervals and tests hold together.
+CONFIDENCE = 0.95
+#: Larger counts are not supported; the work here grows with the square root.
+_MOST = 100_000_000
+
+
+def faults(report: PrivacyReport) -> Iterator[str]:
+    """Each disagreement of an audit's report in one sentence; nothing for other steps."""
+    if report.step != "audit":
+        return
+    try:
+        yield from _faults(report)
+    except ParametersError as error:
+        yield f"its parameters are none that an audit has: {error}"
+    except (ArithmeticError, ValueError) as error:
+        yield f"it holds a number that no audit has: {error}"
+    except LookupError as missing:
+        yield f"it lacks the entry {missing}, without which its other figures cannot be checked"
+
+
+def _faults(report: PrivacyReport) -> Iterator[str]:
+    parameters = parameters_as(AuditParameters, report)
+    by_coins = extraction_tests.drawn(parameters.extraction)
+    if parameters.confidence is not None and not math.isclose(parameters.confidence, CONFIDENCE):
+        yield f"it states a confidence of {parameters.confidence:g} in all figures, and audits have {CONFIDENCE:g}"
+    for item in report.evidence:
+        for wrong in (
+            _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
+            rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
+            alike_texts.fault(item), extraction_tests.fault(item, by_coins=by_coins),
+            extraction_tests.miscounted(item, parameters.extraction or {}),
+        ):  # fmt: skip
+            if wrong:
+                yield f"{item.method}, {item.quantity}: {wrong}"
+    attacks = {item.method for item in report.evidence}
+    omitted = " ".join(omission.what for omission in report.omissions)
+    for name in parameters.attack:
+        if name not in attacks and name not in omitted:
+            yield f"the attack {name!r} was asked for, but neither its result nor why it was omitted is stated"
+    yield from asked.faults(report, parameters)
+    yield from outside_scores.faults(report, parameters)
+    yield from figures.faults(report, parameters)
+    yield from _membership(report, parameters)
+    yield from _others(report, parameters.canary_conditions or (), by_coins=by_coins)
+    yield from wrong_curve(report, parameters)
+    yield from wrong_noise(report, parameters)
+    yield from extraction_tests.contradictions(report.evidence)
+    yield from known_elsewhere.faults(report, parameters, by_coins=by_coins)
+    yield from extraction_counts.faults(report, parameters)
+    yield from wrong_claims(report)
+    yield from split_groups.faults(report, parameters)
+    yield from threshold_bound.wrong_claims(report)
+    yield from rank_tests.faults(report, parameters)
+
+
+def _interval(item: Evidence) -> str:
+    """What is wrong with an interval of a kind that is known here."""
+    limits = (item.lower, item.estimate, item.upper)
+    if None in limits:
+        return "" if limits == (None, None, None) or not _is_auc(item) else "an end of its interval is missing"
+    low, value, high = (float(each) for each in limits if each is not None)
+    if item.interval == _RELABELLED:
+        return _relabelled(item, low, value, high)
+    if _is_auc(item) and item.interval not in (_DELONG, _DELONG_T, _PAIRS, *_CHERNOFF):
+        return f"the interval {item.interval!r} is not one that privctl computes"
+    if item.interval in (_DELONG, _DELONG_T):
+        if not 0 < low < value < high < 1:
+            return "its interval is not around its estimate"
+        ends = _logit(low) + _logit(high)
+        return "" if math.isclose(ends, 2 * _logit(value), abs_tol=_ROUNDING) else "its interval is not its estimate's"
+    counts = _counts(item)
+    if item.interval != _EXACT or counts is None:
+        return ""
+    found, perhaps, total = counts
+    if total > _MOST:
+        return f"it counts {total}, more than is supported"
+    if not 0 <= found <= found + perhaps <= total or not math.isclose(value * total, found, abs_tol=_ROUNDING):
+        return f"its estimate is {value:.6g}, but it counts {found} of {total}"
+    tail = (1 - item.confidence) / 2
+    fits = _meets(low, found - 1, total, 1 - tail, at_end=found == 0, end=0.0)
+    fits = fits and _meets(high, found + perhaps, total, tail, at_end=found + perhaps == total, end=1.0)
+    return "" if fits else f"its interval is not that of {found} of {total} at {100 * item.confidence:.4g} %"
+
+
+def _relabelled(item: Evidence, low: float, value: float, high: float) -> str:
+    deviation, least = item.details.get("deviation"), 0.0 if _is_auc(item) else -1.0
+    if deviation is None or deviation < 0:
+        return "the deviation of its interval is missing"
+    reach = NormalDist().inv_cdf((1 + item.confidence) / 2) * deviation
+    ends = (max(least, value - reach), min(1.0, value + reach)) if deviation else (least, 1.0)
+    fits = math.isclose(low, ends[0], abs_tol=_ROUNDING) and math.isclose(high, ends[1], abs_tol=_ROUNDING)
+    return "" if fits else "its interval is not its estimate's and its deviation's"
+
+
+def _is_auc(item: Evidence) -> bool:
+    return item.quantity == "AUC"
+
+
+def _counts(item: Evidence) -> tuple[int, int, int] | None:
+    """(counted, undecided, total); None if the evidence does not state them."""
+    details, samples = item.details, item.samples
+    found: float | None
+    total: float | None
+    if item.quantity.startswith("TPR at "):
+        found, total = details.get("true_positives"), samples.get("members")
+    elif item.method == _COMPLETION:
+        found, total = details.get("disclosed"), samples.get("canaries")
+    elif item.method in (_EXTRACTION, *extraction_tests.SEARCHES):
+        found, total = details.get("extracted"), details.get("texts")
+    else:
+        return None
+    if found is None or not total:
+        return None
+    return int(found), int(details.get("undecided", 0)), int(total)
+
+
+def _meets(chance: float, most: int, total: int, wanted: float, *, at_end: bool, end: float) -> bool:
+    """Whether P(at most ``most`` of ``total``) is ``wanted`` at this ``chance``."""
+    if at_end:
+        return chance == end
+    below = at_most(most, total, chance)
+    small = min(wanted, 1 - wanted)
+    return abs(below - wanted) <= _TAIL * small + 1e-12
+
+
+def _chance(item: Evidence) -> str:
+    """What is wrong with the value that an attack without any knowledge is allowed: an area, or a rate."""
+    members, others = (item.samples.get(side, 0) for side in ("members", "nonmembers"))
+    if item.estimate is None or item.samples.keys() != {"members", "nonmembers"} or min(members, others) < 1:
+        return ""
+    stated, named = item.details.get("chance"), _FPR.fullmatch(item.quantity)
+    if stated is None:
+        return "its chance is missing" if _is_auc(item) else ""
+    if named and others <= _MOST:
+        rank = int(float(named[1]) / 100 * others + 1e-9)
+        fits = _meets(stated, rank, others, (1 - item.confidence) / 2, at_end=rank == others, end=1.0)
+    elif _is_auc(item):
+        fits = stated == 0.5
+    else:
+        shares = {"accuracy": max(members, others), "precision": members}
+        share = shares.get(item.quantity)
+        fits = share is None or math.isclose(stated, share / (members + others), abs_tol=_ROUNDING)
+    return "" if fits else f"chance does not give {stated:.6g} with {members} members and {others} others"
+
+
+def _logit(value: float) -> float:
+    return math.log(value) - math.log1p(-value)
+
+
+def _confidence(item: Evidence, whole: float | None) -> str:
+    """All intervals hold together, so none holds with less than the audit's confidence."""
+    if not _is_auc(item) and _counts(item) is None:
+        return ""
+    if whole is None or not 0.5 <= whole < 1:
+        return "the audit does not state the joint confidence of its intervals"
+    return "" if whole <= item.confidence < 1 else f"it holds with {item.confidence:g}, the whole audit with {whole:g}"
+
+
+def _reach(item: Evidence) -> str:
+    """Whether the smallest detectable AUC matches the number of records (Hanley and McNeil 1982)."""
+    detectable, members, others = (
+        item.details.get("detectable"), item.samples.get("members", 0), item.samples.get("nonmembers", 0)
+    )  # fmt: skip
+    if not _is_auc(item) or detectable is None or min(members, others) < 1:
+        return ""
+    few, many = sorted((members, others))
+    if few < _FEW and many > _LOPSIDED * few:
+        return ""
+    normal = NormalDist()
+    needed = -normal.inv_cdf((1 - item.confidence) / 2) * math.sqrt((members + others + 1) / (12 * members * others))
+    seen = detectable - 0.5 - needed - normal.inv_cdf(_POWER) * _hanley_mcneil(detectable, members, others)
+    if abs(seen) <= 1e-4:
+        return ""
+    return f"an AUC of {detectable:.4g} is not the smallest detectable with {members} members and {others} others"
+
+
+def _hanley_mcneil(area: float, members: int, others: int) -> float:
+    first, second = area / (2 - area), 2 * area**2 / (1 + area)
+    spread = area * (1 - area) + (members - 1) * (first - area**2) + (others - 1) * (second - area**2)
+    return math.sqrt(max(0.0, spread) / (members * others))
+
+
+def _membership(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """Attacks need their baselines, and the verdict must follow from the joint test, or the intervals without one.
+
+    The baselines silence nothing where privctl drew the split, which ``verify.audits.split.drawn`` checks.
+    """
+    least, drawn = parameters.least_auc, parameters.split_commitment is not None
+    attacks = [
+        item for item in report.evidence if "chance" in item.details and not item.quantity.startswith("AUC over")
+    ]
+    attacks = [item for item in attacks if item.samples.keys() == {"members", "nonmembers"}]
+    baselines = {item.method: item for item in attacks if item.method in _BASELINES}
+    attacks = [item for item in attacks if item.method not in _BASELINES]
+    if not any(_is_auc(item) for item in attacks):
+        return
+    yield from _unnamed(report, () if _of_scores(report, attacks) else ("members", "nonmembers"))
+    for name in (_BLIND, _LENGTH):
+        if name not in baselines and not _of_scores(report, attacks):
+            yield f"the {name} is missing, without which no attack says anything of the model"
+    outcome = _outcome(report, MEMBERSHIP)
+    if outcome is None:
+        yield f"the verdict on {MEMBERSHIP!r} is missing"
+        return
+    yield from joint_test.faults(attacks, parameters.confidence)
+    certain = not drawn and any(_excludes(baselines[name], 0.5) for name in (_BLIND, _LENGTH) if name in baselines)
+    above = [item for item in attacks if item.lower is not None and item.lower > item.details["chance"]]
+    tested = any(item.test is not None for item in attacks)
+    seen = [item for item in attacks if item.test is not None and item.test.rejects] if tested else above
+    suspected = not drawn and _suspected(baselines.get(_BLIND))
+    if outcome is Outcome.REFUTED and suspected:
+        better = {i.method for i in report.evidence if i.quantity.startswith(_DIFFERENCE) and (i.lower or 0) > 0}
+        if not any(item.method in better for item in seen):
+            yield (
+                f"its verdict on {MEMBERSHIP!r} is {outcome}, but the records may differ without the model, and no "
+                "attack is certain to do better"
+            )
+    if outcome is Outcome.REFUTED and tested and not seen:
+        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, but its joint test finds no attack better than chance"
+    apart = certain or suspected
+    if seen and not apart and outcome is not Outcome.REFUTED:
+        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, but {seen[0].method} tells them apart"
+    reach = min((item.sees for item in attacks if item.sees is not None), default=1.0)
+    enough = least is not None and reach <= least and not certain and not seen and not above
+    if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and not enough:
+        yield f"its verdict on {MEMBERSHIP!r} is {outcome}, which its evidence does not support"
+
+
+def _unnamed(report: PrivacyReport, roles: Sequence[str]) -> Iterator[str]:
+    """Files of records without which nothing shows what was audited."""
+    for role in sorted(set(roles) - {item.role for item in report.inputs}):
+        yield f"its inputs name no {role}, so that nothing shows which records it is about"
+
+
+def _suspected(blind: Evidence | None) -> bool:
+    """Whether the test of the records without the model fired; older reports have none."""
+    if blind is None or "p_value" not in blind.details:
+        return False
+    return blind.details["p_value"] <= blind.details.get("level", 1.0)
+
+
+def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
+    """Whether it judges scores that another tool gave to records, and not what privctl asked of a model."""
+    beside = {"split", "members", "nonmembers", *(("model", "companion") if outside_scores.are_tied(report) else ())}
+    roles = {item.role for item in report.inputs} - beside
+    return roles == {"scores"} and all(i.method.startswith(_COLUMN) for i in attacks)
+
+
+def _others(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins: bool) -> Iterator[str]:
+    """Verdicts on extraction, secrets and canaries."""
+    extracted = {item.quantity: item for item in report.evidence if item.method == _EXTRACTION}
+    if _EXTRACTED in extracted:
+        yield from _unnamed(report, ("train",))
+        accusing = [extracted[name] for name in _BEYOND if name in extracted and (extracted[name].lower or 0) > 0]
+        accusing += [item for item in report.evidence if extraction_tests.refutes(item)]
+        doubted = alike_texts.silenced(report.evidence)
+        yield from _settled(report, _MEMORIZED, any((item.method, item.quantity) not in doubted for item in accusing))
+        yield from alike_texts.unasked(report.evidence, () if by_coins else accusing)
+        outcome, why = _outcome(report, _MEMORIZED), extraction_tests.silence(extracted.get(_BEYOND[0]))
+        why = ("what comes out is not compared with texts alike" if doubted else "") or why
+        if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and why:
+            yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"
+    traces = [item for item in report.evidence if item.method == _TRACE]
+    if traces:
+        yield from _settled(report, _TOLD, any(_found(item) for item in traces))
+    yield from (
+        f"{item.quantity}: whether a trace was found is not what its p-value says"
+        for item in traces
+        if bool(item.details.get("detected")) is not _found(item)
+    )
+    tests = [item for item in report.evidence if item.method == _EXPOSURE and "detected" in item.details]
+    if tests:
+        found, control = (
+            any(item.details["detected"] for item in tests if word in item.quantity)
+            for word in ("included", "left out")
+        )
+        states = {each.name: each.state for each in conditions}
+        yield from (
+            f"it does not state whether this holds for its canaries: {name}"
+            for name in sorted(_PLANTED - states.keys())
+        )
+        yield from _settled(
+            report, _TRACELESS, found and not control and AssumptionState.VIOLATED not in states.values()
+        )
+        for item in tests:
+            if bool(item.details["detected"]) is not _found(item):
+                yield f"{item.quantity}: whether a trace was found is not what its p-value says"
+
+
+def _found(item: Evidence) -> bool:
+    return item.details.get("p_value", 0.0) <= item.details.get("level", 1.0)
+
+
+def _settled(report: PrivacyReport, subject: str, refuted: bool) -> Iterator[str]:
+    outcome = _outcome(report, subject)
+    if outcome is None:
+        yield f"the verdict on {subject!r} is missing"
+    elif refuted and outcome is not Outcome.REFUTED:
+        yield f"its verdict on {subject!r} is {outcome}, but its evidence refutes that"
+
+
+def _outcome(report: PrivacyReport, subject: str) -> Outcome | None:
+    return next((verdict.outcome for verdict in report.verdicts if verdict.subject == subject), None)
+
+
+def _excludes(item: Evidence, value: float) -> bool:
+    return item.lower is not None and item.upper is not None and not item.lower <= value <= item.upper

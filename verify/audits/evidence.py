@@ -1,0 +1,363 @@
+"""The empirical figures of an audit, computed again from the ranks that it kept, or the scores that it was given.
+
+What is not computed again says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.errors import InputError
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.shown import counted
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.storage.arrays import read_arrays
+from privctl.storage.digest import NamedFiles
+from privctl.storage.reader import SafetensorsFile
+from verify.audits.asked import not_as_kept
+from verify.audits.canaries.bounds import NOISE
+from verify.audits.canaries.kept_gradients import count_again
+from verify.audits.given.model_scores import against_scores, is_of_models
+from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
+from verify.audits.ranks.figures import ROUNDING, Figures, area, largest_statistic, rate_beyond, won
+from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
+from verify.audits.split.counted_again import KeptRanks, RightGuesses
+from verify.laws.common import normal_quantile
+from verify.stated import readable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SUBJECT, _OMITTED = "evidence", "evidence not recomputed"
+_SCORE, _TESTED, _BLIND = "score.", "tested.", "blind baseline"
+#: What the digests of the records decide.
+_FOLD, _SEED = "relabelled.fold", "relabelled.seed"
+_DECIDED = {_FOLD: "U8", _SEED: "I64"}
+_RATE = re.compile(r"TPR at ([0-9.]+) % FPR")
+_BEYOND = "AUC over the blind baseline's"
+_TOLD_APART = "members cannot be told from non-members"
+_RELABELLED = "normal, standard deviation over relabellings"
+#: What figures are computed again from.
+_KEPT, _SCORES = "ranks kept", "scores in the file"
+_SHOWN = 3
+#: The joint test looks at the AUC and at these false positive rates.
+_NEAR, _NEAR_FUSED = 1e-6, 1e-5
+#: Attacks whose kept scores depend on the labels, so that other ones were tested.
+_TESTED_OTHERWISE = ("quantile", "rmia", "rmia-online", FUSED)
+
+
+@dataclass(slots=True)
+class Recomputed:
+    """What the figures are found to be."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+    omissions: list[Omission] = field(default_factory=list)
+
+
+def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Recomputed:
+    """Hold the evidence of the report at ``path`` against the ranks it names, where these are at hand.
+
+    Areas under ROC curves, true positive rates and their intervals are computed again; the fused score is learned
+    again, and the joint test repeated. Every other figure, and all of them without the ranks, are named in an omission.
+    An audit of scores, of records or of models, is held against the file of scores in the same way.
+    """
+    found = Recomputed()
+    if not report.evidence:
+        return found
+    if is_of_models(report):
+        return _of_models(path, report)
+    ranks, why, misread = _readable_ranks(path, report, files)
+    again, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
+    gradients = count_again(path, report, files)
+    found.verdicts += gradients.verdicts
+    found.omissions += gradients.omissions
+    # A bound on the noise follows from counts that are counted again, by a check of the report itself.
+    counted_before = [*gradients.bounds, *(i for i in report.evidence if gradients.bounds and i.method == NOISE)]
+    for item in (each for each in report.evidence if each not in counted_before):
+        faults = None if ranks is None else ranks.faults(item)
+        if faults is None:
+            left.append(f"{item.method}: {item.quantity}")
+            continue
+        again += 1
+        wrong += faults
+    if ranks is not None and ranks.again is not None and (fault := ranks.again.fused_fault()):
+        wrong.append(f"{FUSED}: {fault}")
+    elif ranks is not None and ranks.again is None and FUSED in ranks.scores:
+        reason = "the audit did not keep the folds and the seed to learn it again"
+        found.omissions.append(Omission(what="fused score", reason=reason))
+    wrong += list(_doubts(report, again > 0))
+    for text in wrong:
+        found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
+    if again and not wrong:
+        source = _KEPT if ranks is None else ranks.source
+        tested = ranks is not None and ranks.again is not None
+        more = ", and no p-value of the joint test is smaller than relabelling them gives" if tested else ""
+        unseen = f"whether the model gives those {source.partition(' ')[0]}"
+        found.verdicts.append(_consistent(again, source, unseen, more))
+    if left:
+        found.omissions.append(_not_recomputed(left, report, why))
+    return found
+
+
+def _of_models(path: Path, report: PrivacyReport) -> Recomputed:
+    wrong, why = against_scores(path, report)
+    if wrong is None:
+        left = [f"{item.method}: {item.quantity}" for item in report.evidence]
+        return Recomputed(omissions=[_not_recomputed(left, report, why)])
+    if not wrong:
+        return Recomputed(verdicts=[_consistent(len(report.evidence), _SCORES, "whether the models give those scores")])
+    return Recomputed(verdicts=[Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong])
+
+
+def _consistent(figures: int, source: str, unseen: str, more: str = "") -> Verdict:
+    reason = f"{counted(figures, 'figure is', 'figures are')} what the {source} give{more}; {unseen} was not looked at"
+    return Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason)
+
+
+def _readable_ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str, list[str]]:
+    """As ``_ranks``; last, how the scores at hand are not what the report says of them."""
+    try:
+        return *_ranks(path, report, files), []
+    except MisreadError as fault:
+        return None, str(fault), [str(fault)]
+
+
+def _not_recomputed(left: Sequence[str], report: PrivacyReport, why: str) -> Omission:
+    more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+    are = "is" if len(left) == 1 else "are"
+    of = f"{len(left)} of {counted(len(report.evidence), 'measured figure')}"
+    reason = f"{of} {are} the report's word ({why}): "
+    return Omission(what=_OMITTED, reason=reason + "; ".join(left[:_SHOWN]) + more)
+
+
+def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks | None, str]:
+    """The ranks of the report's records; or None, and why."""
+    if is_of_scores(report):
+        return _given(path, report)
+    named = [a for a in report.outputs if a.role == "scores"]
+    if report.step != "audit" or not named:
+        return None, "the report names no ranks from which they could be computed"
+    place = Path(os.path.normpath(path.parent.absolute() / named[0].path))
+    if not os.path.isfile(place):
+        return None, "the ranks that the report names are not at hand"
+    try:
+        if files.digest(place) != named[0].digest:
+            return None, "the ranks at hand are not those of this audit"
+        with SafetensorsFile(place) as file:
+            names = [tensor.name for tensor in file.tensors if tensor.name.startswith((_SCORE, _TESTED))]
+            what = "an audit's ranks"
+            arrays = read_arrays(file, dict.fromkeys(names, "F64"), what)
+            member = read_arrays(file, {"member": "BOOL"}, what)["member"] if names else np.empty(0, dtype=bool)
+            lined = any(tensor.name == "line" for tensor in file.tensors)
+            line = read_arrays(file, {"line": "I64"}, what)["line"] if lined else None
+            decided = {tensor.name for tensor in file.tensors} & _DECIDED.keys()
+            by_records = read_arrays(file, _DECIDED, what) if decided == _DECIDED.keys() else {}
+    except InputError as fault:
+        return None, str(fault)
+    if any(len(array) != len(member) for array in (*arrays.values(), *([] if line is None else [line]))):
+        return None, "the ranks at hand are not as many as the records"
+    if by_records and (len(by_records[_FOLD]) != len(member) or len(by_records[_SEED]) != 1):
+        return None, "the ranks at hand are not as many as the records"
+    scores = {name.removeprefix(_SCORE): values for name, values in arrays.items() if name.startswith(_SCORE)}
+    tested = {name.removeprefix(_TESTED): values for name, values in arrays.items() if name.startswith(_TESTED)}
+    ranks = _Ranks(
+        member=member,
+        scores=scores,
+        again=_again(member, scores, tested, by_records) if by_records else None,
+        same=report.versions.get("numpy") == np.__version__,
+        guesses=RightGuesses(
+            path, report, KeptRanks(scores=scores, tested=tested, member=member, line=line), _TESTED_OTHERWISE
+        ),
+    )
+    return ranks, "no ranks are kept that give them"
+
+
+def _given(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]:
+    """The scores that the audit was given, in the place of ranks; or None, and why."""
+    given, why = given_scores(path, report)
+    if given is None:
+        return None, why
+    ranks = KeptRanks(scores=given.scores, tested={}, member=given.member, line=given.line, whole=True)
+    return _Ranks(
+        member=given.member,
+        scores=given.scores,
+        again=Relabelled(
+            scores=given.scores,
+            member=given.member,
+            fold=np.zeros(len(given.member), np.uint8),  # no score was learned
+            seed=given.seed,
+            fused=None,
+        ),
+        same=report.versions.get("numpy") == np.__version__,
+        guesses=RightGuesses(path, report, ranks, ()),
+        source=_SCORES,
+    ), "the scores do not give them"
+
+
+def _again(
+    member: NDArray[np.bool_],
+    scores: Mapping[str, NDArray[np.float64]],
+    tested: Mapping[str, NDArray[np.float64]],
+    by_records: Mapping[str, NDArray[Any]],
+) -> Relabelled | None:
+    """What can be relabelled; None where a score is missing."""
+    names = sorted(scores.keys() - {"blind", FUSED})
+    found = {name: (tested if name in _TESTED_OTHERWISE else scores).get(name) for name in names}
+    if alone := FUSED in scores and not names:
+        found, names = dict(tested), sorted(tested)
+    whole = {name: values for name, values in found.items() if values is not None and not np.isnan(values).any()}
+    if len(whole) < len(names) or not whole or not 0 < int(member.sum()) < len(member):
+        return None
+    seed = int(by_records[_SEED].view(np.uint64)[0])
+    return Relabelled(
+        scores=whole, member=member, fold=by_records[_FOLD], seed=seed, fused=scores.get(FUSED), alone=alone
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranks:
+    """``scores`` [records] by attack, which records are members, and what can be relabelled ``again``.
+
+    ``same`` says whether numpy is the audit's; ``guesses`` counts those behind bounds.
+    """
+
+    member: NDArray[np.bool_]
+    scores: Mapping[str, NDArray[np.float64]]
+    guesses: RightGuesses
+    again: Relabelled | None = None
+    same: bool = False
+    source: str = _KEPT
+
+    def of(self, item: Evidence) -> Figures | None:
+        """What ``item`` should say; None where these ranks do not tell."""
+        blind = item.method == _BLIND
+        scores = self.scores.get("blind" if blind else item.method)
+        if scores is None or not 0 < item.confidence < 1:
+            return None
+        judged = ~np.isnan(scores)
+        if not judged.all() and not blind:
+            return None
+        sides = scores[judged & self.member], scores[judged & ~self.member]
+        if not all(map(len, sides)):
+            return None
+        alpha = 1 - item.confidence
+        if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
+            if not blind and self.again is not None and self.same:
+                return self._of_fused(*sides, alpha)
+            # How the blind baseline varies over relabellings takes the records, which are not kept.
+            return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
+        if item.quantity == "AUC":
+            return area(*sides, alpha, item.interval)
+        if item.quantity == _BEYOND:
+            return self._beyond(scores)
+        rate = _RATE.fullmatch(item.quantity)
+        return None if rate is None else rate_beyond(*sides, float(rate[1]) / 100, alpha)
+
+    def faults(self, item: Evidence) -> list[str] | None:
+        """What is wrong with ``item``, a sentence each; None where these ranks do not tell."""
+        if (figures := self.of(item)) is None:
+            guessed = self.guesses.fault(item)
+            return None if guessed is None else [f"{item.method}: {item.quantity}: {guessed}"] if guessed else []
+        wrong = [f"{item.method}: {item.quantity}: {text}" for text in _differences(item, figures, self.source)]
+        return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
+
+    def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
+        assert self.again is not None
+        value, (center, deviation) = won(members, others), self.again.own
+        reach = float(normal_quantile(alpha / 2)) * deviation
+        return Figures(
+            estimate=value,
+            lower=max(0.0, value - reach) if reach > 0 else 0.0,
+            upper=min(1.0, value + reach) if reach > 0 else 1.0,
+            samples=(len(members), len(others)),
+            details={"chance": 0.5, "center": center, "deviation": deviation},
+            near=_NEAR_FUSED,
+        )
+
+    def test_faults(self, item: Evidence) -> Iterator[str]:
+        """Whether the joint test gives the p-value; that the largest statistic lies on its side of the critical one."""
+        test, scores = item.test, self.scores.get(item.method)
+        if test is not None and self.again is not None and 0 < test.level < 1:
+            found = self.again.joint_test(test.level)
+            if item.method in found.p_values:
+                yield from test_faults(test, item.method, found, self.again, self.same)
+        if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
+            return
+        largest = largest_statistic(scores, self.member)
+        if abs(largest - test.critical) > _NEAR and (largest > test.critical) is not test.rejects:
+            side = "above" if largest > test.critical else "below"
+            yield (
+                f"its p-value is {test.p_value:g} at the level {test.level:g}, but the ranks kept lie {largest:.4g} "
+                f"deviations from chance, {side} the critical {test.critical:.4g}"
+            )
+
+    def _beyond(self, scores: NDArray[np.float64]) -> Figures | None:
+        """The estimate alone, on the records that the baseline judges."""
+        blind = self.scores.get("blind")
+        if blind is None:
+            return None
+        judged = ~np.isnan(blind)
+        inside, outside = judged & self.member, judged & ~self.member
+        if not (inside.any() and outside.any()):
+            return None
+        difference = won(scores[inside], scores[outside]) - won(blind[inside], blind[outside])
+        return Figures(estimate=difference, samples=(int(inside.sum()), int(outside.sum())))
+
+
+def _differences(item: Evidence, figures: Figures, source: str) -> Iterator[str]:
+    """Where an entry says other than it should."""
+    near = figures.near
+    pairs: list[tuple[str, float | None, float | None]] = [("estimate", item.estimate, figures.estimate)]
+    if figures.lower is not None:
+        pairs += [("lower limit", item.lower, figures.lower), ("upper limit", item.upper, figures.upper)]
+    elif figures.estimate is None:
+        pairs += [("lower limit", item.lower, None), ("upper limit", item.upper, None)]
+    pairs += [(name, item.details.get(name), value) for name, value in figures.details.items()]
+    pairs += [
+        (f"number of {side}", item.samples.get(side), count)
+        for side, count in zip(("members", "nonmembers"), figures.samples, strict=True)
+    ]
+    for name, stated, found in pairs:
+        if not _alike(stated, found, near):
+            yield f"its {name} is {_number(stated)}, but the {source} give {_number(found)}"
+    if figures.interval is not None and item.interval != figures.interval:
+        yield f"its interval is called {item.interval!r}, but these records have one of {figures.interval!r}"
+
+
+def _doubts(report: PrivacyReport, recomputed: bool) -> Iterator[str]:
+    """Conclusions that the report's own figures do not bear."""
+    calm = any(v.subject == _TOLD_APART and v.outcome is Outcome.CONSISTENT for v in report.verdicts)
+    for item in report.evidence if report.step == "audit" and calm else ():
+        chance = item.details.get("chance")
+        if item.quantity != _BEYOND and chance is not None and item.lower is not None and item.lower > chance:
+            yield f"{item.method}: {item.quantity} lies above chance, but the report finds that {_TOLD_APART}"
+            return
+    stated = readable(AuditParameters, report)
+    confidence = None if stated is None else stated.confidence
+    if recomputed and confidence is not None:
+        kinds = [i for i in report.evidence if i.quantity in ("AUC", _BEYOND) or _RATE.fullmatch(i.quantity)]
+        spent = sum(1 - item.confidence for item in kinds)
+        if spent > (1 - confidence) * (1 + ROUNDING) + 1e-12:
+            yield (
+                f"its {len(kinds)} intervals are wrong with chance {spent:.3g} together, but it states "
+                f"{1 - confidence:.3g}"
+            )
+
+
+def _alike(stated: float | None, found: float | None, near: float) -> bool:
+    if stated is None or found is None:
+        return stated is found
+    return abs(stated - found) <= near * max(1.0, abs(found))
+
+
+def _number(value: float | None) -> str:
+    return "missing" if value is None else f"{value:.9g}"

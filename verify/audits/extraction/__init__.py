@@ -1,0 +1,1 @@
+"""What an audit of extraction says of its texts."""

@@ -1,0 +1,88 @@
+"""What an extraction audit found again among texts alike: the test within blocks, from the counts of the blocks.
+
+Products of binomial coefficients, as Python's whole numbers, where the audit multiplies floating-point laws. Standard
+library only, like ``verify.audits.consistency``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+from privctl.domain.evidence import Evidence
+
+ALIKE = ", among texts alike"
+_BLOCKS = re.compile(r"blocks of ([0-9]+) and ([0-9]+), ([0-9]+) out")
+#: Texts that such a test looks at, and how far its figures may be off.
+_MOST, _CLOSE = 2000, 1e-6
+
+
+def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
+    """Method and quantity of each comparison that does not hold among texts alike."""
+    return {
+        (item.method, item.quantity.removesuffix(ALIKE))
+        for item in evidence
+        if item.quantity.endswith(ALIKE) and not item.details["p_value"] <= item.details["level"]
+    }
+
+
+def unasked(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Iterator[str]:
+    """Each such test of a comparison that is not ``accusing``, which no audit makes."""
+    asked = {(item.method, item.quantity) for item in accusing}
+    for item in evidence:
+        if item.quantity.endswith(ALIKE) and (item.method, item.quantity.removesuffix(ALIKE)) not in asked:
+            yield f"{item.method}, {item.quantity}: nothing that it could confirm was found"
+
+
+def fault(item: Evidence) -> str:
+    """What is wrong with such a test; empty where nothing is, and for any other ``item``."""
+    if not item.quantity.endswith(ALIKE):
+        return ""
+    details = item.details
+    blocks = [
+        (*(int(part) for part in match.groups()), int(count))
+        for name, count in details.items()
+        if (match := _BLOCKS.fullmatch(name))
+    ]
+    texts = sum((train + heldout) * count for train, heldout, _, count in blocks)
+    if texts > _MOST or any(
+        count < 1 or min(train, heldout) < 1 or not 0 < out < train + heldout for train, heldout, out, count in blocks
+    ):
+        return "its blocks are none of texts alike"
+    compared, found = int(details["compared"]), int(details["compared_training"])
+    if compared != sum(out * count for _, _, out, count in blocks):
+        return "its blocks do not hold as many texts that come out as it compares"
+    wanted = float(_at_least(found, blocks))
+    if not math.isclose(details["p_value"], wanted, rel_tol=_CLOSE, abs_tol=1e-12):
+        return f"its p-value is {details['p_value']:.4g}, and its blocks give {wanted:.4g}"
+    weight = sum(Fraction(train * heldout * count, train + heldout) for train, heldout, _, count in blocks)
+    expected = sum(Fraction(out * train * count, train + heldout) for train, heldout, out, count in blocks)
+    if (item.estimate is None) is not (not blocks):
+        return "it has an estimate if and only if a block holds texts of both files that differ in what comes out"
+    if item.estimate is not None and not math.isclose(
+        item.estimate, float((found - expected) / weight), rel_tol=_CLOSE, abs_tol=_CLOSE
+    ):
+        return "its estimate is not the difference within its blocks"
+    if not math.isclose(details["level"], 1 - item.confidence, rel_tol=_CLOSE):
+        return f"its level is {details['level']:g}, and its confidence another"
+    detected = details["p_value"] <= details["level"]
+    return "" if bool(details["detected"]) is detected else "whether it found a difference is not its p-value's"
+
+
+def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
+    """The share of all ways to give the sides of each block to its texts that leave ``found`` or more for training.
+
+    Polynomials whose coefficient of x^k counts the ways to leave k.
+    """
+    ways = [1]
+    for train, heldout, out, count in blocks:
+        block = [math.comb(out, k) * math.comb(train + heldout - out, train - k) for k in range(min(out, train) + 1)]
+        for _ in range(count):
+            more = [0] * (len(ways) + len(block) - 1)
+            for i, left in enumerate(ways):
+                for j, right in enumerate(block):
+                    more[i + j] += left * right
+            ways = more
+    return Fraction(sum(ways[max(0, found) :]), sum(ways))

@@ -1,0 +1,127 @@
+"""What the counts of one extraction audit say of each other: of all its texts, and of those that it compares.
+
+A comparison leaves out texts that both files begin with, those that repeat where there are such, and those whose suffix
+may be copied from the prefix, or that a reference model gives too. So what comes out among the texts compared follows
+from what comes out in all, and an edit of the comparison alone does not hide it. Standard library only, like
+``verify.audits.consistency``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AuditParameters
+from verify.audits.extraction.exact_tests import BEYOND, GRID, drawn
+
+_METHOD = "extraction"
+_SIDES = {"training": "training", "held-out": "held_out"}
+
+
+def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """Counts of comparisons that other counts of the same audit contradict, in a sentence each."""
+    found = {item.quantity: item for item in report.evidence if item.method == _METHOD}
+    compared = [found.get(name) for name in BEYOND]
+    rates = {name: found.get(f"rate on {side} text") for side, name in _SIDES.items()}
+    exact, near = compared
+    if exact is None or None in rates.values():
+        return  # another check says so
+    for item in (each for each in compared if each is not None):
+        for fault in _of_texts(item, rates, parameters):
+            yield f"{_METHOD}, {item.quantity}: {fault}"
+    for side, name in _SIDES.items():
+        rate = rates[name]
+        if rate is not None and (fault := _of_extracted(exact, rate, name, parameters)):
+            yield f"{_METHOD}, {exact.quantity}: {fault}"
+        for compares, whole in ((exact, rate), (near, _farthest(found, side))):
+            if compares is not None and whole is not None and (fault := _of_side(compares, whole, name, parameters)):
+                yield f"{_METHOD}, {compares.quantity}: {fault}"
+        open_ones = 0 if rate is None else rate.details.get("undecided", 0)
+        if near is not None and near.details[f"{name}_extracted"] < exact.details[f"{name}_extracted"] - open_ones:
+            yield f"{_METHOD}: more of its {name} texts come out word for word than nearly so"
+        counts = {_texts(exact, name), *([] if near is None else [_texts(near, name)])}
+        if len(counts | ({found[GRID].samples.get(name, 0)} if GRID in found else set())) > 1:
+            yield f"{_METHOD}: its comparisons are not of the same {name} texts"
+
+
+def _farthest(found: Mapping[str, Evidence], side: str) -> Evidence | None:
+    """The near-verbatim rate on the texts of a side that are compared: that of the farthest edit distance."""
+    begins = f"near-verbatim rate on {side} text, edit distance to "
+    return max((found[name] for name in found if name.startswith(begins)), key=_distance, default=None)
+
+
+def _distance(item: Evidence) -> float:
+    return item.details.get("distance", 0.0)
+
+
+def _of_side(item: Evidence, whole: Evidence, name: str, parameters: AuditParameters) -> str:
+    """Each side of a comparison is all of its texts but those that it says are left out.
+
+    Where groups have the coins these are counted, and a group comes out with any of its texts. Reports of older
+    versions do not say how many are left out of each side, which follows from their other counts in part of the cases.
+    """
+    if not {f"{name}_left_out", f"{name}_left_out_extracted"} <= item.details.keys():
+        weak = _shared(parameters) or _grouped(parameters)
+        return f"it does not say how many of its {name} texts are left out, and of these come out" if weak else ""
+    away, gone = (item.details[f"{name}_left_out{more}"] for more in ("", "_extracted"))
+    texts, out = whole.details["texts"] - away, whole.details["extracted"] - gone
+    stated, said = _texts(item, name), item.details[f"{name}_extracted"]
+    reasoned = (name, item.quantity) == ("training", BEYOND[0]) and "known_training" not in item.details
+    if reasoned and away > _left_out(item):
+        return f"it leaves out {away:g} training texts, and gives reasons for {_left_out(item):g}"
+    if not (0 <= gone <= away <= whole.details["texts"] and 0 <= out <= texts):
+        return f"what it leaves out of its {name} texts does not fit what comes out in all"
+    if _grouped(parameters):
+        fits = stated <= texts and said <= out and bool(stated) is bool(texts) and bool(said) is bool(out)
+    else:
+        fits = (stated, said) == (texts, out)
+    if not fits:
+        return (
+            f"it counts {said:g} of {stated:g} {name} texts that come out, and without those left out it is {out:g} of "
+            f"{texts:g}"
+        )
+    return ""
+
+
+def _texts(item: Evidence, name: str) -> float:
+    """How many texts of a side are compared."""
+    return item.details.get(f"{name}_texts", 0.0)
+
+
+def _left_out(item: Evidence) -> float:
+    names = ("in_both", "cued", "repeated", "known_training", "known_held_out")
+    return sum(item.details.get(name, 0) for name in names)
+
+
+def _of_texts(item: Evidence, rates: dict[str, Evidence | None], parameters: AuditParameters) -> Iterator[str]:
+    """Texts that are not compared are those said to be left out; groups count once, however many texts they have."""
+    looked = sum(each.details["texts"] for each in rates.values() if each is not None)
+    compared = sum(_texts(item, name) for name in rates)
+    if not _grouped(parameters) and not _shared(parameters) and looked - compared != _left_out(item):
+        yield f"{looked - compared:g} texts are not compared, and it says that {_left_out(item):g} are left out"
+
+
+def _of_extracted(item: Evidence, rate: Evidence, name: str, parameters: AuditParameters) -> str:
+    """What comes out among the texts compared is what comes out in all but for what is left out."""
+    said, out = item.details[f"{name}_extracted"], rate.details["extracted"]
+    own = out - rate.details.get("extracted_cued", 0) - item.details.get(f"known_{name}_extracted", 0)
+    if said > out:
+        return f"it counts {said:g} of its {name} texts that come out, and {out:g} do in all"
+    if not _grouped(parameters) and not _shared(parameters):
+        return "" if said == own else f"it counts {said:g} of its {name} texts that come out, and {own:g} are compared"
+    if name != "training":
+        return ""  # how many of the other side are left out is not stated
+    least = own - item.details.get("in_both", 0) - item.details.get("repeated_extracted", 0)
+    least = min(1.0, least) if _grouped(parameters) else least
+    return "" if said >= least else f"it counts {said:g} training texts that come out, and compares {least:g} or more"
+
+
+def _grouped(parameters: AuditParameters) -> bool:
+    """Whether comparisons count groups, of which any text comes out."""
+    return parameters.group_by is not None and drawn(parameters.extraction)
+
+
+def _shared(parameters: AuditParameters) -> bool:
+    """Whether both files hold a text, so that texts of either that repeat are left out too."""
+    return bool((parameters.extraction or {}).get("windows_in_both_files", 1))

@@ -1,0 +1,239 @@
+"""Exact tests of an extraction audit: p-values with the counts that they come from, and how many records would decide.
+
+Binomial coefficients summed, where the audit asks scipy. Standard library only, like ``verify.audits.consistency``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from privctl.domain.evidence import Evidence
+from verify.audits.extraction import known_elsewhere
+from verify.audits.reach import at_most, least_beyond, least_by_fisher
+from verify.laws.counts import fisher
+
+#: The comparisons, and the share that a decision goes down to.
+BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+#: Attacks with prompts that are not the record's own beginning; of those from outside as many texts are compared.
+FROM_FILE, DIVERGENCE, CONTROL = "prompts from a file", "divergence", "divergence control"
+OUTSIDE = (FROM_FILE, DIVERGENCE, CONTROL)
+SEARCHES = ("adversarial prefix", *OUTSIDE)
+COST = "queries for one training text"
+OVER_CONTROL = "prompts that give training text, beyond the control"
+GRID = "share found by sampling beyond held-out text, over n and p"
+_POINT = re.compile(r"(training|held out) p=([0-9.]+) n=([0-9]+)")
+#: What an audit says of sides that coins of a drawn split decided about.
+_BY_COINS = "drawn by privctl"
+_LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
+
+
+def drawn(settings: Mapping[str, Any] | None) -> bool:
+    """Whether the audit of these ``settings`` says that coins of a split decided about the sides."""
+    return (settings or {}).get("sides") == _BY_COINS
+
+
+def fault(item: Evidence, *, by_coins: bool = False) -> str:
+    """What is wrong with a test of ``item``, or with the number of records it asks for; empty where nothing is.
+
+    ``by_coins`` says that coins decided about the sides: rates are compared by Fisher's test, and all that can be.
+    """
+    if item.quantity in BEYOND and not known_elsewhere.unmeasured(item):
+        if item.method in SEARCHES:
+            return _search(item, ("training", "held_out"), equal=not by_coins)
+        if wrong := _of_sides(item, by_coins=by_coins):
+            return wrong
+    if item.method == DIVERGENCE and item.quantity == OVER_CONTROL:
+        return _search(item, ("repeating", "control"))
+    if item.method in OUTSIDE and item.quantity == COST:
+        return _cost(item)
+    if item.method != "extraction":
+        return ""
+    if item.quantity in BEYOND and "needed" in item.details:
+        return _needed(item)
+    if item.quantity == GRID and "p_value" in item.details:
+        return _grid(item)
+    return ""
+
+
+def _of_sides(item: Evidence, *, by_coins: bool) -> str:
+    """Whether a difference after records' own beginnings is tested as the sides came about, and rightly."""
+    if item.method != "extraction" or item.estimate is None:
+        return ""
+    if by_coins is not ("p_value" in item.details):
+        return "it is compared as sides that coins decided about, or not, against what the audit says of its sides"
+    return _search(item, ("training", "held_out"), equal=False) if by_coins else ""
+
+
+def miscounted(item: Evidence, settings: Mapping[str, Any]) -> str:
+    """Whether a comparison leaves out texts of both files, of which there are none by the audit's ``settings``."""
+    both = settings.get("windows_in_both_files")
+    if item.method != "extraction" or item.quantity not in BEYOND or both is None:
+        return ""
+    if item.details.get("in_both", 0) > both:
+        return f"{item.details['in_both']:g} texts are left out as those of both files, and only {both} are in both"
+    if item.details.get("repeated") and not both:
+        return "texts that repeat are left out, and no text of both files says why"
+    return ""
+
+
+def refutes(item: Evidence) -> bool:
+    """Whether a test of ``item`` says that training text comes out more often than held-out text."""
+    if item.quantity != GRID and not (item.method in (*SEARCHES, "extraction") and item.quantity in BEYOND):
+        return False
+    return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
+
+
+def silence(item: Evidence | None) -> str:
+    """Why the comparison ``item`` with held-out text does not show that nothing can be extracted; else empty."""
+    if item is None or (item.lower is None and "p_value" not in item.details):
+        return "nothing is compared with held-out text"
+    if item.details.get("repeated_extracted"):
+        return "training texts that repeat come out, and are not compared"
+    if known_elsewhere.suspect(item.details):
+        return "the reference model gives more training text than held-out text, and may have been trained on that"
+    if not item.details.get("detectable", 1.0) <= _LEAST_RATE:
+        return f"a share of {_LEAST_RATE:g} would not have been noticed"
+    return ""
+
+
+def _grid(item: Evidence) -> str:
+    details = item.details
+    train, others = (int(details.get(f"{side}_texts", 0)) for side in ("training", "held_out"))
+    if min(train, others) < 1:
+        return "it does not say how many texts it compares"
+    points = _points(details)
+    if not points:
+        return "its counts are missing"
+    for (p, n), pair in points.items():
+        wrong = [side for side, most in zip(pair, (train, others), strict=True) if not 0 <= side <= most]
+        if wrong:
+            return f"it counts {wrong[0]} at n={n}, p={p:g}, which is more than it compares"
+        later = [points[key] for key in points if key[0] <= p and key[1] >= n]
+        if any(a < pair[0] or b < pair[1] for a, b in later):
+            return f"more texts are found at n={n}, p={p:g} than with more queries or less certainty"
+    cuts = {a + b for a, b in points.values()} - {0, train + others}
+    least = min((fisher(a, train, b, others) for a, b in points.values() if a + b in cuts), default=1.0)
+    if details.get("cuts", len(cuts)) != len(cuts):
+        return f"its counts are of {len(cuts)} distinct cuts, and it states {details['cuts']:g}"
+    wanted = min(1.0, max(1, len(cuts)) * least)
+    if not math.isclose(details["p_value"], wanted, rel_tol=_CLOSE, abs_tol=1e-12):
+        return f"its p-value is {details['p_value']:.4g}, and its counts give {wanted:.4g}"
+    best = max(a / train - b / others for a, b in points.values())
+    if item.estimate is None or not math.isclose(item.estimate, best, abs_tol=_CLOSE):
+        return f"its counts differ by {best:.4g}, not by its estimate"
+    return _level(item) or _reach(item, train, others, len(cuts))
+
+
+def _reach(item: Evidence, train: int, others: int, cuts: int) -> str:
+    """Whether Fisher's test, at the level of each distinct cut, sees the share that is stated; none where it sees none.
+
+    Where blocks of texts that share a stretch are compared, none is stated.
+    """
+    if "cuts" not in item.details:
+        return ""
+    least = least_by_fisher(train, 0, others, item.details["level"] / max(1, cuts))
+    if math.isclose(item.details.get("detectable", math.inf), least, rel_tol=1e-4, abs_tol=1e-4):
+        return ""
+    return f"the least share that it would have seen is {least:.4g} by its counts, and it states another"
+
+
+def contradictions(evidence: Sequence[Evidence]) -> Iterator[str]:
+    """What figures of one attack with prompts from outside say of each other."""
+    for method in OUTSIDE:
+        found = {item.quantity: item.details for item in evidence if item.method == method}
+        exact, near = (found.get(name, {}) for name in BEYOND)
+        cost, rate = found.get(COST, {}), found.get("rate on training text", {})
+        for side in ("training", "held_out"):
+            if exact.get(f"{side}_extracted", 0) > near.get(f"{side}_extracted", math.inf):
+                yield f"{method}: more of its {side} texts come out word for word than nearly so"
+        if exact.get("training_extracted", 0) > rate.get("extracted", math.inf):
+            yield f"{method}: more of its training texts are compared than come out"
+        if bool(cost.get("giving", 0)) is not bool(rate.get("extracted", cost.get("giving", 0))):
+            yield f"{method}: its queries give training text if and only if some comes out"
+        if bool(rate.get("extracted", 0)) is not bool(rate.get("longest_tokens", rate.get("extracted", 0))):
+            yield f"{method}: its longest stretch is not that of texts that come out"
+
+
+def _cost(item: Evidence) -> str:
+    """The inverse of the share of queries that give training text, and of the ends of its interval."""
+    queries, found = (int(item.details.get(name, -1)) for name in ("queries", "giving"))
+    if not 0 <= found <= queries or not 0 < queries <= 100_000_000 or item.lower is None:
+        return "it does not say how many queries give training text"
+    if (item.estimate is None) is not (found == 0) or (item.upper is None) is not (found == 0):
+        return f"{found} of its {queries} queries give training text, and its estimate says otherwise"
+    if item.estimate is not None and not math.isclose(item.estimate, queries / found, rel_tol=_CLOSE):
+        return f"its estimate is {item.estimate:.6g}, and {found} of {queries} queries give training text"
+    tail = (1 - item.confidence) / 2
+    fits = found == queries if item.lower == 1 else _is_tail(at_most(found, queries, 1 / item.lower), tail)
+    if item.upper is not None:
+        fits = fits and _is_tail(1 - at_most(found - 1, queries, 1 / item.upper), tail)
+    return "" if fits else f"its interval is not that of {found} of {queries} queries"
+
+
+def _is_tail(chance: float, tail: float) -> bool:
+    return math.isclose(chance, tail, rel_tol=1e-4, abs_tol=1e-12)
+
+
+def _search(item: Evidence, sides: tuple[str, str], *, equal: bool = True) -> str:
+    """Undecided texts count against a difference; prompts from outside compare ``equal`` numbers of both sides."""
+    try:
+        (train, ours, least), (others, theirs, most) = (
+            [int(item.details[f"{side}_{name}"]) for name in ("texts", "extracted", sure)]
+            for side, sure in zip(sides, ("least", "most"), strict=True)
+        )
+        stated = item.details["p_value"]
+    except KeyError as missing:
+        return f"its {missing.args[0]} is missing"
+    if not (0 <= least <= ours <= train > 0 and 0 <= theirs <= most <= others > 0):
+        return "its counts contradict each other"
+    known = "known_training" in item.details  # then those that are left need not be as many
+    if equal and item.method in OUTSIDE and train != others and not known:
+        return f"it compares {train} with {others}, and such a search takes as many of each"
+    wanted = fisher(least, train, most, others)
+    if not math.isclose(stated, wanted, rel_tol=_CLOSE, abs_tol=1e-12):
+        return f"its p-value is {stated:.4g}, and its counts give {wanted:.4g}"
+    if item.estimate is None or not math.isclose(item.estimate, ours / train - theirs / others, abs_tol=_CLOSE):
+        return "its estimate is not the difference of its counts"
+    return _level(item)
+
+
+def _points(details: Mapping[str, float]) -> dict[tuple[float, int], tuple[int, int]]:
+    """Counts of both sides at each (p, n) that both state."""
+    sides: dict[str, dict[tuple[float, int], int]] = {"training": {}, "held out": {}}
+    for name, count in details.items():
+        if match := _POINT.fullmatch(name):
+            sides[match[1]][float(match[2]), int(match[3])] = int(count)
+    ours, theirs = sides["training"], sides["held out"]
+    return {point: (ours[point], theirs[point]) for point in ours} if ours.keys() == theirs.keys() else {}
+
+
+def _level(item: Evidence) -> str:
+    level = item.details.get("level", 1.0)
+    if not math.isclose(level, 1 - item.confidence, rel_tol=_CLOSE):
+        return f"its level is {level:g}, and its confidence another"
+    detected = item.details["p_value"] <= level
+    return (
+        "" if bool(item.details.get("detected")) is detected else "whether it found a difference is not its p-value's"
+    )
+
+
+def _needed(item: Evidence) -> str:
+    """Whether so many records would decide, and a quarter of them would not; what rounding does lies between."""
+    details, tail = item.details, (1 - item.confidence) / 4
+    train, others = int(details["training_texts"]), int(details["held_out_texts"])
+    texts = int(details["needed"])
+    if min(train, others) < 1 or not 1 <= texts <= _MOST:
+        return f"{details['needed']:g} records are not a number that would decide"
+    ours, theirs = details["training_extracted"] / train, details["held_out_extracted"] / others
+    goal = ours if ours > theirs else theirs + _LEAST_RATE
+
+    def decides(count: int) -> bool:
+        found = math.ceil(count * theirs - 1e-9)
+        return least_beyond(count, found, count, tail) + found / count <= goal * (1 + _CLOSE)
+
+    if decides(texts) and (texts < 8 or not decides(texts // 4)):
+        return ""
+    return f"its counts do not say that {texts} records of each file would decide"

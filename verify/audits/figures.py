@@ -1,0 +1,319 @@
+"""The forms that an audit's figures have: name, side of the bound, name of the interval, and the counts they come from.
+
+Other checks look a figure up by its name and count again what its counts give. A figure whose name is almost one of
+those, or whose counts are missing, would escape them, so each name here is held to its form. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from privctl.domain.evidence import Bound, Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
+from verify.audits import two_rates
+from verify.audits.extraction import exact_tests as extraction_tests
+from verify.audits.ranks import threshold as threshold_bound
+from verify.audits.ranks.bound import METHOD as RANK
+from verify.audits.reach import at_most
+
+_EXACT, _EXTRACTION = "Clopper-Pearson", "extraction"
+_FISHER, _ALIKE = "Fisher's exact test, one-sided", ", among texts alike"
+_BLOCKS = "Fisher's exact test within blocks of texts alike, one-sided"
+_RATE, _WHOLE = r"(?P<rate>\d+(\.\d+)?(e-?\d+)?)", r"\d+"
+_SIDES, _MODELS = frozenset({"members", "nonmembers"}), frozenset({"with", "without"})
+_COUNTED = frozenset({"texts", "extracted"})
+_TWICE = frozenset({"training_texts", "training_extracted", "held_out_texts", "held_out_extracted", "chance"})
+_TESTED = frozenset({"p_value", "level", "detected", "chance"})
+_BASELINES = ("blind baseline", "length baseline", "reference control")
+_EPSILON, _MU = "epsilon lower bound at delta ", "lower bound on mu of Gaussian differential privacy"
+#: The side of a count of texts -> how many were looked at.
+_SAMPLES = {"training": "training", "held-out": "held_out"}
+#: Numbers in a name -> the details that say them again.
+_NAMED = {
+    re.compile(rf".*, edit distance to {_RATE}"): ("distance",),
+    re.compile(rf".* text found in (?P<queries>{_WHOLE}) queries with probability {_RATE}"): ("queries", "probability"),
+    re.compile(rf"{re.escape(_EPSILON)}{_RATE}"): ("delta",),
+}
+_CLOSE, _TAIL = 1e-9, 1e-4
+#: Larger counts are not supported; the work here grows with the square root.
+_MOST = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """A figure whose name begins with ``begins`` is called ``name``, and its interval one of ``intervals``.
+
+    ``samples`` and ``details`` must be stated. Only figures of ``methods`` have the form; of none, all do.
+    """
+
+    begins: str
+    name: str
+    bound: Bound
+    intervals: tuple[str, ...] = ()
+    samples: frozenset[str] = frozenset()
+    details: frozenset[str] = frozenset()
+    methods: tuple[str, ...] = ()
+
+
+def _two_sided(begins: str, rest: str = "", *, samples: str = "") -> _Form:
+    return _Form(
+        begins=begins,
+        name=re.escape(begins) + rest,
+        bound=Bound.TWO_SIDED,
+        intervals=(_EXACT,),
+        samples=frozenset({samples} - {""}),
+        details=_COUNTED,
+        methods=(_EXTRACTION, *extraction_tests.SEARCHES),
+    )
+
+
+def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
+    """A rate beyond that on held-out text: an interval, or a test for other prompts and for sides drawn by coins."""
+    counts = {"samples": frozenset(_SAMPLES.values()), "details": _TWICE}
+    alike = begins + _ALIKE
+    return (
+        _Form(
+            begins=alike,
+            name=re.escape(alike),
+            bound=Bound.NONE,
+            intervals=(_BLOCKS,),
+            details=_TESTED,
+        ),
+        _Form(
+            begins=begins,
+            name=re.escape(begins),
+            bound=Bound.TWO_SIDED,
+            intervals=("Clopper-Pearson of both rates, each at half the error",),
+            methods=(_EXTRACTION,),
+            **counts,
+        ),
+        _Form(
+            begins=begins,
+            name=re.escape(begins),
+            bound=Bound.NONE,
+            intervals=(_FISHER,),
+            methods=(_EXTRACTION, *extraction_tests.SEARCHES),
+            samples=counts["samples"],
+            details=_TWICE | _TESTED,
+        ),
+    )
+
+
+def _of_models(begins: str, rest: str, more: frozenset[str]) -> tuple[_Form, _Form]:
+    """A lower bound from scores of many models, by a threshold or by ranks."""
+    counts = frozenset({"true_positives", "false_positives", "ceiling", "threshold"})
+    ranks = frozenset({"rank", "ranked", "beyond", "counted", "share", "tests"})
+    same = {"begins": begins, "name": re.escape(begins) + rest, "bound": Bound.LOWER, "samples": _MODELS}
+    at, by_ranks = "Clopper-Pearson for each rate, at half of alpha", "exact rank test, Bonferroni over ranks"
+    return (
+        _Form(**same, intervals=(at,), details=counts | more, methods=(threshold_bound.METHOD,)),  # type: ignore[arg-type]
+        _Form(**same, intervals=(by_ranks,), details=ranks | more, methods=(RANK,)),  # type: ignore[arg-type]
+    )
+
+
+#: A longer beginning comes before a shorter one.
+_FORMS = (
+    _Form(
+        begins="TPR at ",
+        name=f"TPR at {_RATE} % FPR",
+        bound=Bound.TWO_SIDED,
+        intervals=(_EXACT,),
+        samples=_SIDES,
+        details=frozenset({"true_positives", "false_positives", "fpr_upper", "threshold"}),
+    ),
+    _two_sided("rate on training text", samples="training"),
+    _two_sided("rate on held-out text", samples="held_out"),
+    _two_sided("rate on text in ", rf"({_WHOLE} document|{_WHOLE} to {_WHOLE} documents|{_WHOLE} or more documents)"),
+    *(
+        _two_sided(f"near-verbatim rate on {side} text", f", edit distance to {_RATE}", samples=samples)
+        for side, samples in _SAMPLES.items()
+    ),
+    *(
+        _two_sided(f"{side} text found in ", f"{_WHOLE} queries with probability {_RATE}", samples=samples)
+        for side, samples in _SAMPLES.items()
+    ),
+    *_compared("near-verbatim rate beyond held-out text"),
+    *_compared("rate beyond held-out text"),
+    *(
+        _Form(
+            begins=name,
+            name=re.escape(name),
+            bound=Bound.NONE,
+            intervals=(interval,),
+            samples=frozenset(_SAMPLES.values()),
+            details=_TESTED | more,
+            methods=(_EXTRACTION,),
+        )
+        for name, interval, more in (
+            (extraction_tests.GRID + _ALIKE, _BLOCKS, frozenset[str]()),
+            (extraction_tests.GRID, f"{_FISHER}, times the distinct cuts", frozenset({"cuts"})),
+        )
+    ),
+    *_of_models(_EPSILON, _RATE, frozenset({"delta"})),
+    *_of_models(_MU, "", frozenset()),
+)
+
+
+def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """What no audit writes, a sentence each."""
+    for item in report.evidence:
+        wrong = list(_wrong(item, parameters))
+        if not wrong and item.method == _EXTRACTION and item.quantity in extraction_tests.BEYOND:
+            wrong = [two_rates.fault(item, report.evidence)]
+        yield from (f"{item.method}, {item.quantity}: {each}" for each in wrong if each)
+    yield from _parts(report, parameters)
+
+
+def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
+    if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in (*parameters.attack, *_BASELINES):
+        yield "it is of no attack that the report's parameters name"
+    if item.quantity.startswith("AUC") and item.quantity not in ("AUC", "AUC over the blind baseline's"):
+        yield "no audit measures anything of that name"
+    if item.quantity == "AUC" and item.bound is not Bound.TWO_SIDED:
+        yield f"its bound is {item.bound}, and it has two sides"
+    if item.quantity in (*extraction_tests.BEYOND, extraction_tests.GRID) and _of_one_side(item):
+        return  # nothing to compare with
+    forms = [form for form in _FORMS if item.quantity.startswith(form.begins)]
+    if not forms:
+        return
+    longest = max(len(form.begins) for form in forms)
+    forms = [form for form in forms if len(form.begins) == longest]
+    fitting = [form for form in forms if not form.methods or item.method in form.methods]
+    form = next((form for form in fitting if form.bound is item.bound), fitting[0] if fitting else None)
+    if form is None:
+        yield "no audit measures this by a method of that name"
+    elif re.fullmatch(form.name, item.quantity) is None:
+        yield "no audit measures anything of that name"
+    else:
+        yield from _other_than(form, item)
+
+
+def _of_one_side(item: Evidence) -> bool:
+    """Whether a comparison gives a reason and no number, and one side has no texts but those that are left out."""
+    numbers = (item.estimate, item.lower, item.upper, item.details.get("p_value"))
+    looked = [item.samples.get(name, 0) for name in _SAMPLES.values()]
+    compared = [item.details.get(f"{name}_texts", 0) for name in _SAMPLES.values()]
+    reasons = ("in_both", "cued", "known_training", "known_held_out")
+    left_out = any(item.details.get(name, 0) > 0 for name in reasons) and not all(compared)
+    return bool(item.reason) and set(numbers) == {None} and (left_out or not all(looked))
+
+
+def _other_than(form: _Form, item: Evidence) -> Iterator[str]:
+    if item.bound is not form.bound or item.interval not in form.intervals:
+        yield f"its interval is {item.interval!r} of a bound that is {item.bound}, which no such figure has"
+    if missing := sorted((form.samples - item.samples.keys()) | (form.details - item.details.keys())):
+        yield f"its {missing[0]} is missing, without which it cannot be computed again"
+        return
+    ends = {Bound.TWO_SIDED: (item.lower, item.upper), Bound.LOWER: (item.lower,)}.get(form.bound, ())
+    if item.estimate is None and not item.reason:
+        yield "it is not measured, and does not say why"
+    if item.estimate is not None and (None in ends or item.reason):
+        yield "it is measured, and " + ("gives a reason why not" if item.reason else "lacks a bound")
+    if form.bound is Bound.LOWER and item.estimate != item.lower:
+        yield "it is a bound, and its estimate is another number"
+    yield from _counts(item)
+
+
+def _counts(item: Evidence) -> Iterator[str]:
+    """Counts of one figure that say the same thing twice."""
+    details, samples = item.details, item.samples
+    for side, name in _SAMPLES.items():
+        if f"{side} text" in item.quantity and "beyond" not in item.quantity and details["texts"] != samples[name]:
+            yield f"it counts {details['texts']:g} texts, and looked at {samples[name]}"
+        if "beyond" in item.quantity and (texts := details.get(f"{name}_texts")) is not None and texts > samples[name]:
+            yield f"it compares {texts:g} texts, and looked at {samples[name]}"
+    for named, keys in _NAMED.items():
+        if (numbers := named.fullmatch(item.quantity)) is not None:
+            for key in keys:
+                said = float(numbers["queries" if key == "queries" else "rate"])
+                if f"{details.get(key, math.nan):g}" != f"{said:g}":
+                    yield f"its {key} is not {said:g}, as its name says"
+    if item.quantity.startswith("TPR at "):
+        yield from _rate(item)
+
+
+def _rate(item: Evidence) -> Iterator[str]:
+    """The share of non-members above the threshold is the largest that does not exceed what the name says."""
+    others, errors = item.samples["nonmembers"], item.details["false_positives"]
+    named = re.fullmatch(f"TPR at {_RATE} % FPR", item.quantity)
+    allowed = math.floor(float(named["rate"]) / 100 * others + _CLOSE) if named else 0
+    if not 0 <= errors <= allowed or (item.estimate is None) is not (allowed < 1):
+        yield f"of {others} non-members {allowed} may lie above its threshold, and it counts {errors:g}"
+    bound, tail = item.details["fpr_upper"], 1 - item.confidence
+    fits = bound == 1 if errors >= others else abs(at_most(int(errors), others, bound) - tail) <= _TAIL * tail + 1e-12
+    if 0 < others <= _MOST and not fits:
+        yield f"{errors:g} of {others} do not give {bound:.6g} as the bound on its false positive rate"
+
+
+def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """Figures that add up to others, and those that come together."""
+    found = {(item.method, item.quantity): item for item in report.evidence}
+    extracted = found.get((_EXTRACTION, "rate on training text"))
+    copies = [item for (method, name), item in found.items() if method == _EXTRACTION and " on text in " in name]
+    if extracted is not None and copies and all(item.details.keys() >= _COUNTED for item in (extracted, *copies)):
+        for name in sorted(_COUNTED):
+            if (total := sum(item.details[name] for item in copies)) != extracted.details[name]:
+                yield f"extraction: by copies it counts {total:g} as {name}, and {extracted.details[name]:g} in all"
+    looked = [
+        item
+        for item in report.evidence
+        if item.method == _EXTRACTION and not item.quantity.startswith(extraction_tests.GRID)
+        if not item.quantity.endswith(_ALIKE)
+        # where coins decided about groups, comparisons count those, and rates the texts
+        if not (item.quantity in extraction_tests.BEYOND and extraction_tests.drawn(parameters.extraction))
+    ]
+    if len({tuple(sorted(item.samples.items())) for item in looked}) > 1:
+        yield "extraction: its figures do not all look at the same numbers of texts"
+    for distance in (parameters.extraction or {}).get("near_verbatim") or () if extracted is not None else ():
+        name = f"near-verbatim rate on training text, edit distance to {distance:g}"
+        if (_EXTRACTION, name) not in found:
+            yield f"extraction: it states no {name!r}, which its parameters name"
+    for method in sorted({method for method, name in found if name.startswith("TPR at ")}):
+        if (method, "AUC") not in found:
+            yield f"{method}: it states true positive rates without the AUC"
+    sizes = {
+        (side, item.samples.get(side))
+        for item in report.evidence
+        if item.quantity.startswith(("AUC", "TPR at ")) and item.method not in _BASELINES
+        for side in _SIDES
+        if "over" not in item.quantity
+    }
+    if len(sizes) > len(_SIDES):
+        yield "its attacks do not all judge the same numbers of members and non-members"
+    yield from _of_scores(report, parameters)
+
+
+def _judged_columns(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudit) -> Iterator[str]:
+    """What an audit of scores judges: its columns, and the highest of each where a group has several records."""
+    counted = next((sum(item.samples.values()) for item in report.evidence if item.quantity == "AUC"), 0)
+    several = sum((parameters.grouped_records or {}).values()) > counted
+    for name in asked.columns:
+        yield f"column {name}"
+        if several:
+            yield f"column {name}-top"
+
+
+def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """Audits of scores of many models state both bounds, and what was asked of them."""
+    asked = parameters.asked
+    if asked is None:
+        return  # another check says so
+    methods = {item.method for item in report.evidence} & {RANK, threshold_bound.METHOD}
+    if asked.columns and sorted(_judged_columns(report, parameters, asked)) != sorted(parameters.attack):
+        yield "it was asked about other columns of scores than its parameters name"
+    if asked.files.keys() == {"scores"} and not asked.columns and not methods:
+        yield "it judges scores of models, and states no bound"
+    for method in sorted(methods):
+        stated = [item for item in report.evidence if item.method == method]
+        if not all(any(item.quantity.startswith(begin) for item in stated) for begin in (_EPSILON, _MU)):
+            yield f"{method}: it bounds epsilon and mu, and states one of them"
+        if {item.details.get("threshold") for item in stated} - {asked.threshold} and method != RANK:
+            yield f"{method}: its threshold is not the one that was asked for"
+        claimed = [tuple(claim) for claim in asked.claims]
+        said = (parameters.claimed_epsilon, parameters.claimed_delta)
+        if claimed != ([] if said == (None, None) else [said]):
+            yield "the claim in its parameters is not the one that it was asked about"

@@ -1,0 +1,1 @@
+"""Audits of scores that privctl did not make."""

@@ -1,0 +1,206 @@
+"""Audits of scores of many models, held against the file of scores, which their report names by digest.
+
+Counts beyond thresholds, the bounds, the p-value of a claim and the verdict on it are found again.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.errors import InputError
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AskedAudit, AuditParameters
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile, read_text
+from verify.audits.ranks import bound as rank_bound
+from verify.audits.ranks import threshold as threshold_bound
+from verify.audits.ranks.figures import area
+from verify.audits.ranks.many_models import (
+    ALPHA,
+    CERTAIN,
+    SizedTest,
+    claim_p_value,
+    is_largest_rejected,
+    outcome,
+    same_p_value,
+    says_swapped,
+    tests_of,
+)
+from verify.audits.split.drawn import at_hand
+from verify.audits.split.groups import speaks_of
+from verify.laws.counts import fisher
+from verify.stated import readable
+from verify.texts.warnings.of_scores import EQUAL_SCORES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Scores = NDArray[np.float64]
+
+_METHODS = (rank_bound.METHOD, threshold_bound.METHOD)
+_SIDES = ("with", "without")
+_KINDS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
+#: Above this share of distinct scores, equal ones are suspicious.
+_CONTINUOUS = 0.5
+_SLOP = 1e-9
+
+
+def is_of_models(report: PrivacyReport) -> bool:
+    """Whether it judges scores of many models."""
+    return report.step == "audit" and any(item.method in _METHODS for item in report.evidence)
+
+
+def against_scores(path: Path, report: PrivacyReport) -> tuple[list[str] | None, str]:
+    """What the report at ``path`` says other than its file of scores gives, a sentence each.
+
+    None where the file does not tell, and why.
+    """
+    stated = readable(AuditParameters, report)
+    if stated is None or stated.asked is None:
+        return None, "the report does not say which scores it judges"
+    places = [at_hand(path, item) for item in report.inputs if item.role == "scores"]
+    if len(places) != 1 or places[0] is None:
+        return None, "the file of scores is not at hand as it was"
+    try:
+        inner, outer = (np.asarray(side, np.float64) for side in _read(places[0]))
+        if min(len(inner), len(outer)) < 2 or np.isnan(inner).any() or np.isnan(outer).any():
+            raise ValueError("two scores a side are needed, and each is a number")
+    except (InputError, ValueError, TypeError, KeyError, IndexError, StopIteration, csv.Error) as fault:
+        return [f"the file of scores is not what the report says of it ({fault})"], ""
+    return list(_differences(report, stated.asked, inner, outer)), ""
+
+
+def _read(file: Path) -> tuple[Any, Any]:
+    """The scores with the record, and those without it. Raises what reading them raises."""
+    if file.suffix.lower() == ".safetensors":
+        return _of_tensors(file)
+    text = read_text(file)
+    if file.suffix.lower() == ".json":
+        found = parse_json(text, str(file))
+        return found["with"], found["without"]
+    lines = csv.reader(text.removeprefix("\ufeff").splitlines())
+    header = [cell.strip().lower() for cell in next(lines)]
+    score, member = header.index("score"), header.index("member")
+    sides: dict[bool, list[float]] = {True: [], False: []}
+    inside = {"1": True, "true": True, "0": False, "false": False}
+    for row in filter(None, lines):
+        sides[inside[row[member].strip().lower()]].append(float(row[score]))
+    return sides[True], sides[False]
+
+
+def _of_tensors(file: Path) -> tuple[Any, Any]:
+    found = {}
+    with SafetensorsFile(file) as opened:
+        for tensor in opened.tensors:
+            if tensor.name not in _SIDES:
+                continue
+            raw = opened.read(tensor)
+            if tensor.dtype == "BF16":  # a float32 without its lower half
+                found[tensor.name] = np.left_shift(np.frombuffer(raw, "<u2"), 16, dtype="<u4").view("<f4")
+            else:
+                found[tensor.name] = np.frombuffer(raw, _KINDS[tensor.dtype])
+    return found["with"], found["without"]
+
+
+def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer: Scores) -> Iterator[str]:
+    sizes = {"with": len(inner), "without": len(outer)}
+    tests = [(test, *_seen(test, inner, outer)) for test in tests_of(len(inner), len(outer))]
+    counted = [(test, beyond) for test, _, beyond in tests]
+    swapped = area(inner, outer, ALPHA, "").upper
+    is_swapped = swapped is not None and swapped < 0.5
+    for item in report.evidence:
+        if dict(item.samples) != sizes:
+            wrong = [f"it is of {dict(item.samples)}, and the file has {sizes}"]
+        elif item.method == threshold_bound.METHOD:
+            wrong = list(_of_threshold(item, inner, outer))
+        elif item.lower is None:
+            found = claim_p_value(counted, item.details["epsilon"], item.details["delta"])
+            wrong = list(_of_claim(report, item, found, is_swapped=is_swapped))
+        else:
+            wrong = list(_of_ranks(item, tests))
+        yield from (f"{item.method}: {item.quantity}: {each}" for each in wrong)
+    if is_swapped is not says_swapped(report):
+        yield f"it {'does not warn' if is_swapped else 'warns'} that models without the record score higher"
+    if _are_suspicious(inner, outer) and not any(re.fullmatch(EQUAL_SCORES, text) for text in report.warnings):
+        yield "it does not warn that some scores of one side are equal"
+
+
+def _of_threshold(item: Evidence, inner: Scores, outer: Scores) -> Iterator[str]:
+    threshold = item.details["threshold"]
+    for name, side in (("true_positives", inner), ("false_positives", outer)):
+        if (found := int((side > threshold).sum())) != item.details[name]:
+            yield f"its {name.replace('_', ' ')} are {item.details[name]:g}, but the scores in the file give {found}"
+
+
+def _of_ranks(item: Evidence, tests: Sequence[tuple[SizedTest, float, int]]) -> Iterator[str]:
+    """The test that it names found what it says, and no test rejects more than its bound."""
+    details = item.details
+    named = next(
+        (each for each in tests if (each[0].rank, each[0].from_without) == (
+            details.get("rank"), bool(details.get("threshold_from_without"))
+        )),
+        None,
+    )  # fmt: skip
+    if named is None:
+        return  # another check says so
+    _, threshold, beyond = named
+    if details.get("threshold") != (threshold if math.isfinite(threshold) else None):
+        yield f"its threshold is {details.get('threshold', 'missing')}, but the scores in the file give {threshold:.9g}"
+    if details["beyond"] != beyond:
+        yield f"{details['beyond']:g} models lie beyond its threshold, but the scores in the file give {beyond}"
+    curve = rank_bound.curve_of(item)
+    lower = item.lower
+    if curve is None or lower is None:
+        return
+    if not is_largest_rejected(lower, [(test, found) for test, _, found in tests], curve(lower)):
+        yield f"its bound is {lower:.6g}, which is not the largest that the scores in the file reject"
+
+
+def _of_claim(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bool) -> Iterator[str]:
+    if item.estimate is None or not same_p_value(item.estimate, p):
+        yield f"its p-value is {item.estimate}, but the scores in the file give {p:.6g}"
+    if math.isclose(p, ALPHA, rel_tol=rank_bound.ROUNDING):
+        return
+    epsilon, delta = item.details["epsilon"], item.details["delta"]
+    found = outcome(item, p, epsilon, swapped=is_swapped)
+    for verdict in report.verdicts:
+        if speaks_of(verdict.subject, epsilon, delta) and verdict.outcome is not found:
+            yield f"its verdict is {verdict.outcome}, but the scores in the file make it {found}"
+
+
+def _seen(test: SizedTest, inner: Scores, outer: Scores) -> tuple[float, int]:
+    """The threshold of the test, and how many of the other side lie beyond it in nearly all orders of equal scores."""
+    sign = 1.0 if test.from_without else -1.0
+    ranked, counted = (sign * outer, sign * inner) if test.from_without else (sign * inner, sign * outer)
+    threshold = float(np.sort(ranked)[::-1][test.rank])
+    above, equal = int((counted > threshold).sum()), int((counted == threshold).sum())
+    higher, same = int((ranked > threshold).sum()), int((ranked == threshold).sum())
+    return sign * threshold + 0.0, above + _ahead(equal, same, test.rank - higher)
+
+
+def _ahead(equal: int, same: int, before: int) -> int:
+    """The most of ``equal`` models that surely come before the one of ``same`` others that has ``before`` before it.
+
+    In a random order, so many do where of the first ``before`` and as many again at most ``before`` are others.
+    """
+    low, high = 0, equal
+    while low < high:
+        middle = (low + high + 1) // 2
+        # The first of them hold at least ``middle`` of ``equal``.
+        enough = fisher(middle, equal, before, same) >= CERTAIN * (1 - _SLOP)
+        low, high = (middle, high) if enough else (low, middle - 1)
+    return low
+
+
+def _are_suspicious(inner: Scores, outer: Scores) -> bool:
+    """Whether models of one side score the same, although scores are mostly distinct."""
+    repeated = any(len(np.unique(side)) < len(side) for side in (inner, outer))
+    return repeated and len(np.unique(np.concatenate([inner, outer]))) > _CONTINUOUS * (len(inner) + len(outer))

@@ -1,0 +1,109 @@
+"""Whether the groups that an audit counts are those of its files: by the field that it names, where they are at hand.
+
+An audit that counts records of one user as if they were independent finds a leak where there is none, so a report that
+states groups must have as many as its files do, each wholly on one side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from privctl.data.columns import Columns
+from privctl.data.names import spelled_alike
+from privctl.data.rows import rows_of
+from privctl.data.users import group_of
+from privctl.domain.errors import InputError
+from privctl.domain.report import PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AuditParameters
+from verify.audits.extraction import exact_tests as extraction_tests
+from verify.audits.split.drawn import at_hand
+from verify.stated import readable
+
+_SUBJECT = "audited groups"
+_SIDES = ("members", "nonmembers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """How many records the files of a side hold, and the groups that these belong to."""
+
+    records: int
+    groups: frozenset[str]
+    #: Why a record names no group, in a sentence; empty where each does.
+    unnamed: str = ""
+
+
+def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Hold the groups that the audit at ``path`` counts against its files, as far as they are there."""
+    stated = readable(AuditParameters, report) if report.step == "audit" else None
+    if stated is None or (stated.group_by is None and stated.grouped_records is None):
+        return
+    roles = {item.role for item in report.inputs}
+    if not roles & set(_SIDES) and stated.grouped_records is None and extraction_tests.drawn(stated.extraction):
+        return  # the coins of its groups are tossed again by ``verify.audits.split.drawn``
+    outcome, reason = _judged(path, report, stated)
+    yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
+
+
+def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
+    field, records = stated.group_by, stated.grouped_records
+    if field is None or records is None or records.keys() != set(_SIDES):
+        return Outcome.REFUTED, "it states a field of groups without the records in them, or these without a field"
+    counted = {
+        tuple(item.samples[side] for side in _SIDES) for item in report.evidence if item.samples.keys() == set(_SIDES)
+    }
+    if len(counted) != 1:
+        return Outcome.REFUTED, "its figures are not all of the same groups"
+    groups = dict(zip(_SIDES, counted.pop(), strict=True))
+    try:
+        sides = {side: _read(path, report, side, field) for side in _SIDES}
+    except InputError as fault:
+        return Outcome.INCONCLUSIVE, f"its groups cannot be counted again ({fault})"
+    if unnamed := [found.unnamed for found in sides.values() if found is not None and found.unnamed]:
+        return Outcome.REFUTED, f"it counts groups, but a record names none: {unnamed[0]}"
+    for side, found in sides.items():
+        if found is None:
+            return Outcome.INCONCLUSIVE, f"the {side} are not at hand, so that their groups cannot be counted again"
+        left_out = found.records - records[side]
+        if left_out < 0 or not len(found.groups) - left_out <= groups[side] <= min(len(found.groups), records[side]):
+            return Outcome.REFUTED, (
+                f"it counts {groups[side]} groups of {records[side]} {side}, but their files hold {len(found.groups)} "
+                f"values of {field!r} in {found.records} records"
+            )
+    members, others = (found.groups for found in sides.values() if found is not None)
+    if both := members & others:
+        return Outcome.REFUTED, f"{len(both)} groups have records among the members and the non-members"
+    if (wrong := _misnamed(stated, members | others)) is not None:
+        return wrong
+    return Outcome.CONSISTENT, f"the files hold these groups by {field!r}, and none on both sides"
+
+
+def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome, str] | None:
+    """What is to be said of a wrong number of ``groups`` whose names only their spelling tells apart."""
+    similar = spelled_alike(groups)
+    if stated.similar_names == similar or (stated.similar_names is None and not similar):
+        return None
+    found = f"{similar} of its groups have names spelled like another's"
+    if stated.similar_names is None:
+        return Outcome.INCONCLUSIVE, f"{found}, and it does not say whether these are different"
+    return Outcome.REFUTED, f"{found}, and it says {stated.similar_names}"
+
+
+def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
+    """What the files of ``side`` hold; None where one of them is missing or another by now."""
+    places = [at_hand(path, item) for item in report.inputs if item.role == side]
+    if not places or None in places:
+        return None
+    groups, records = set(), 0
+    for place in places:
+        assert place is not None
+        for row in rows_of(place, Columns(), unit=field, otherwise=".jsonl"):
+            try:
+                groups.add(group_of(row.fields, field, row.where))
+            except InputError as fault:  # the file is the one that was audited, and no audit counts such groups
+                return _Side(records=records, groups=frozenset(groups), unnamed=str(fault))
+            records += 1
+    return _Side(records=records, groups=frozenset(groups))

@@ -1,0 +1,1 @@
+"""What audits conclude from ranks of scores."""

@@ -1,0 +1,240 @@
+"""What an audit learned from its own scores, and its joint test, computed again from the ranks and the seed it kept.
+
+The fused score is least squares with a ridge on the normal ranks of all other scores and on their mean, which counts
+fivefold; each of ten folds is judged by what the others teach. The audit solves the normal equations, this takes
+singular values. The joint test (Westfall and Young 1993, single step) shuffles the labels by numpy's generator under
+the seed. Attacks of which no ranks are kept have a part in that test too; without them, p-values and the critical
+value can only be found too small, so that only smaller ones are refuted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtri
+
+from privctl.domain.evidence import JointTest
+from verify.laws.common import normal_quantile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FUSED = "fused"
+RATES = (0.01, 0.001)
+_RIDGE, _FIRST, _DECIMALS = 0.1, 5.0, 9
+#: Relabellings of the joint test, and of the fused score's own; the most labels for each, and how many at a time.
+_TESTS, _MOST_TESTS, _PIECE = 999, 50_000_000, 2_000_000
+_OWN, _LEAST_OWN, _MOST_OWN = 199, 49, 5_000_000
+#: What the seed of the fused score's own is followed by, so that none of them is one of the joint test's.
+_STREAM = 1
+#: A statistic below chance counts as this far below, one above as no further.
+_LOW, _HIGH = -8.0, 40.0
+_ROUNDING, _NEAR = 1e-9, 1e-6
+#: So many relabellings may count otherwise, by rounding.
+_COUNTS = 2.5
+#: With another numpy, p-values may differ by this many of their standard deviations.
+_DEVIATIONS = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """The ``p_values`` of the joint test by attack, and its ``critical`` value."""
+
+    p_values: Mapping[str, float]
+    critical: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relabelled:
+    """``scores`` [records] by attack, of which none depends on the labels ``member`` [records].
+
+    ``fold`` [records] and ``seed`` are those that the records decide, ``fused`` [records] the ranks of the fused score,
+    if any. ``alone`` says that only this one was tested.
+    """
+
+    scores: Mapping[str, NDArray[np.float64]]
+    member: NDArray[np.bool_]
+    fold: NDArray[np.uint8]
+    seed: int
+    fused: NDArray[np.float64] | None
+    alone: bool = False
+
+    def fused_fault(self) -> str:
+        """Whether the fused score's ranks are other than the scores give; equal but for rounding is equal."""
+        if self.fused is None:
+            return ""
+        found = self._fitted(self.member[None])[0]
+        near = 2 * 10.0**-_DECIMALS
+        order = np.lexsort((found, self.fused))
+        ranks, ordered = self.fused[order], found[order]
+        higher = np.diff(ranks) > 0
+        wrong = np.where(higher, np.diff(ordered) < -near, np.diff(ordered) > near)
+        if not wrong.any():
+            return ""
+        return f"its ranks are not what the other scores give, learned again: {int(wrong.sum())} of them differ"
+
+    @property
+    def own(self) -> tuple[float, float]:
+        """Mean and standard deviation of the fused score's AUC over relabellings of its own."""
+        return float(self._own.mean()), float(self._own.std())
+
+    def joint_test(self, level: float) -> Tested:
+        """The joint test of all scores here, at ``level``."""
+        if level not in self._done:
+            self._done[level] = self._tested(level)
+        return self._done[level]
+
+    @cached_property
+    def _done(self) -> dict[float, Tested]:
+        return {}
+
+    def _tested(self, level: float) -> Tested:
+        count = self.relabellings(level)
+        parts: dict[str, list[NDArray[np.float64]]] = {name: [] for name in self.scores if not self.alone}
+        if self.fused is not None:
+            parts[FUSED] = []
+        for labels in self._labels(count):
+            for name, found in parts.items():
+                of = self._of_fused(labels) if name == FUSED else _statistics(self.scores[name], labels)
+                found.append(np.maximum(of.max(axis=1), _LOW))
+        largest = {name: np.concatenate(found) for name, found in parts.items()}
+        whole = np.max(list(largest.values()), axis=0)
+        allowed = math.floor(level * len(whole) + _ROUNDING)
+        return Tested(
+            p_values={name: float((whole >= found[0] - _ROUNDING).mean()) for name, found in largest.items()},
+            critical=float(np.sort(whole[1:])[-allowed]) if allowed else math.inf,
+        )
+
+    def relabellings(self, level: float) -> int:
+        """How many there are at ``level`` of so many records."""
+        return max(math.ceil(1 / level), min(_TESTS, _MOST_TESTS // len(self.member)))
+
+    def _labels(self, count: int) -> Iterator[NDArray[np.bool_]]:
+        """The true labels, then shuffled ones, in pieces [rows, records]."""
+        random, size = np.random.default_rng(self.seed), len(self.member)
+        yield self.member[None]
+        for start in range(0, count, max(1, _PIECE // size)):
+            rows = min(max(1, _PIECE // size), count - start)
+            yield random.permuted(np.tile(self.member, (rows, 1)), axis=1)
+
+    def _of_fused(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+        center, deviation = self.own
+        fitted = self._fitted(labels)
+        found = _statistics(fitted, labels)
+        found[:, 0] = (_areas(fitted, labels) - center) / deviation if deviation > 0 else 0.0
+        return found[:, :1] if self.alone else found  # alone, it is tested by its AUC
+
+    @cached_property
+    def _own(self) -> NDArray[np.float64]:
+        size = len(self.member)
+        count = max(_LEAST_OWN, min(_OWN, _MOST_OWN // size))
+        start = np.arange(size) < int(self.member.sum())
+        labels = np.random.default_rng([self.seed, _STREAM]).permuted(np.tile(start, (count, 1)), axis=1)
+        return _areas(self._fitted(labels), labels)
+
+    @cached_property
+    def _features(self) -> NDArray[np.float64]:
+        count = len(self.member)
+        columns = [_unit(ndtri(_ranks(each) / (count + 1))) for each in self.scores.values()]
+        return np.stack([*columns, _FIRST * _unit(np.mean(columns, axis=0))], axis=1)
+
+    @cached_property
+    def _learned(self) -> dict[int, NDArray[np.float64]]:
+        """Fold -> what centered labels of the other folds are multiplied by, [others, judged]."""
+        learned = {}
+        for number in np.unique(self.fold).tolist():
+            judged = self.fold == number
+            left, values, right = np.linalg.svd(self._features[~judged], full_matrices=False)
+            shrunk = values / (values**2 + _RIDGE * int((~judged).sum()))
+            learned[number] = (left * shrunk) @ (right @ self._features[judged].T)
+        return learned
+
+    def _fitted(self, labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The fused score under each row of ``labels``, [rows, records]."""
+        fitted = np.zeros(labels.shape)
+        for number, product in self._learned.items():
+            judged = self.fold == number
+            targets = labels[:, ~judged].astype(np.float64)
+            fitted[:, judged] = (targets - targets.mean(axis=1, keepdims=True)) @ product
+        return np.round(fitted, _DECIMALS)
+
+
+def test_faults(test: JointTest, name: str, found: Tested, again: Relabelled, same: bool) -> Iterator[str]:
+    """What is wrong with the joint test that an audit states for the attack ``name``.
+
+    ``same`` says whether numpy is the audit's.
+    """
+    count = again.relabellings(test.level)
+    if test.relabellings != count:
+        yield f"its joint test has {test.relabellings} relabellings, where such records have {count}"
+        return
+    value, whole = found.p_values[name], test.compared == len(found.p_values)
+    near = _COUNTS / (count + 1)
+    if not same:
+        near = max(near, _DEVIATIONS * math.sqrt(value * (1 - value) / count))
+    if test.p_value < value - near or (whole and test.p_value > value + near):
+        least = "" if whole else "at least "
+        yield f"its p-value is {test.p_value:.4g}, but relabelling the ranks gives {least}{value:.4g}"
+    critical = math.inf if test.critical is None else test.critical
+    if same and (critical < found.critical - _NEAR or (whole and critical > found.critical + _NEAR)):
+        least = "" if whole else "at least "
+        yield f"the critical value is {critical:.6g}, but relabelling the ranks gives {least}{found.critical:.6g}"
+
+
+def _statistics(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The AUC in deviations under relabelling, and the normal quantile of each rate's count: [rows, statistics].
+
+    ``scores`` are [records], or [rows, records].
+    """
+    ranks = _ranks(scores, axis=-1)
+    m, n = int(labels[0].sum()), int((~labels[0]).sum())
+    tied = np.apply_along_axis(_tied, -1, ranks)
+    spread = np.sqrt(np.maximum(0.0, m * n * (m + n + 1 - tied) / 12))
+    above = np.where(labels, ranks, 0.0).sum(axis=1) - m * (m + n + 1) / 2
+    found = [np.where(spread > _ROUNDING, above / np.maximum(spread, _ROUNDING), 0.0)]
+    others = np.where(labels, -np.inf, ranks)
+    for rate in RATES:
+        allowed = math.floor(rate * n + _ROUNDING)
+        if allowed:
+            least = np.partition(others, m + n - 1 - allowed, axis=1)[:, m + n - 1 - allowed]
+            found.append(_normal_of_hits(m, n, allowed)[(labels & (ranks > least[:, None])).sum(axis=1)])
+    return np.stack(found, axis=1)
+
+
+def _ranks(scores: NDArray[np.float64], axis: int | None = None) -> NDArray[np.float64]:
+    """Ranks from 1 on; equal scores share the mean of theirs."""
+    from scipy.stats import rankdata  # here, as importing it takes longer than verifying what is no audit
+
+    return np.asarray(rankdata(scores, axis=axis))
+
+
+def _tied(ranks: NDArray[np.float64]) -> float:
+    """By how much ties lower the variance of a sum of ranks."""
+    ties = np.unique(ranks, return_counts=True)[1].astype(np.float64)
+    return float((ties**3 - ties).sum()) / (len(ranks) * (len(ranks) - 1))
+
+
+@lru_cache(maxsize=64)
+def _normal_of_hits(members: int, others: int, allowed: int) -> NDArray[np.float64]:
+    from scipy.stats import betabinom
+
+    law = betabinom.pmf(np.arange(members + 1), members, allowed + 1, others - allowed)
+    tail = np.minimum(np.cumsum(law[::-1])[::-1], 1.0)  # of each number or more; scipy's sf sums anew for each
+    return np.asarray(np.clip(normal_quantile(tail), _LOW, _HIGH))
+
+
+def _areas(scores: NDArray[np.float64], labels: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The AUC of each row of ``scores`` under the same row of ``labels``, both [rows, records]."""
+    m, n = int(labels[0].sum()), int((~labels[0]).sum())
+    sums = np.where(labels, _ranks(scores, axis=1), 0.0).sum(axis=1)
+    return np.asarray((sums - m * (m + 1) / 2) / (m * n))
+
+
+def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    spread = values.std()
+    return np.asarray((values - values.mean()) / spread if spread > 0 else np.zeros_like(values))

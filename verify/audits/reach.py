@@ -1,0 +1,124 @@
+"""Whether the least effect that an audit says it would have seen follows from its counts: epsilons, extraction rates.
+
+A gate goes by these numbers, so one changed on its own has to be noticed. AUCs are looked at beside their intervals.
+Binomial sums and halving, where the audit uses the incomplete beta function. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from verify.audits.canaries.bounds import BOUND, counts_of, either_rejects_zero
+from verify.laws.counts import fisher
+
+_ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
+_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+_POWER, _CLOSE = 0.8, 1e-4
+#: Halvings of an interval of rates.
+_HALVINGS = 60
+#: Larger counts are not supported, as for intervals.
+_MOST = 100_000_000
+
+
+def wrong_reach(item: Evidence, report: PrivacyReport) -> str:
+    """What is wrong with the ``detectable`` of ``item``, an entry of ``report``; empty where nothing is."""
+    stated = item.details.get("detectable")
+    if stated is None or not 0 < item.confidence < 1:
+        return ""
+    if item.method == BOUND and item.lower is not None:
+        found = [_epsilon(item)]
+    elif item.method == "extraction" and item.quantity == _ON_TRAINING and item.samples.get("training"):
+        found = [1 - (1 - item.confidence) ** (1 / item.samples["training"])]
+    elif item.method == "extraction" and item.quantity in _BEYOND:
+        found = [_by_coins(item)] if "p_value" in item.details else _beyond(item, report.evidence)
+    else:
+        return ""
+    if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
+        return ""
+    return f"{stated:.4g} is not the least that it would have seen; its counts give {found[0]:.4g}"
+
+
+def at_most(most: int, total: int, chance: float) -> float:
+    """P(Binomial(total, chance) <= most), summed from the term next to ``most`` away from the mean."""
+    if not 0 < chance < 1:
+        return 1.0 if chance <= 0 or most >= total else 0.0
+    below = most < total * chance
+    found, odds = 0.0, math.log(chance) - math.log1p(-chance)
+    orders, none = math.lgamma(total + 1), total * math.log1p(-chance)
+    for k in range(most, -1, -1) if below else range(most + 1, total + 1):
+        log = orders - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        term = math.exp(log + k * odds + none)
+        found += term
+        if term < 1e-18 * found:
+            break
+    return found if below else 1 - found
+
+
+def _epsilon(item: Evidence) -> float:
+    """The least epsilon of randomized response whose bound is above 0 with a chance of 0.8, by the best set."""
+    sets = list(counts_of(item))
+    share, delta = (1 - item.confidence) / len(sets), item.details.get("delta", 0.0)
+    rates = []
+    for canaries, guesses, _ in sets:
+        rejects = either_rejects_zero(canaries, guesses, delta, share)
+        if rejects(guesses):
+            fewest = 1 + bisect_left(range(1, guesses), True, key=rejects)
+            rates.append(_rate_reaching(fewest, guesses))
+    return min((math.log(rate) - math.log1p(-rate) for rate in rates), default=math.inf)
+
+
+def _beyond(item: Evidence, evidence: Sequence[Evidence]) -> list[float]:
+    """The least rate beyond held-out text, for each number of held-out texts that undecided ones leave open."""
+    details = item.details
+    train, total, found = (int(details[key]) for key in ("training_texts", "held_out_texts", "held_out_extracted"))
+    if not (0 < train <= _MOST and 0 <= found <= total <= _MOST):
+        return [math.inf]
+    kin = next((each for each in evidence if each.quantity == _ON_HELD_OUT), None)
+    unsure = 0 if kin is None else int(kin.details.get("undecided", 0))
+    return [least_beyond(train, most, total, (1 - item.confidence) / 4) for most in range(found, found + unsure + 1)]
+
+
+def _by_coins(item: Evidence) -> float:
+    """The least rate beyond held-out text that Fisher's exact test finds with a chance of 0.8."""
+    train, total, most = (int(item.details[key]) for key in ("training_texts", "held_out_texts", "held_out_most"))
+    if not (0 < train <= _MOST and 0 <= most <= total <= _MOST):
+        return math.inf
+    return least_by_fisher(train, most, total, 1 - item.confidence)
+
+
+def least_by_fisher(train: int, most: int, total: int, level: float) -> float:
+    """The least rate on ``train`` texts, less ``most`` of ``total``, that Fisher's exact test finds at ``level``.
+
+    With a chance of 0.8; inf where even all texts would not be found.
+    """
+    fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: fisher(k, train, most, total) <= level)
+    return math.inf if fewest > train else max(0.0, _rate_reaching(fewest, train) - most / total)
+
+
+def least_beyond(train: int, most: int, total: int, tail: float) -> float:
+    """The least rate on ``train`` texts, less ``most`` of ``total``, whose interval lies above with a chance of 0.8.
+
+    Each end is wrong with a chance of ``tail``; inf where no rate would show.
+    """
+    if most >= total:
+        return math.inf
+    bar = _root(lambda rate: at_most(most, total, rate) < tail)
+    fewest = 1 + bisect_left(range(1, train + 1), True, key=lambda k: 1 - at_most(k - 1, train, bar) < tail)
+    return math.inf if fewest > train else max(0.0, _rate_reaching(fewest, train) - most / total)
+
+
+def _rate_reaching(fewest: int, trials: int) -> float:
+    return _root(lambda rate: 1 - at_most(fewest - 1, trials, rate) >= _POWER)
+
+
+def _root(holds: Callable[[float], bool]) -> float:
+    """The least rate for which ``holds``, which does for all above it."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high

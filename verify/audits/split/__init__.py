@@ -1,0 +1,1 @@
+"""Splits that privctl drew: their coins, their groups, and guesses at them."""

@@ -1,0 +1,136 @@
+"""Right guesses behind the bounds of a drawn split, counted again from the ranks that the audit kept.
+
+Each set of guesses takes the highest scores as included and the lowest as left out, as many as the number of coins
+says; a score that equals one beyond the cut is no guess. Ranks tell all of that but for the last set, of all coins:
+its two parts meet at the widest gap between scores near the middle, of which ranks only tell the possible places.
+Scores themselves tell that too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.evidence import Evidence
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AuditParameters
+from verify.audits.canaries.bounds import METHODS, counts_of, of_split
+from verify.audits.split.drawn import at_hand
+from verify.stated import readable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRanks:
+    """The ranks [rows] of the ``scores`` by attack and of those ``tested``, and the side and line of each row.
+
+    ``whole`` says that they are the scores themselves, which tell how far they lie apart.
+    """
+
+    scores: Mapping[str, NDArray[np.float64]]
+    tested: Mapping[str, NDArray[np.float64]]
+    member: NDArray[np.bool_]
+    line: NDArray[np.int64] | None
+    whole: bool = False
+
+
+class RightGuesses:
+    """Counts the right guesses of the audit at ``path`` again, whose ranks are ``kept``.
+
+    ``otherwise`` names attacks whose kept scores of records depend on the coins, so that only the ranks that were
+    tested tell what was guessed.
+    """
+
+    def __init__(self, path: Path, report: PrivacyReport, kept: KeptRanks, otherwise: Collection[str]) -> None:
+        self._path, self._report, self._kept, self._otherwise = path, report, kept, otherwise
+        self._stated = readable(AuditParameters, report)
+
+    def fault(self, item: Evidence) -> str | None:
+        """What is wrong with the counts of a bound from a drawn split; None where the ranks do not tell."""
+        if self._stated is None or item.method not in METHODS or item.lower is None:
+            return None
+        if not of_split(item, self._stated):
+            return None
+        name, grouped = item.quantity.partition(", ")[2], self._stated.group_by is not None
+        ranks = self._kept.tested.get(name)
+        if ranks is None and (grouped or name not in self._otherwise):
+            ranks = self._kept.scores.get(name)
+        rows = np.ones(len(self._kept.member), np.bool_) if grouped else self._rows
+        if ranks is None or rows is None or np.isnan(ranks[rows]).any():
+            return None
+        return _wrong(item, ranks[rows], self._kept.member[rows], whole=self._kept.whole)
+
+    @cached_property
+    def _rows(self) -> NDArray[np.bool_] | None:
+        """Which records have a coin of their own: those whose line occurs once. None without the split's files."""
+        if self._kept.line is None:
+            return None
+        found: dict[bytes, list[tuple[bool, int]]] = {}
+        for role, side in (("members", True), ("nonmembers", False)):
+            named = [item for item in self._report.inputs if item.role == role]
+            file = at_hand(self._path, named[0]) if len(named) == 1 else None
+            if file is None:
+                return None
+            for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+                if content := line.strip():
+                    found.setdefault(content, []).append((side, number))
+        single = {places[0] for places in found.values() if len(places) == 1}
+        rows = zip(self._kept.member.tolist(), self._kept.line.tolist(), strict=True)
+        return np.array([place in single for place in rows], np.bool_)
+
+
+def _wrong(item: Evidence, ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool = False) -> str:
+    for number, (coins, guesses, right) in enumerate(counts_of(item), start=1):
+        if len(ranks) > coins:
+            return f"it is of {coins} coins, and {len(ranks)} scores are kept"
+        made = int(item.details.get(f"made {number}", guesses))
+        all_coins = _divided(ranks, member, whole=whole) if guesses == coins else None
+        possible = all_coins or {_cut(ranks, member, guesses // 2, coins)}
+        if (made, right) not in possible:
+            most = max(count for _, count in possible)
+            found = f"{most} at most" if len(possible) > 1 else f"{most} of {next(iter(possible))[0]}"
+            kept = "scores" if whole else "ranks kept"
+            return f"{right} of {made} guesses made are said to be right, and the {kept} give {found}"
+    return ""
+
+
+def _cut(ranks: NDArray[Any], member: NDArray[np.bool_], half: int, coins: int) -> tuple[int, int]:
+    """How many guesses are made and right where ``half`` are to be made each way; without a score none is."""
+    unscored = coins - len(ranks)
+    middle = np.full(unscored, np.median(ranks) if len(ranks) else 0.0)
+    ordered = np.sort(np.concatenate([ranks, middle]))
+    above = ranks > (ordered[coins - half - 1] if half < coins else -math.inf)
+    below = ranks < (ordered[half] if half < coins else math.inf)
+    return int(above.sum() + below.sum()), int((above & member).sum() + (below & ~member).sum())
+
+
+def _divided(ranks: NDArray[Any], member: NDArray[np.bool_], *, whole: bool) -> set[tuple[int, int]]:
+    """Guesses made and right for every place of the cut that may be; equal scores are not cut but where all are.
+
+    Of ``whole`` scores it is the first of the widest gaps.
+    """
+    count = len(ranks)
+    order = np.argsort(ranks, kind="stable")
+    ordered, inside = ranks[order], member[order]
+    reach = math.ceil(2 * math.sqrt(count))
+    low, high = max(0, count // 2 - reach), min(count - 1, count // 2 + reach)
+    if high <= low:
+        return {(0, 0)}
+    within = np.concatenate([[0], np.cumsum(inside)])
+    places = [at for at in range(low, high) if ordered[at + 1] > ordered[at]]
+    if not places:
+        value = ordered[low]
+        above, below = ordered > value, ordered < value
+        return {(int(above.sum() + below.sum()), int((above & inside).sum() + (below & ~inside).sum()))}
+    if whole:
+        places = [max(places, key=lambda at: ordered[at + 1] - ordered[at])]
+    # Below the cut lie at + 1 scores, whose non-members are right; above it the members are.
+    return {(count, int(at + 1 - within[at + 1] + within[-1] - within[at + 1])) for at in places}

@@ -1,0 +1,298 @@
+"""Whether an audit's split is one that privctl drew: its manifest, the files it names, and each coin.
+
+Of files that it did not draw, whether the model was trained on those that it was not trained on, as the audit says.
+
+An audit of a drawn split may call a model leaking although its two files differ without the model. So a report that
+states one must show it. Needs no numpy, like a gate over audits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from privctl.domain.errors import InputError
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.reports.parameters import ParametersError, parameters_as
+from privctl.storage.digest import NamedFiles, tag
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_text
+from verify.audits.asked import NO_BOUNDS
+from verify.audits.canaries.bounds import BOUND, METHODS, of_split
+from verify.audits.extraction import exact_tests as extraction_tests
+from verify.audits.split import groups as split_groups
+from verify.audits.split.choice import passed_over
+from verify.methods.expected import EXTERNAL, TRAINING
+
+_SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
+#: The roles of files that an audit compares the training data with.
+UNSEEN = ("nonmembers", "heldout")
+#: Of an audit's failure probability, what bounds have.
+_BOUNDS_SHARE, _ROUNDING = 0.5, 1e-9
+#: The role of a file in an audit of membership, and in one of extraction -> its name in the manifest.
+_MEMBERSHIP = {"members": "members", "nonmembers": "nonmembers"}
+_EXTRACTION = {"train": "members", "heldout": "nonmembers"}
+_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
+
+
+def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Hold the split that the audit at ``path`` states against its manifest and its files, as far as they are there."""
+    if report.step != "audit":
+        return
+    try:
+        stated = parameters_as(AuditParameters, report)
+    except ParametersError:
+        return  # another check says so
+    if stated.split_commitment is None:
+        return
+    try:
+        outcome, reason = _judged(path, report, stated)
+    except (InputError, ValueError, TypeError, KeyError, AttributeError) as fault:
+        outcome, reason = Outcome.REFUTED, f"its manifest cannot be read ({fault})"
+    yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
+
+
+def check_unseen(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """A verdict for each file of an audit that its model's trainings name as their data, by its digest."""
+    if report.step != "audit":
+        return
+    trained = {
+        artifact.digest
+        for parent in parents
+        if parent.step in (TRAINING, EXTERNAL)
+        for artifact in parent.inputs
+        if artifact.role == "data"
+    }
+    for artifact in report.inputs:
+        if artifact.role in UNSEEN and artifact.digest in trained:
+            reason = (
+                "the audit took it as records that the model was not trained on, and a report that it builds on says "
+                "that the model was trained on it"
+            )
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
+
+
+def drawn_from(path: Path, report: PrivacyReport) -> str:
+    """The digest of a file that holds every member which the audit at ``path`` took, beside those of its split.
+
+    Of a split of some records the members are a part of what was trained on. Each of them is looked for in the file
+    that the manifest names, by its digest, and each non-member is not to be there. Empty where the files are not at
+    hand, or do not show it.
+    """
+    try:
+        place, stated = _at_hand(path, report, _ROLE), parameters_as(AuditParameters, report)
+        sides = [_at_hand(path, report, role) for role in next(iter(_roles(report, stated)), _MEMBERSHIP)]
+        if place is None or None in sides:
+            return ""
+        manifest = parse_json(read_text(place), str(place))
+        train = manifest["train"]
+        if manifest["kind"] != _KIND or _committed(manifest) != stated.split_commitment or train is None:
+            return ""
+        whole = place.with_name(train["name"])
+        if whole.parent != place.parent or not whole.is_file() or NamedFiles().digest(whole) != train["digest"]:
+            return ""
+        members, others = (set(_named(file)) for file in sides if file is not None)
+        missing = set(members)
+        for name in _named(whole):
+            if name in others:
+                return ""
+            missing.discard(name)
+        return str(train["digest"]) if members and not missing else ""
+    except (InputError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return ""
+
+
+def _roles(report: PrivacyReport, stated: AuditParameters) -> list[dict[str, str]]:
+    """The roles of the two sides, of each part of the audit that is of a drawn split."""
+    found = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
+    return found + ([_EXTRACTION] if extraction_tests.drawn(stated.extraction) else [])
+
+
+def _named(file: Path) -> Iterator[bytes]:
+    """A short digest of each record of ``file``."""
+    with file.open("rb") as lines:
+        yield from (blake3(content).digest(length=16) for line in lines if (content := line.strip()))
+
+
+def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple[Outcome, str]:
+    place = _at_hand(path, report, _ROLE)
+    if place is None:
+        return Outcome.INCONCLUSIVE, "its manifest is not at hand, without which nothing shows that privctl drew it"
+    manifest = parse_json(read_text(place), str(place))
+    if manifest["kind"] != _KIND or _committed(manifest) != stated.split_commitment:
+        return Outcome.REFUTED, "its manifest does not give the commitment that the audit states"
+    if manifest["records"] != stated.split_records:
+        return Outcome.REFUTED, f"it states {stated.split_records} records, its manifest {manifest['records']}"
+    if wrong := split_groups.misjudged(manifest, stated):
+        return Outcome.REFUTED, wrong
+    if wrong := _overspent(report, stated.confidence):
+        return Outcome.REFUTED, wrong
+    return _tossed_again(path, report, stated, manifest)
+
+
+def _tossed_again(
+    path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any]
+) -> tuple[Outcome, str]:
+    """What each coin says, tossed again by the key of ``manifest``."""
+    key, field = bytes.fromhex(manifest["key"]), manifest.get("group_by")
+    records, included = Counter[bytes](), 0
+    groups: dict[str, Counter[bool]] = {}
+    parts = _roles(report, stated)
+    if fault := _other_files(report, parts, manifest):
+        return Outcome.REFUTED, fault
+    for role, side in ((role, name == "members") for role, name in parts[0].items()):
+        file = _at_hand(path, report, role)
+        if file is None:
+            return Outcome.INCONCLUSIVE, f"the {role} are not at hand, so that their coins cannot be tossed again"
+        lines = Counter(content for line in file.read_bytes().split(b"\n") if (content := line.strip()))
+        if field is None:
+            wrong = any(_coin(key, content) is not side for content in lines)
+        else:
+            of_side = split_groups.counted(lines, field)
+            wrong = any(split_groups.coin(key, name) is not side for name in of_side)
+            for name, number in of_side.items():
+                groups.setdefault(name, Counter())[side] = number
+        if wrong:
+            coins = "their coins" if field is None else "the coins of their groups"
+            return Outcome.REFUTED, f"some of its {role} are on the other side than {coins}"
+        records += lines
+        included += side * len(lines)
+    if (len(records), included) != (manifest["records"], manifest["included"]):
+        return Outcome.REFUTED, "its manifest counts other records than its files hold"
+    if field is not None:
+        return _of_groups(path, report, stated, manifest, groups)
+    return _of_records(path, report, stated, manifest, records)
+
+
+def _of_records(
+    path: Path, report: PrivacyReport, stated: AuditParameters, manifest: dict[str, Any], records: Counter[bytes]
+) -> tuple[Outcome, str]:
+    """What is to be said of ``records``, each as often as it occurs and on the side of its coin."""
+    key, included = bytes.fromhex(manifest["key"]), manifest["included"]
+    if manifest["train"] is not None:
+        whole = _trained_on(path, report, manifest)
+        if whole is None:
+            return Outcome.INCONCLUSIVE, f"{manifest['train']['name']} is not at hand, which shows who got coins"
+        if fault := _not_drawn(key, whole, records):
+            return Outcome.REFUTED, fault
+    fault = _miscounted(report, stated, sum(count == 1 for count in records.values()), "records that occur once")
+    if fault := fault or _more_texts(report, stated, included, len(records) - included, "records"):
+        return Outcome.REFUTED, fault
+    return Outcome.CONSISTENT, f"the coins of all {len(records)} records are those of the manifest's key"
+
+
+def _other_files(report: PrivacyReport, parts: Sequence[Mapping[str, str]], manifest: Mapping[str, Any]) -> str:
+    """Which of the audit's sides is not that of ``manifest``; empty if each is."""
+    for part in parts:
+        for role, side in part.items():
+            if [item.digest for item in report.inputs if item.role == role] != [manifest[side]["digest"]]:
+                return f"the {role} that it audited are not those that were drawn"
+    return "" if parts else "it audits neither membership nor extraction by the split that it states"
+
+
+def _of_groups(
+    path: Path,
+    report: PrivacyReport,
+    stated: AuditParameters,
+    manifest: dict[str, Any],
+    groups: dict[str, Counter[bool]],
+) -> tuple[Outcome, str]:
+    """What is to be said of ``groups``, each with its records by side, where each is on the side of its coin."""
+    members = Counter({name: count[True] for name, count in groups.items() if count[True]})
+    if (len(groups), len(members)) != (manifest["groups"], manifest["included_groups"]):
+        return Outcome.REFUTED, "its manifest counts other groups than its files hold"
+    fault = _miscounted(report, stated, len(groups), "groups")
+    fault = fault or split_groups.wrong_size(report, max(count.total() for count in groups.values()))
+    if fault := fault or _more_texts(report, stated, len(members), len(groups) - len(members), "groups"):
+        return Outcome.REFUTED, fault
+    if manifest["train"] is not None:
+        whole = _trained_on(path, report, manifest)
+        if whole is None:
+            name = manifest["train"]["name"]
+            return Outcome.INCONCLUSIVE, f"{name} is not at hand, without which no group is seen to be whole"
+        if fault := split_groups.in_part(whole, manifest, groups, members):
+            return Outcome.REFUTED, fault
+    return (
+        Outcome.CONSISTENT,
+        f"the coins of all {len(groups)} groups are those of the manifest's key, and none is split",
+    )
+
+
+def _trained_on(path: Path, report: PrivacyReport, manifest: Mapping[str, Any]) -> Path | None:
+    """The file to train on that ``manifest`` names, where it is there as it was."""
+    place, train = _at_hand(path, report, _ROLE), manifest["train"]
+    whole = None if place is None else place.with_name(train["name"])
+    return whole if whole and whole.is_file() and NamedFiles().digest(whole) == train["digest"] else None
+
+
+def _not_drawn(key: bytes, whole: Path, drawn: Mapping[bytes, int]) -> str:
+    """How ``whole``, the file to train on, shows that the key did not choose what was ``drawn``; empty if it does not.
+
+    Every record is trained on as often as it occurs if its coin says member or it has none, and else never.
+    """
+    trained = Counter(split_groups.lines_of(whole))
+    if any(trained[content] != number * _coin(key, content) for content, number in drawn.items()):
+        return f"{whole.name} does not hold the members as they were drawn, and no non-member"
+    if passed_over(key, drawn, trained, of_groups=False):
+        return f"{whole.name} holds records without a coin that the manifest's key puts before some that have one"
+    return ""
+
+
+def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what: str) -> str:
+    """What is wrong with the bounds if so many coins are those of ``what``; empty if nothing."""
+    curves = {item.method for item in report.evidence if item.quantity == "AUC"} - {"midpoint", "fused"}
+    if coins > 1 and curves & set(stated.attack) and any(each.what == NO_BOUNDS for each in report.omissions):
+        return f"it omits its bounds, and there are {coins} {what}"
+    for item in report.evidence:
+        if item.method in METHODS and of_split(item, stated) and item.samples["canaries"] != coins:
+            return f"its bound on {item.quantity} does not count all {coins} {what}"
+    return ""
+
+
+def _more_texts(report: PrivacyReport, stated: AuditParameters, members: int, others: int, what: str) -> str:
+    """Whether an extraction audit compares more than so many ``members`` and ``others``; empty if not."""
+    if not extraction_tests.drawn(stated.extraction):
+        return ""
+    for item in (item for item in report.evidence if item.quantity in _BEYOND):
+        for side, most in (("training", members), ("held_out", others)):
+            if item.details.get(f"{side}_texts", 0) > most:
+                return f"its {item.quantity} counts more {what} than the {most} of that side"
+    return ""
+
+
+def _overspent(report: PrivacyReport, confidence: float | None) -> str:
+    """What is wrong with how the bounds of all columns share half of what the audit may fail with; empty if nothing."""
+    bounds = [item for item in report.evidence if item.method == BOUND and item.lower is not None]
+    spent = sum(1 - item.confidence for item in bounds if ", " in item.quantity)
+    if spent <= _BOUNDS_SHARE * (1 - (confidence or 1.0)) + _ROUNDING:
+        return ""
+    return f"its {len(bounds)} bounds are wrong with chance {spent:.3g} together, more than half of the audit's"
+
+
+def _at_hand(path: Path, report: PrivacyReport, role: str) -> Path | None:
+    """The file of this role, where it is there and the audit's."""
+    return next((place for item in report.inputs if item.role == role and (place := at_hand(path, item))), None)
+
+
+def at_hand(path: Path, item: Artifact) -> Path | None:
+    """The file ``item`` of the report at ``path``; None where it is missing or another by now."""
+    place = Path(os.path.normpath(path.parent.absolute() / item.path))
+    return place if place.is_file() and NamedFiles().is_as_recorded(place, item.digest, item.bytes) else None
+
+
+def _committed(manifest: dict[str, Any]) -> str:
+    """BLAKE3 of the rest as JSON with sorted keys and without spaces."""
+    body = {name: value for name, value in manifest.items() if name not in ("kind", "commitment")}
+    return tag(blake3(json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()))
+
+
+def _coin(key: bytes, content: bytes) -> bool:
+    return blake3(b"coin\0" + content, key=key).digest(length=1)[0] % 2 == 1

@@ -1,0 +1,172 @@
+"""A drawn split whose coins are those of groups: which claims it can test, and whether its groups are whole.
+
+Coins of records judged as coins of groups, or the reverse, give bounds that nothing proves. Needs no numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from privctl.data.users import group_of
+from privctl.domain.events import Ledger
+from privctl.domain.evidence import Evidence
+from privctl.domain.groups import of_group
+from privctl.domain.report import PrivacyReport
+from privctl.reports.audit_parameters import AuditParameters
+from privctl.storage.json_text import parse_json
+from verify.audits.canaries.bounds import METHODS, of_split
+from verify.audits.split.choice import passed_over
+
+#: How bounds on groups are named, and the detail that says how many records one has at most.
+_OF_GROUP, _SIZE = " of a group", "group_records"
+#: A verdict on what a claim says of several examples together.
+TOGETHER = re.compile(
+    r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, of ([0-9]+) examples together by \(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "
+)
+#: A verdict that says that the coins are of other groups than the claim's examples.
+_OTHER = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP for values of '(.*)', ")
+#: Numbers are shown with six digits.
+_SHOWN = 1e-4
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """The records of ``file``."""
+    with file.open("rb") as lines:
+        yield from (content for line in lines if (content := line.strip()))
+
+
+def counted(lines: Iterable[bytes], field: str) -> Counter[str]:
+    """How many of ``lines`` have each value of ``field``; raises InputError for one without."""
+    counts = Counter[str]()
+    records: Mapping[bytes, int] = lines if isinstance(lines, Counter) else Counter(lines)
+    for content, number in records.items():
+        counts[group_of(parse_json(content.decode(), "a record"), field, "a record")] += number
+    return counts
+
+
+def coin(key: bytes, name: str) -> bool:
+    """Whether the group of this name is a member, by the ``key`` of the manifest."""
+    return blake3(b"group coin\0" + name.encode(), key=key).digest(length=1)[0] % 2 == 1
+
+
+def misjudged(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
+    """Why an audit that ``stated`` this counts something else than what has coins by ``manifest``; empty if not."""
+    field = manifest.get("group_by")
+    if field != stated.group_by:
+        of, by = ("records" if each is None else f"groups by {each!r}" for each in (field, stated.group_by))
+        return f"its split tossed coins for {of}, and it judges {by}"
+    if manifest.get("groups") != stated.split_groups:
+        return f"it states {stated.split_groups} groups, its manifest {manifest.get('groups')}"
+    return ""
+
+
+def in_part(whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, object], members: Mapping[str, int]) -> str:
+    """How ``whole``, the file to train on, shows that ``groups`` were not drawn by ``manifest``; empty if it does not.
+
+    No group has other records in it than were drawn, and none without a coin had to get one by the key.
+    """
+    found = counted(lines_of(whole), manifest["group_by"])
+    for name in groups:
+        if found[name] != members.get(name, 0):
+            return (
+                f"{whole.name} holds {found[name]} records of a group of which {members.get(name, 0)} were drawn as "
+                "members, and a group is drawn as a whole"
+            )
+    drawn = {name.encode() for name in groups}
+    if passed_over(bytes.fromhex(manifest["key"]), drawn, map(str.encode, found), of_groups=True):
+        return f"{whole.name} holds groups without a coin that the manifest's key puts before some that have one"
+    return ""
+
+
+def wrong_size(report: PrivacyReport, largest: int) -> str:
+    """Whether a bound on groups does not say that they have ``largest`` records at most."""
+    for item in report.evidence:
+        if _SIZE in item.details and item.details[_SIZE] != largest:
+            return (
+                f"its groups have up to {largest} records, and its bound on {item.quantity} says "
+                f"{item.details[_SIZE]:g}"
+            )
+    return ""
+
+
+def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
+    """Bounds that are not about what the audit counts, and claims that say something else of it, in a sentence each."""
+    drawn = [item for item in report.evidence if item.method in METHODS and of_split(item, parameters)]
+    grouped = parameters.group_by is not None
+    if parameters.split_groups is not None and not grouped:
+        yield "it states groups of a drawn split, and not by which field"
+    for item in drawn:
+        if grouped is not _of_a_group(item) or grouped is not (item.details.get(_SIZE, 0) >= 1):
+            yield f"its bound on {item.quantity} is not about what it counts, {'groups' if grouped else 'records'}"
+    sizes = {item.details[_SIZE] for item in drawn if _SIZE in item.details}
+    if len(sizes) > 1:
+        yield "its bounds are about groups of different sizes"
+    for verdict in report.verdicts:
+        if found := TOGETHER.match(verdict.subject):
+            yield from _wrong_together(found, verdict.subject, next(iter(sizes), 2.0) if grouped else 2.0)
+        elif (found := _OTHER.match(verdict.subject)) and (not drawn or found[3] == parameters.group_by):
+            yield f"its verdict on {verdict.subject!r} is about what it counts, and does not judge it"
+
+
+def _wrong_together(found: re.Match[str], subject: str, examples: float) -> Iterator[str]:
+    """The steps from one data set to the next, one example at a time, add up to what the verdict is about."""
+    epsilon, delta, one, share = (float(found[place]) for place in (1, 2, 4, 5))
+    if int(found[3]) != examples:
+        yield f"its verdict on {subject!r} is about {found[3]} examples, and a coin changes up to {examples:g}"
+        return
+    total = 0.0
+    for step in range(int(examples)):
+        total += share * math.exp(min(step * one, 700.0))
+        if total >= 1:
+            break
+    sums = (examples * one, min(1.0, total))
+    if not all(math.isclose(*pair, rel_tol=_SHOWN, abs_tol=1e-12) for pair in zip((epsilon, delta), sums, strict=True)):
+        yield f"its verdict on {subject!r} does not follow by group privacy, which gives ({sums[0]:g}, {sums[1]:g})"
+
+
+def wrong_form(
+    subject: str, report: PrivacyReport, parameters: AuditParameters, unit: str | None, *, chosen: bool = False
+) -> bool:
+    """Whether a verdict judges a claim for something else than coins of a split say of it.
+
+    ``unit`` is the field whose values make the examples of the claim, None where each record is one; ``chosen`` says
+    that its records were chosen by the users of all, so that coins of records say nothing of it.
+    """
+    field = parameters.group_by
+    sizes = [item.details[_SIZE] for item in report.evidence if _SIZE in item.details]
+    if unit == field or (unit is None and max(sizes, default=1.0) == 1):
+        return TOGETHER.match(subject) is not None or _OTHER.match(subject) is not None
+    if unit is not None and (field is not None or chosen):
+        return _OTHER.match(subject) is None
+    return TOGETHER.match(subject) is None
+
+
+def mechanisms(stated: object, report: PrivacyReport) -> Iterator[object]:
+    """What an audit may have tested the curve of, where the model's report has ``stated`` this: none, it, of groups."""
+    yield from (None, stated)
+    if not isinstance(stated, Ledger):
+        return
+    for size in {int(item.details[_SIZE]) for item in report.evidence if _SIZE in item.details}:
+        try:
+            yield of_group(stated, size)
+        except ValueError:  # not of such a mechanism, or not of so few
+            continue
+
+
+def _of_a_group(item: Evidence) -> bool:
+    return item.quantity.partition(", ")[0].endswith(_OF_GROUP)
+
+
+def speaks_of(subject: str, epsilon: float | None, delta: float) -> bool:
+    """Whether a verdict's ``subject`` is this claim, what it says of several examples, or that it was not judged."""
+    start = f"({epsilon:g}, {delta:g})-DP"
+    if subject.startswith((f"{start}, ", f"{start} for values of ")):
+        return True
+    return TOGETHER.match(subject) is not None and f" by {start}, " in subject

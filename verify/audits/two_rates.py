@@ -1,0 +1,63 @@
+"""The interval of a difference of two rates, computed again from their counts. Standard library only.
+
+Clopper and Pearson's limits of each rate are found by halving, each tail with a quarter of the error; the difference
+lies between the lower one's and the upper one's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from privctl.domain.evidence import Evidence
+from verify.audits.reach import at_most
+
+_KEYS = ("training_texts", "training_extracted", "held_out_texts", "held_out_extracted")
+_HALVINGS, _CLOSE = 60, 1e-6
+#: Larger counts, and more texts that are undecided, are not supported.
+_MOST, _UNSURE = 100_000_000, 1000
+
+
+def fault(item: Evidence, evidence: Sequence[Evidence]) -> str:
+    """What is wrong with the difference ``item`` and its interval; texts that ``evidence`` leaves undecided count."""
+    train, found, others, other_found = (int(item.details[key]) for key in _KEYS)
+    if not (0 <= found <= train <= _MOST and 0 <= other_found <= others <= _MOST):
+        return f"it counts {found} of {train} and {other_found} of {others}, which cannot be"
+    if item.estimate is None or item.lower is None or item.upper is None or not (train and others):
+        return ""
+    difference = found / train - other_found / others
+    if not math.isclose(item.estimate, difference, abs_tol=_CLOSE):
+        return f"its counts differ by {difference:.6g}, not by its estimate"
+    tail = (1 - item.confidence) / 4
+    unsure = {
+        side: min(_UNSURE, *(int(each.details.get("undecided", 0)) for each in evidence if each.quantity == name))
+        for side, name in (("train", "rate on training text"), ("others", "rate on held-out text"))
+        if any(each.quantity == name for each in evidence)
+    }
+    lows = [
+        _limit(found, train, tail) - _upper(other_found + more, others, tail)
+        for more in range(min(unsure.get("others", 0), others - other_found) + 1)
+    ]
+    highs = [
+        _upper(found + more, train, tail) - _limit(other_found, others, tail)
+        for more in range(min(unsure.get("train", 0), train - found) + 1)
+    ]
+    for end, stated, ends in (("lower", item.lower, lows), ("upper", item.upper, highs)):
+        if not any(math.isclose(stated, each, abs_tol=_CLOSE) for each in ends):
+            return f"its {end} limit is {stated:.6g}, and its counts give {ends[0]:.6g}"
+    return ""
+
+
+def _limit(found: int, total: int, tail: float) -> float:
+    """The rate at which so many or more have the probability ``tail``; 0 for none."""
+    if not found:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if 1 - at_most(found - 1, total, middle) > tail else (middle, high)
+    return (low + high) / 2
+
+
+def _upper(found: int, total: int, tail: float) -> float:
+    return 1 - _limit(total - found, total, tail)

@@ -1,0 +1,175 @@
+"""Settings of a training that decide no guarantee: those that follow from something else, and those that nothing shows.
+
+``disagreements`` holds the first against what they follow from. ``unchecked`` names the second, so that nobody takes
+a report that passed for one whose every entry was looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath
+
+from privctl.data.packed import suffix_of
+from privctl.data.places import RECORDS
+from privctl.domain.guarantee import Notion, Status
+from privctl.domain.report import Omission, PrivacyReport
+from verify.compare import compare, shown
+from verify.methods.expected import EXTERNAL, TRAINING, ExpectedMethod, StatedTraining
+from verify.settings import public_records
+from verify.stated import training_of
+
+_TITLE = "bookkeeping"
+_REDUCED = "bfloat16"
+_STDIN = "-"
+#: Folders of a data set in which its files may lie.
+_INNER = ("data", "train", "test", "validation")
+#: Of what is allowed above a target: rounding in the search for the noise.
+_ROOM = 1e-6
+#: Parameters of a training that nothing else shows.
+_LOST = (
+    "epsilon",
+    "text_column",
+    "label_column",
+    "clipping",
+    "clipping_passes",
+    "micro_examples",
+    "micro_tokens",
+    "records_per_draw",
+    "fresh_tensors",
+    "frozen_norm_layers",
+    "fsdp",
+    "history",
+)
+#: What an adaptive optimizer divides out, or what is only held against how far the weights moved.
+_DIVIDED_OUT = ("clip_norm", "learning_rate", "schedule", "warmup_steps", "beta1", "beta2")
+_ADAPTIVE = ("adam", "adamw")
+#: It decides the spacing of a tensor's weights where they are all smaller, and that is a power of two.
+_PERTURBATION = "perturbation (but for its power of two)"
+
+
+def disagreements(report: PrivacyReport, parameters: StatedTraining, method: ExpectedMethod | None) -> Iterator[str]:
+    """What differs between a training's settings and what they follow from, a sentence each."""
+    yield from _steps(parameters, method)
+    yield from _data(report, parameters)
+    yield from public_records.disagreements(report, parameters)
+    test = parameters.contribution_test
+    if test is not None and test.differences and parameters.bf16 is not None:
+        tested = any(_REDUCED in stage for stage in test.differences)
+        yield from compare("parameter bf16", parameters.bf16, tested, "the test before the first step says")
+    if parameters.momentum and parameters.optimizer != "momentum":
+        yield f"parameter momentum is {parameters.momentum:g}, which {shown(parameters.optimizer)} does not have"
+    yield from _released(report, parameters)
+    yield from _target(report, parameters)
+    yield from _pairs(report, parameters)
+
+
+def _pairs(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    """Settings that are stated without what they go with."""
+    if parameters.secrets is not None and parameters.plan is None:
+        yield f"it followed the plan {shown(parameters.secrets)}, of which no parameter says what it holds"
+    if bool(parameters.gradient_canaries) is not (parameters.gradient_canaries_file is not None):
+        yield "gradient_canaries and gradient_canaries_file go together, and one of them is missing"
+    if parameters.base_bits is not None and not parameters.adapter:
+        yield f"base_bits is {parameters.base_bits}, and only the base of an adapter is held in fewer bits"
+    names = (tensor.name for artifact in report.outputs for tensor in artifact.tensors)
+    if parameters.converted is not None and not any(name.endswith("running_mean") for name in names):
+        yield f"it says that it converted {shown(parameters.converted)}, and no tensor holds the statistics of batches"
+
+
+def _steps(parameters: StatedTraining, method: ExpectedMethod | None) -> Iterator[str]:
+    """A report is written when all planned steps are over: with noise those begun, otherwise those that were made."""
+    done = parameters.steps_begun if method is not None and method.noised else parameters.updates
+    if parameters.steps is not None and done is not None:
+        yield from compare("parameter steps", parameters.steps, done, "a training ends after all its steps, and made")
+
+
+def _data(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    """The data is called after its files, or after folders or patterns that its files lie in or fit."""
+    files = [PurePath(artifact.path) for artifact in report.inputs if artifact.role == "data"]
+    name = parameters.data
+    if name is None or not files or name == _STDIN:
+        return
+    several = len(files) > 1
+    parts = [name] if all(_fits(name, file, several) for file in files) else name.split(" + ")
+    of_files = all(any(_fits(part, file, several) for part in parts) for file in files)
+    if not of_files or not all(any(_fits(part, file, several) for file in files) for part in parts):
+        yield f"the data is called {shown(name)}, and the file recorded is {shown(files[0].as_posix())}"
+
+
+def _fits(name: str, file: PurePath, several: bool) -> bool:
+    """Paths are relative to the report, so the folder of ``several`` files has no name there if the report lies in it.
+
+    The folder at hand (``.``) has no name either.
+    """
+    if not name or name in file.parts or fnmatchcase(file.name, name) or _is_shard(name, file):
+        return True
+    if not several or suffix_of(Path(name)) in RECORDS:
+        return False
+    above = file.parts[:-1]
+    if above and above[-1] in _INNER:
+        above = above[:-1]
+    return not above or above[-1] == ".."
+
+
+def _is_shard(split: str, file: PurePath) -> bool:
+    stem = file.name.split(".")[0]
+    return stem == split or re.fullmatch(re.escape(split) + r"[-_]\d{5}-of-\d{5}", stem) is not None
+
+
+def _released(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    counts = {
+        g.arithmetic.coordinates for g in report.guarantees if g.name == parameters.method and g.arithmetic is not None
+    }
+    if len(counts) == 1 and parameters.released_numbers is not None:
+        yield from compare("released_numbers", parameters.released_numbers, counts.pop(), "its guarantee is for")
+
+
+def _target(report: PrivacyReport, parameters: StatedTraining) -> Iterator[str]:
+    """A training does not begin with a budget that its steps exceed."""
+    for guarantee in report.guarantees:
+        bound = guarantee.follows if guarantee.follows is not None else guarantee.epsilon
+        if (
+            guarantee.name == parameters.method
+            and guarantee.notion is Notion.APPROXIMATE_DP
+            and guarantee.status in (Status.PROVED, Status.CONDITIONAL)
+            and parameters.epsilon is not None
+            and bound is not None
+            and bound > parameters.epsilon * (1 + _ROOM)
+        ):
+            yield f"parameter epsilon is {parameters.epsilon:g}, but its guarantee has {bound:g}, which is more"
+
+
+def unchecked(report: PrivacyReport) -> Iterator[Omission]:
+    """What no check rests on, in one sentence; of a step that makes no model that is what its warnings name."""
+    warned = ["names and most numbers in its warnings"] if report.warnings else []
+    if report.step not in (TRAINING, EXTERNAL, "noise", "replay") or not report.versions:
+        if warned:
+            yield Omission(what=_TITLE, reason=f"no check rests on {warned[0]}: an edit there may go unnoticed")
+        return
+    named = " and ".join(["library versions", *warned, *(_names(report) if report.step == TRAINING else ())])
+    yield Omission(
+        what=_TITLE,
+        reason=f"no check rests on {named}: an edit there may go unnoticed, but no guarantee rests on it",
+    )
+    test = training_of(report).contribution_test if report.step == TRAINING else None
+    if test is not None and test.differences:
+        yield Omission(
+            what="self-test",
+            reason="the differences in contribution_test are what the run says that it measured: an edit there, and in "
+            "the assumptions 'contribution' and 'rounding of sums' that rest on it, may go unnoticed; training again "
+            "from the same start measures them again",
+        )
+
+
+def _names(report: PrivacyReport) -> Iterator[str]:
+    parameters = training_of(report)
+    names = [name for name in _LOST if getattr(parameters, name) not in (None, 0)]
+    if getattr(parameters, "clip_norms", None) is not None:
+        names += ("target_unclipped_quantile", "clip_norm_learning_rate")
+    if getattr(parameters, "perturbation", None) is not None:
+        names.append(_PERTURBATION)
+    if parameters.optimizer in _ADAPTIVE:
+        names += _DIVIDED_OUT
+    yield f"the parameters {', '.join(names)}"

@@ -1,0 +1,180 @@
+"""Whether a report is complete, and states nothing that cannot be true of such a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import PurePath
+from types import NoneType
+
+from privctl.domain.events import Batches, Ledger, SignBits
+from privctl.domain.guarantee import Adjacency, Guarantee, Notion, RiskMeasure, Scope, Status
+from privctl.domain.mechanism import ClippedTraining, Regime, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import BudgetParameters
+from verify.events import row_of
+from verify.methods import external_training
+from verify.methods.expected import EXTERNAL, TRAINING
+from verify.recompute.mutual_information import unavoidable_delta
+from verify.stated import budget_of, delta_of, training_of
+
+STEPS = frozenset({
+    "account", "audit", "claims", "external-training", "inspect", "noise", "replay", "retrain", "secrets-plan",
+    "secrets-scan", "shadow", "verify",
+})  # fmt: skip
+_RATES = (0.01, 0.001)
+#: Step -> role of an input it must have.
+_READS = {"noise": "model", "retrain": "data"}
+#: Step -> the mechanisms it may state, NoneType if it may have none. Other steps have none and promise nothing.
+_MECHANISMS: dict[str, tuple[type, ...]] = {
+    "account": (Ledger, SignBits), "noise": (WeightNoise,), "retrain": (Ledger, SignBits, ClippedTraining, NoneType),
+    "secrets-plan": (Ledger,), "external-training": (Ledger, NoneType),
+}  # fmt: skip
+#: Steps that write all weights to one file, which is held against the step.
+_ONE_FILE = (TRAINING, "replay")
+_STANDING = (Status.PROVED, Status.CONDITIONAL)
+
+
+def gaps(report: PrivacyReport) -> Iterator[str]:
+    """What is missing, duplicated or impossible for this mechanism; a sentence each."""
+    if not isinstance(report.mechanism, _MECHANISMS.get(report.step, (NoneType,))):
+        yield f"a step named {report.step!r} cannot have the mechanism stated"
+    if report.guarantees and report.step not in _MECHANISMS:
+        yield f"a step named {report.step!r} guarantees nothing, but {len(report.guarantees)} are stated"
+    twice = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
+    for (name, _, _), count in twice.items():
+        if count > 1:
+            yield f"it states {name!r} {count} times for the same neighbours and files"
+    for guarantee in report.guarantees:
+        yield from _out_of_place(report, guarantee)
+        yield from _risks(report, guarantee)
+        yield from _floats(report, guarantee)
+    if isinstance(report.mechanism, WeightNoise):
+        yield from _candidates(report, report.mechanism)
+    if (budget := budget_of(report)) is not None:
+        yield from _plan(report, budget)
+    if isinstance(report.mechanism, SignBits):
+        yield from _worst_case(report, report.mechanism)
+    yield from _weights(report)
+    needed = _READS.get(report.step)
+    if needed and report.mechanism is not None and not any(artifact.role == needed for artifact in report.inputs):
+        yield f"it names no {needed} that the {report.step} step read"
+
+
+def _weights(report: PrivacyReport) -> Iterator[str]:
+    """What a step says of the training holds of the weights that it wrote, and of none that are listed beside them."""
+    places = [PurePath(artifact.path) for artifact in report.outputs if artifact.role == "model"]
+    if report.step in _ONE_FILE and len(places) > 1:
+        yield f"it lists {len(places)} files of weights, and a {report.step} step writes one"
+    elif len({place.parent for place in places}) > 1:
+        yield "it lists weights in several folders, and a step writes those of one model into one"
+
+
+def _out_of_place(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    name = guarantee.name
+    if guarantee.scope is Scope.ALL_CANDIDATES and not isinstance(report.mechanism, WeightNoise):
+        yield f"{name!r} is about all candidates, but this step makes none"
+    of_ledger = isinstance(report.mechanism, Ledger)
+    claimed = report.step == "account" and of_ledger and guarantee.status is Status.CLAIMED
+    if claimed and guarantee.adjacency is not Adjacency.UNSTATED:
+        yield f"{name!r} is only claimed, so it must leave its adjacency unstated"
+    fits = of_ledger and (guarantee.notion is Notion.APPROXIMATE_DP or guarantee.delta > 0)
+    for field in ("follows", "floor"):
+        if getattr(guarantee, field) is not None and not fits:
+            yield f"{name!r} states `{field}`, which does not apply to this mechanism"
+
+
+def _floats(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """Outputs are floats, so a bound must state what floating-point noise adds."""
+    mechanism = report.mechanism
+    noised = isinstance(mechanism, WeightNoise) and mechanism.grid is not None and guarantee.name in list(Regime)
+    if isinstance(mechanism, Ledger) and guarantee.notion is Notion.APPROXIMATE_DP:
+        in_floats = any(row_of(event).in_floats for event in mechanism.events)
+        noised = in_floats and _rounded(report)
+    stands = guarantee.status in _STANDING and guarantee.epsilon is not None
+    if noised and stands and guarantee.arithmetic is None:
+        yield f"{guarantee.name!r} does not state what floating-point noise adds to it"
+
+
+def _rounded(report: PrivacyReport) -> bool:
+    """Whether it is of a training whose noise was added in floating point, and rounded."""
+    if report.step not in (TRAINING, EXTERNAL):
+        return False
+    parameters = training_of(report) if report.step == TRAINING else external_training.parameters_of(report)
+    return "onto a grid" in (parameters.noise_source or "") or bool(parameters.released_numbers)
+
+
+def _risks(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """A bound from the whole trade-off curve states the standard risks."""
+    found = Counter((risk.measure, risk.at) for risk in guarantee.risks)
+    if guarantee.status not in _STANDING:
+        return
+    budget = budget_of(report)
+    wanted: set[tuple[RiskMeasure, float | None]] = {
+        (RiskMeasure.POSTERIOR, prior) for prior in ((budget.priors if budget else None) or ())
+    }
+    if guarantee.notion is Notion.MUTUAL_INFORMATION:
+        wanted = {(RiskMeasure.ADVANTAGE, None), (RiskMeasure.AUC, None)}
+    elif guarantee.notion is Notion.SECRET_PROTECTION:
+        if not any(measure is RiskMeasure.POSTERIOR for measure, _ in found):
+            yield f"{guarantee.name!r} does not state how likely a secret is guessed"
+        if report.step != "account":
+            return
+    elif not _of_curve(report, guarantee):
+        wanted = set()
+    else:
+        wanted |= {(RiskMeasure.ADVANTAGE, None), *((RiskMeasure.TRUE_POSITIVE_RATE, rate) for rate in _RATES)}
+    for measure, at in sorted(wanted - found.keys(), key=str):
+        yield f"{guarantee.name!r} does not state the {measure}{'' if at is None else f' at {at:g}'}"
+    for measure, at in sorted(found.keys() - wanted, key=str):
+        yield f"{guarantee.name!r} states the {measure}{'' if at is None else f' at {at:g}'}, which was not requested"
+
+
+def _of_curve(report: PrivacyReport, guarantee: Guarantee) -> bool:
+    """Whether the guarantee is the tight accountant's, which has the whole trade-off curve."""
+    if not isinstance(report.mechanism, Ledger) or guarantee.name.endswith("Renyi DP"):
+        return False
+    budget = budget_of(report)
+    if budget is None:
+        return True
+    keys = (key for key, row in (budget.methods or {}).items() if row.title == guarantee.name)
+    return budget.rely_on == next(keys, None)
+
+
+def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
+    """With several candidates, each bound on one needs the matching bound on all."""
+    if mechanism.noise_stddev not in mechanism.candidate_stddevs:
+        yield "its noise_stddev is not among the candidate_stddevs of its run"
+    regimes = [g for g in report.guarantees if g.name in list(Regime)]
+    if not regimes and mechanism.training is not None:
+        yield "no regime's bound is stated for its noise"
+    scopes = (Scope.THIS_MODEL, Scope.ALL_CANDIDATES) if len(mechanism.candidate_stddevs) > 1 else (Scope.THIS_MODEL,)
+    here = {(g.name, g.adjacency, g.scope) for g in regimes}
+    for name, adjacency in sorted({(g.name, g.adjacency) for g in regimes}):
+        for scope in scopes:
+            if (name, adjacency, scope) not in here:
+                yield f"{name!r}, {adjacency}, is not stated for {scope}"
+
+
+def _worst_case(report: PrivacyReport, mechanism: SignBits) -> Iterator[str]:
+    """Nats on average need the statement that published signs have no (epsilon, delta)."""
+    delta = delta_of(report)
+    if delta is None or unavoidable_delta(mechanism, Batches.POISSON) <= delta:
+        return
+    refuted = [g for g in report.guarantees if g.notion is Notion.APPROXIMATE_DP and g.status is Status.REFUTED]
+    for kind in ("Poisson", "shuffled"):
+        stated = any(kind in g.name for g in refuted) or any(kind in omission.what for omission in report.omissions)
+        if not stated and (kind == "Poisson" or unavoidable_delta(mechanism, Batches.SHUFFLED) > delta):
+            yield f"it does not state that no (epsilon, {delta:g})-DP follows with {kind} batches"
+
+
+def _plan(report: PrivacyReport, budget: BudgetParameters) -> Iterator[str]:
+    """A plan's rows are the methods it names, each with an answer or the reason why there is none."""
+    titles = {row.title for row in (budget.methods or {}).values()}
+    stated = {g.name for g in report.guarantees}
+    for name in sorted(stated - titles):
+        yield f"{name!r} is none of the methods that its parameters name"
+    for title in sorted(titles - stated - {omission.what for omission in report.omissions}):
+        yield f"its parameters name the method {title!r}, but neither its guarantee nor why there is none is stated"
+    if budget.methods is not None and budget.rely_on not in budget.methods:
+        yield "its `rely_on` is not among its methods"

@@ -1,0 +1,396 @@
+"""What a guarantee rests on: whether its status follows from its assumptions, and these from the rest of the report.
+
+Nothing in a report proves that something was enforced: that is its author's word, signed or not. What can be detected
+is a state that nothing in the report supports, a missing condition, and a status better than the conditions allow.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from privctl.domain.events import Ledger
+from privctl.domain.guarantee import AssumptionState, Guarantee, Notion, PrivacyUnit, Status, status_of
+from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import (
+    NoiseParameters,
+    ParametersError,
+    ProtectionParameters,
+    TrainingParameters,
+    parameters_as,
+)
+from verify.consistency import begun_with
+from verify.events import row_of
+from verify.methods import external_training
+from verify.methods.expected import EXTERNAL
+from verify.settings import public_records
+from verify.settings.users import unit_of_privacy
+from verify.stated import check_readable, method_of, noise_source_of, training_of
+
+_TAKEN_AT_WORD = (AssumptionState.ASSERTED, AssumptionState.VIOLATED)
+#: Conditions that no program can enforce.
+_NEVER_ENFORCED = frozenset({
+    "convex-loss", "strongly-convex-loss", "smooth-loss", "clipping-inactive", "clipping-keeps-convexity",
+    "tied-tensors", "separate-tensors", "unrounded-weights", "integer-tensors", "excluded-tensors", "frozen-tensors",
+    "initial-statistics", "training-rounding", "vocabulary", "labels", "plan", "book of secrets", "priors",
+    "pairwise form", "selection", "public measurements", "names of users", "earlier searches", public_records.MIXED,
+})  # fmt: skip
+#: How a condition on a public seed ends where the user gave it: nothing shows that it was not chosen by the data.
+_GIVEN = ", which was given"
+#: Conditions that are checked, not enforced.
+_CHECKED = frozenset({"step-size", "plan's numbers", "float arithmetic", "rounding of sums", public_records.APART})
+_OF_REGIME = {
+    str(Regime.CONVEX): ("convex-loss", "clipping-keeps-convexity", "step-size"),
+    str(Regime.STRONGLY_CONVEX): ("strongly-convex-loss", "clipping-inactive", "step-size"),
+    str(Regime.SMOOTH): ("smooth-loss",),
+}
+_OF_START = ("starting weights", "normalisation statistics")
+_OF_TRAINING = ("starting weights", "unit of privacy")
+#: Of secrets that a plan protects: any guarantee for one record takes the plan itself as known.
+_OF_PLAN = ("starting weights", "noise", "book of secrets", "priors", "plan's numbers")
+#: Of a plan that no training has followed yet.
+_OF_PLANNING = ("whole book", "prior")
+#: The form of a plan -> what bounds in it rest on, after a training and before.
+_OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
+_PLANNED_FORM = {"pairwise": "opposite contributions"}
+#: The one task whose models have no tokenizer to release.
+#: Tasks without a vocabulary.
+_WITHOUT_TEXT = ("image-classification", "audio-classification")
+#: Why a tensor got no noise (by a word of the reason) -> the assumption it requires.
+_UNTOUCHED = {
+    "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
+    "initial value": "initial-statistics",
+}  # fmt: skip
+#: Tensors that hold statistics of batches, and reasons for omitting noise that show they do not come from private data.
+_STATISTICS = frozenset({"running_mean", "running_var"})
+_NO_STATISTIC = frozenset({"equal to the public base", "initial value of a statistic"})
+_HALF = frozenset({"F16", "BF16"})
+#: The most that rounding may move a record's gradient, relative to its size, in float32 and in fewer bits.
+_EXACT, _ROUNDED, _FLOAT32 = 1e-4, 0.1, "float32"
+_NOT_TESTED = "no test says by how much a record's gradient differs with other records"
+#: What a report says of noise that nobody foretells: a cipher, and where its key came from.
+_SECRET_SOURCE = re.compile(r"(AES-256-CTR|ChaCha20) keystream\b.* under a key from the operating system\b")
+
+
+def faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """What is wrong with the status and the assumptions of one guarantee; nothing if all is supported."""
+    try:
+        check_readable(report)
+        yield from _faults(report, guarantee, parents)
+    except ParametersError as fault:  # its own, or a parent's: unreadable parameters support nothing
+        needs_support = [a for a in guarantee.assumptions if a.state not in _TAKEN_AT_WORD]
+        yield from (f"its assumption {a.name!r} is said to be {a.state}, but {fault}" for a in needs_support)
+        if not needs_support:
+            yield str(fault)
+
+
+def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    if guarantee.unit is not (wanted := _unit(report, guarantee)):
+        yield f"it protects one {guarantee.unit}, but what was recorded bounds one {wanted}"
+    states = {a.name: a.state for a in guarantee.assumptions}
+    yield from _twice(report, guarantee)
+    earned = status_of(guarantee.assumptions)
+    if guarantee.status in (Status.PROVED, Status.CONDITIONAL):
+        if earned is Status.VOID:
+            violated = next(a.name for a in guarantee.assumptions if a.state is AssumptionState.VIOLATED)
+            yield f"its status is {guarantee.status}, but its assumption {violated!r} is violated, which makes it void"
+        elif guarantee.status is Status.PROVED and earned is not Status.PROVED:
+            asserted = next(a.name for a in guarantee.assumptions if a.state is AssumptionState.ASSERTED)
+            yield f"its status is proved, but its assumption {asserted!r} is only asserted"
+    if guarantee.status is Status.REFUTED:
+        return
+    for name in _required(report, guarantee):
+        if name not in states:
+            yield f"it rests on the assumption {name!r}, which it does not state"
+    yield from _of_names(report, states)
+    yield from _of_others(report, {a.name: a.statement for a in guarantee.assumptions})
+    yield from _of_states(report, guarantee, parents)
+    yield from begun_with.faults(report, states, parents)
+
+
+def _of_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """States that assumptions are said to have, and cannot."""
+    for each in guarantee.assumptions:
+        if each.state is AssumptionState.ENFORCED and each.statement.endswith(_GIVEN):
+            yield f"its assumption {each.name!r} is said to be enforced, but the seed was given: at best it is asserted"
+    for name, state in dict.fromkeys((a.name, a.state) for a in guarantee.assumptions):
+        yield from _unborne(report, name, state, parents)
+        if (state is AssumptionState.ENFORCED and name in _CHECKED) or (
+            state is AssumptionState.CHECKED and (name not in _CHECKED)
+        ):
+            yield f"its assumption {name!r} is said to be {state}, which privctl never does"
+
+
+def _twice(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    """An assumption that stands twice: what is said of one would count for the other."""
+    counts = Counter(a.name for a in guarantee.assumptions)
+    if report.step == "account":
+        del counts["contribution"]  # each kind of event has its own
+    for name, number in counts.items():
+        if number > 1:
+            yield f"it states the assumption {name!r} {number} times"
+
+
+def _unit(report: PrivacyReport, guarantee: Guarantee) -> PrivacyUnit:
+    """Whom the mechanism protects; a secret may lie in many records, so a bound for one is none for the other."""
+    events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
+    if guarantee.notion is Notion.SECRET_PROTECTION or any(
+        row_of(event).unit is PrivacyUnit.SECRET for event in events
+    ):
+        return PrivacyUnit.SECRET
+    return PrivacyUnit.EXAMPLE
+
+
+def _of_others(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[str]:
+    """What a training says of its unit of privacy, or of its number of examples, that its parameters do not."""
+    if report.step == EXTERNAL:
+        yield from external_training.misstated(report, statements)
+    if report.step != "retrain":
+        return
+    parameters = training_of(report)
+    own, goes_on = unit_of_privacy(parameters)
+    said = statements.get("unit of privacy", own)
+    if not (said == own or (goes_on and said.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
+    if not (said := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    search = getattr(parameters, "search", None)
+    earlier = 0 if search is None else search.earlier or 0
+    before = f"what {earlier} earlier {'search' if earlier == 1 else 'searches'} "
+    if not (said := statements.get("earlier searches", before)).startswith(before):
+        yield f"its assumption 'earlier searches' says {said!r}, but by its parameters {before.strip()}"
+    public = f"that there are {parameters.examples} examples is public"
+    if not (said := statements.get("number of examples", public)).startswith(public):
+        yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
+    yield from public_records.misstated(parameters, statements)
+
+
+def _required(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    if guarantee.arithmetic is not None:
+        yield "float arithmetic"
+    if isinstance(report.mechanism, WeightNoise):
+        yield from _of_weight_noise(report, report.mechanism, guarantee)
+        return
+    if report.step == "retrain":
+        yield from _of_training(report, guarantee)
+    elif report.step == EXTERNAL:
+        yield from external_training.required(report, guarantee)
+    elif guarantee.notion is Notion.SECRET_PROTECTION and report.step != "account":
+        yield from _OF_PLANNING
+        if (name := _PLANNED_FORM.get(_form(report))) is not None:
+            yield name
+    if guarantee.notion is Notion.MUTUAL_INFORMATION:
+        yield "public masks"
+    elif isinstance(report.mechanism, Ledger):
+        yield from _of_ledger(report, report.mechanism, guarantee)
+
+
+def _of_weight_noise(report: PrivacyReport, mechanism: WeightNoise, guarantee: Guarantee) -> Iterator[str]:
+    yield from ("training-facts", "secret-noise")
+    if mechanism.grid is not None:
+        yield "training-rounding"
+    yield from _OF_REGIME.get(guarantee.name, ())
+    yield from _of_tensors(report)
+
+
+def _of_ledger(report: PrivacyReport, ledger: Ledger, guarantee: Guarantee) -> Iterator[str]:
+    yield "contribution"
+    for event in ledger.events:
+        if (kind := row_of(event).drawn(event)) is not None:
+            yield f"{kind} batches"
+    if report.step != "retrain":
+        return
+    yield "secret noise"
+    of_secrets = guarantee.notion is Notion.SECRET_PROTECTION and "onto a grid" in _source(report)
+    if of_secrets:
+        yield "float arithmetic"
+    clipped = any(a.name == "contribution" and "clip norm" in a.statement for a in guarantee.assumptions)
+    if clipped and (of_secrets or guarantee.arithmetic is not None):
+        yield "rounding of sums"
+
+
+def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+    parameters, method = training_of(report), method_of(report)
+    if parameters.frozen_norm_layers:
+        yield "normalisation statistics"
+    if parameters.task not in _WITHOUT_TEXT:
+        yield "vocabulary"
+    if method is not None:
+        yield from method.premises(parameters, guarantee)
+    if guarantee.notion is not Notion.SECRET_PROTECTION:
+        yield from (*_OF_TRAINING, "number of examples" if parameters.plan is None else "plan")
+        if parameters.similar_names:
+            yield "names of users"
+        return
+    yield from _OF_PLAN
+    if parameters.plan is not None and (form := _OF_FORM.get(parameters.plan.form or "")) is not None:
+        yield form
+
+
+def _of_names(report: PrivacyReport, states: Mapping[str, AssumptionState]) -> Iterator[str]:
+    """Names and statistics released unchanged from private data must be stated as violated."""
+    for name in _collected(report):
+        if states.get(name) is not AssumptionState.VIOLATED:
+            yield f"the {name} was collected from the private data, but the guarantee does not state this as violated"
+    released = [name for name, reason in _untouched(report).items() if reason not in _NO_STATISTIC]
+    statistics = [name for name in released if name.rsplit(".", 1)[-1] in _STATISTICS]
+    if statistics and states.get("batch-statistics") is not AssumptionState.VIOLATED:
+        yield (
+            f"{statistics[0]} was released without noise, but the guarantee does not state 'batch-statistics' as "
+            "violated"
+        )
+
+
+def _of_tensors(report: PrivacyReport) -> Iterator[str]:
+    untouched = _untouched(report)
+    for part, name in _UNTOUCHED.items():
+        if any(part in reason for reason in untouched.values()):
+            yield name
+    if report.step == "noise" and parameters_as(NoiseParameters, report).tensors_tied:
+        yield "tied-tensors"
+    tensors = [t for artifact in report.outputs for t in artifact.tensors]
+    if any(t.dtype in _HALF and t.name not in untouched for t in tensors):
+        yield "unrounded-weights"
+
+
+def _untouched(report: PrivacyReport) -> Mapping[str, str]:
+    """Tensors that got no noise, each with the reason."""
+    return (parameters_as(NoiseParameters, report).tensors_untouched or {}) if report.step == "noise" else {}
+
+
+def _collected(report: PrivacyReport) -> tuple[str, ...]:
+    """What was collected from the private data."""
+    if report.step == "noise":
+        return parameters_as(NoiseParameters, report).collected_from_data or ()
+    return training_of(report).collected_from_data if report.step == "retrain" else ()
+
+
+def _form(report: PrivacyReport) -> str:
+    """The form of a plan of protection; "" of other steps."""
+    return (parameters_as(ProtectionParameters, report).form or "") if report.step == "secrets-plan" else ""
+
+
+def _unborne(
+    report: PrivacyReport, name: str, state: AssumptionState, parents: Sequence[PrivacyReport]
+) -> Iterator[str]:
+    """A state the report does not support."""
+    if state not in (AssumptionState.ENFORCED, AssumptionState.CHECKED):
+        if name in ("secret-noise", "secret noise") and state is AssumptionState.ASSERTED and _given_seed(report):
+            yield f"its assumption {name!r} is asserted, but the noise was made from a given seed, which violates it"
+        return
+    word = f"its assumption {name!r} is said to be {state}"
+    if report.step == EXTERNAL and not external_training.may_enforce(name):
+        yield f"{word}, but of a loop that is not privctl's it is at best asserted"
+        return
+    yield from _unsupported(report, name, word, parents)
+
+
+def _unsupported(report: PrivacyReport, name: str, word: str, parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """Why an assumption cannot be enforced or checked in such a report; ``word`` says what it is said to be."""
+    if report.step in ("account", "secrets-plan"):
+        yield f"{word}, but a plan enforces and checks nothing"
+    elif (name == "contribution" and report.step == "retrain" and (fault := _untested(report))) or (
+        name == "rounding of sums" and (fault := _too_rough(report))
+    ):
+        yield f"{word}, but {fault}"
+    elif name in _NEVER_ENFORCED:
+        yield f"{word}, but no program can enforce it: at best it is asserted"
+    elif name == "training-facts" and not _facts_known(report, parents):
+        yield f"{word}, but no parent report of a training from random weights records these facts for these files"
+    elif name in ("secret-noise", "secret noise") and not _SECRET_SOURCE.match(_source(report)):
+        yield f"{word}, but the noise came from {_source(report) or 'a source that is not named'}"
+    elif name in _OF_START and not _of_new_layers(report, name):
+        yield f"{word}, but the training began with weights from elsewhere"
+    elif name == "step-size" and not _smoothness(report.mechanism):
+        yield f"{word}, but the loss's smoothness is not known"
+
+
+def _of_new_layers(report: PrivacyReport, name: str) -> bool:
+    """Whether the program itself knows how the start was made: at random, or, of statistics, that none are left."""
+    if report.step != "retrain":
+        return False
+    parameters = training_of(report)
+    converted = name == "normalisation statistics" and parameters.converted == "batch-norm"
+    return converted or parameters.initial_weights == "random"
+
+
+def _untested(report: PrivacyReport) -> str:
+    """What is wrong with the entry of the self-test that no record changes another's gradient; "" if nothing is."""
+    parameters, method = training_of(report), method_of(report)
+    found = parameters.contribution_test
+    if found is None:
+        return "it states no test that a record's gradient does not depend on other records"
+    differences, allowed = found.differences, found.allowed
+    if differences.keys() != allowed.keys():
+        return "the test that it states does not say what was found and what was allowed"
+    if not differences and (method is None or not method.unclipped(parameters)):
+        return "the test that it states compared no gradients"
+    if differences and not any(_FLOAT32 in stage for stage in differences):
+        return "its test was not made in float32"
+    for stage, moved in differences.items():
+        limit = allowed[stage]
+        if not 0 <= moved <= limit:
+            return f"in its test ({stage}) a gradient moved by {moved} with other records, where {limit} was allowed"
+        if limit > (_EXACT if _FLOAT32 in stage else _ROUNDED):
+            return f"its test ({stage}) allowed {limit:g}, which is more than rounding makes"
+    return ""
+
+
+def _too_rough(report: PrivacyReport) -> str:
+    """Why rounding may move a batch's sum by more than the margin clipping reserves; "" if the test shows otherwise."""
+    if report.step != "retrain":
+        return _NOT_TESTED
+    parameters, method = training_of(report), method_of(report)
+    if method is not None and method.rough:
+        return method.rough
+    size, found = parameters.batch_size, parameters.contribution_test
+    largest = max(found.differences.values(), default=math.inf) if found is not None else math.inf
+    try:
+        records = min(math.ceil(size + 6 * math.sqrt(size) + 20), parameters.examples)
+    except (ValueError, OverflowError):
+        return _NOT_TESTED
+    moved = records * (largest + 2.0**-22)
+    margin = 2.0**-4 if parameters.bf16 else 2.0**-10
+    return "" if moved <= margin else f"{records} records may move a sum by {moved:.2g} of the clip norm by rounding"
+
+
+def _facts_known(report: PrivacyReport, parents: Sequence[PrivacyReport]) -> bool:
+    """Whether a training from random weights that a parent reports is the one the mechanism speaks of."""
+    mechanism = report.mechanism
+    read = {artifact.digest for artifact in report.inputs if artifact.role == "model"}
+    return isinstance(mechanism, WeightNoise) and any(
+        parent.step == "retrain"
+        and parameters_as(TrainingParameters, parent).initial_weights == "random"
+        and isinstance(parent.mechanism, ClippedTraining)
+        and _same_training(parent.mechanism, mechanism.training)
+        and read <= {artifact.digest for artifact in parent.outputs}
+        for parent in parents
+    )
+
+
+def _same_training(recorded: ClippedTraining, used: ClippedTraining | None) -> bool:
+    """Equal but for what is said of the loss, which carries assumptions of its own."""
+    if used is None:
+        return False
+    about_loss = ("smoothness", "strong_convexity")
+    return all(getattr(recorded, n) == getattr(used, n) for n in recorded.__slots__ if n not in about_loss)
+
+
+def _source(report: PrivacyReport) -> str:
+    mechanism = report.mechanism
+    if isinstance(mechanism, WeightNoise):
+        return mechanism.noise_source
+    return noise_source_of(report) or ""
+
+
+def _given_seed(report: PrivacyReport) -> bool:
+    return "given seed" in _source(report)
+
+
+def _smoothness(mechanism: Mechanism | None) -> bool:
+    training = mechanism.training if isinstance(mechanism, WeightNoise) else None
+    return training is not None and training.smoothness is not None

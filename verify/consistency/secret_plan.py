@@ -1,0 +1,219 @@
+"""Plans of secrets: which secret each risk of a guarantee is of, and whether a report says what its plan holds.
+
+The ledger of a report is that of one record; the records of each secret stand in the plan, which must be at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from privctl.domain.errors import InputError
+from privctl.domain.events import Ledger, SampledGaussian, SecretMixture
+from privctl.domain.guarantee import Adjacency, Guarantee
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.reports.parameters import FollowedPlan, ProtectionParameters, parameters_as
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import SafetensorsFile
+from verify.losses import secret
+from verify.losses.bound_pair import BoundPair
+from verify.recompute.curve_posteriors import largest_success
+from verify.recompute.ledger import NoBoundError
+from verify.recompute.protection import INFORMATION, KEY, MOST, REFERENCE, Arrays, arrays_of
+from verify.stated import training_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+#: What a guarantee that rests on the whole trade-off curve is called at its end.
+CURVE = "trade-off curve"
+#: Secrets whose curves are composed to find the one that a risk is of.
+_CLOSEST = 6
+#: Relative difference of priors that are the same, and of shares between which two grids may not decide.
+_SAME, _TIED = 1e-9, 2e-3
+
+#: The neighbours of a plan's form.
+_ADJACENCY = {REFERENCE: Adjacency.ZERO_OUT, "pairwise": Adjacency.REPLACE_ONE}
+
+Part = tuple[PrivacyReport, Guarantee]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlannedRun:
+    """The plan's arrays with the noise and steps of the run that followed it."""
+
+    arrays: Arrays
+    noise: float
+    steps: int
+    form: str = REFERENCE
+
+    def nats(self, j: int) -> BoundPair:
+        """What the run gives away about secret ``j`` in the plan's form."""
+        return INFORMATION[self.form](self.chances(j).tolist(), self.noise, self.steps)
+
+    def chances(self, j: int) -> NDArray[np.float64]:
+        starts = self.arrays["starts"]
+        found: NDArray[np.float64] = self.arrays["probabilities"][self.arrays["records"][starts[j] : starts[j + 1]]]
+        return found[found > 0]
+
+
+def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[Artifact, Path]]) -> list[Part] | str:
+    """``guarantee`` once for each of its risks, each with a report whose ledger is that of the secret it is of.
+
+    The first risk is of the secret nearest to what it may have, any other of the secret with the largest bound; each
+    among those of its prior. As it is where no plan that the report names is at hand, or one whose form or size is not
+    computed again; a sentence where no secret of the plan has a risk's prior.
+    """
+    run = _run_of(report, files)
+    if run is None or not guarantee.risks:
+        return [(report, guarantee)]
+    if guarantee.adjacency is not _ADJACENCY[run.form]:
+        return f"its neighbours are {guarantee.adjacency}, and those of a plan in the {run.form} form are others"
+    found = []
+    for place, risk in enumerate(guarantee.risks):
+        priors = run.arrays["priors"]
+        among = np.flatnonzero(np.isclose(priors, risk.at or 0.0, rtol=_SAME, atol=0.0))
+        among = among[[bool(len(run.chances(int(j)))) for j in among]] if len(among) else among
+        if not len(among):
+            return f"no secret of the plan that is ever drawn has a prior of {risk.at}"
+        curve = guarantee.name.endswith(CURVE)
+        j, nats = _secret_of(run, among, guarantee.epsilon, first=place == 0, curve=curve)
+        event = SecretMixture(probabilities=tuple(run.chances(j).tolist()), noise_multiplier=run.noise, steps=run.steps)
+        stated = guarantee.epsilon if place == 0 or guarantee.epsilon is None else max(guarantee.epsilon, nats)
+        part = replace(guarantee, risks=(risk,), epsilon=stated)
+        found.append((replace(report, mechanism=Ledger(events=(event,))), part))
+    return found
+
+
+def _secret_of(
+    run: _PlannedRun, among: NDArray[np.int64], claimed: float | None, *, first: bool, curve: bool
+) -> tuple[int, float]:
+    """Of the secrets ``among``, the one that a risk is of, with at most how many nats it gives away.
+
+    Of several that are equally near, as far as can be told, the one whose nats are those ``claimed``.
+    """
+    arrays = run.arrays
+    nats = {j: run.nats(j).upper for j in among.tolist()}
+    allowed = {j: float(arrays["posteriors"][j]) if first else 1.0 for j in nats}
+    fano = {j: secret.posterior(nats[j], float(arrays["priors"][j])) for j in nats}
+    if not curve:
+        shares = {j: nats[j] / max(float(arrays["budgets"][j]), 1e-300) if first else fano[j] for j in nats}
+        least = shares
+    else:
+        stated = np.fmin(arrays["curve_bounds"], arrays["posterior_bounds"])
+        closest = sorted(nats, key=lambda j: -min(fano[j], float(stated[j])) / allowed[j])[:_CLOSEST]
+        successes = {j: _success(run, j, fano[j]) for j in closest}
+        shares = {j: each.upper / allowed[j] for j, each in successes.items()}
+        least = {j: each.lower / allowed[j] for j, each in successes.items()}
+    # Each share lies between two bounds: any that may be the largest may be the one that was meant.
+    tied = [j for j in shares if shares[j] >= max(least.values()) * (1 - _TIED)]
+    found = min(tied, key=lambda j: abs(nats[j] - (claimed or 0.0))) if first else max(shares, key=lambda j: shares[j])
+    return found, nats[found]
+
+
+def _success(run: _PlannedRun, j: int, fano: float) -> BoundPair:
+    prior = float(run.arrays["priors"][j])
+    try:
+        best = largest_success(run.chances(j), run.noise, run.steps, prior, 1.0)
+    except NoBoundError:
+        return BoundPair(min(prior, fano), fano)
+    return BoundPair(min(best.lower, fano), min(best.upper, fano))
+
+
+def _run_of(report: PrivacyReport, files: Sequence[tuple[Artifact, Path]]) -> _PlannedRun | None:
+    mechanism = report.mechanism
+    if not isinstance(mechanism, Ledger) or not all(isinstance(event, SampledGaussian) for event in mechanism.events):
+        return None
+    noises = {event.noise_multiplier for event in mechanism.events if isinstance(event, SampledGaussian)}
+    steps = sum(event.steps for event in mechanism.events)
+    if len(noises) != 1:
+        return None
+    plans = {(a.digest, place) for a, place in files if place.suffix == ".safetensors" and a.role != "model"}
+    at_hand = NamedFiles()
+    for digest, place in sorted(plans):
+        if at_hand.digest(place) != digest:
+            continue
+        found = _arrays(place)
+        if found is not None:
+            form, arrays = found
+            return _PlannedRun(arrays, max(noises), steps, form)
+    return None
+
+
+def _arrays(place: Path) -> tuple[str, Arrays] | None:
+    """The form and arrays of a plan that is small enough; None where it is none."""
+    try:
+        with SafetensorsFile(place) as file:
+            if KEY not in file.metadata:
+                return None
+            facts: Any = parse_json(file.metadata[KEY], str(place))
+            arrays = arrays_of(file)
+    except InputError:
+        return None  # reported where the plan itself is checked
+    form = facts.get("form") if isinstance(facts, dict) else None
+    return (form, arrays) if form in INFORMATION and 0 < len(arrays["budgets"]) <= MOST else None
+
+
+_ROUNDING = 1e-9
+
+
+def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays, digest: str) -> Iterator[str]:
+    """Each entry of ``report`` that is not what the plan with this ``digest`` holds, in one sentence."""
+    largest = float(arrays["probabilities"].max(initial=0.0))
+    ledger = report.mechanism
+    events = ledger.events if isinstance(ledger, Ledger) else ()
+    event = events[0] if len(events) == 1 else None
+    if not isinstance(event, SampledGaussian):
+        return  # reported elsewhere: no plan has a mechanism of this kind
+    yield from _differs("sampling rate", event.sample_rate, largest)
+    parameters: ProtectionParameters | FollowedPlan | None
+    made = report.step == "secrets-plan"
+    parameters = parameters_as(ProtectionParameters, report) if made else training_of(report).plan
+    if parameters is None:
+        yield "the report does not say which plan was followed"
+        return
+    for name, stated in (
+        ("form", parameters.form),
+        ("calibration", parameters.calibration),
+        ("steps", parameters.steps),
+        ("batch_size", parameters.batch_size),
+    ):
+        yield from _differs(f"parameter {name}", stated, facts.get(name))
+    yield from _differs("number of secrets", parameters.secrets, len(arrays["budgets"]))
+    if isinstance(parameters, ProtectionParameters):
+        yield from _differs("noise multiplier", event.noise_multiplier, facts.get("noise_multiplier"))
+        yield from _differs("number of steps", event.steps, facts.get("steps"))
+        yield from _miscounted(parameters, arrays)
+        return
+    yield from _differs("plan's noise multiplier", parameters.noise_multiplier, facts.get("noise_multiplier"))
+    yield from _differs("plan's largest probability", parameters.largest_probability, largest)
+    yield from _differs("plan's book of secrets", parameters.book, facts.get("secrets"))
+    yield from _differs("plan's digest", parameters.digest, digest)
+
+
+def _miscounted(parameters: ProtectionParameters, arrays: Arrays) -> Iterator[str]:
+    """What people read of a plan's size; older reports do not say all of it."""
+    sizes = np.diff(arrays["starts"])
+    held = {
+        "dataset_size": len(arrays["probabilities"]),
+        "memberships": len(arrays["records"]),
+        "records_with_a_secret": len(np.unique(arrays["records"])),
+        "largest_secret": int(sizes.max(initial=0)),
+        "secrets_in_no_record": int((sizes == 0).sum()),
+    }
+    for name, count in held.items():
+        if (stated := getattr(parameters, name)) is not None:
+            yield from _differs(f"parameter {name}", stated, count)
+
+
+def _differs(what: str, stated: Any, held: Any) -> Iterator[str]:
+    numbers = isinstance(stated, int | float) and isinstance(held, int | float)
+    if not (math.isclose(stated, held, rel_tol=_ROUNDING) if numbers else stated == held):
+        yield f"the report's {what} is {stated}, and the plan has {held}"

@@ -1,0 +1,81 @@
+"""What lies beside weights: the base of an adapter is the one that was listed, and no configuration leads elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from privctl.domain.errors import PrivctlError
+from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.models.guard.adapters import base_at_hand
+from privctl.storage.digest import NamedFiles
+from privctl.storage.folder import BASE_ROLE
+from privctl.storage.reader import ADAPTER_NAME
+from verify.files.configuration import misleading
+from verify.methods.expected import TRAINING
+
+_MODEL = "model"
+#: Steps that read a model only after such a check, and write what they read.
+_MAKERS = ("retrain", "noise", "replay")
+
+
+def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """A verdict for each file of the base that is at hand with another digest than the report at ``path`` records.
+
+    Looked at are the files where the report found them, and after a training those of the base that the adapter it
+    wrote names now. Other steps may have been given another base than the one named.
+    """
+    adapters = [_located(path, a) for a in _adapters(report)]
+    if not adapters:
+        return
+    files = NamedFiles()
+    written = adapters if report.step == TRAINING else []
+    now = {folder for adapter in written if (folder := _named(adapter.parent)) is not None}
+    for artifact in report.inputs:
+        if not artifact.role.startswith(BASE_ROLE):
+            continue
+        name = Path(artifact.role.removeprefix(BASE_ROLE))
+        if name.is_absolute() or ".." in name.parts:
+            continue
+        for place in {_located(path, artifact), *(folder / name for folder in now)}:
+            if os.path.isfile(place) and not _same(files, place, artifact):
+                yield Verdict(
+                    subject=str(name),
+                    outcome=Outcome.REFUTED,
+                    reason="it belongs to the adapter's base, and its digest is not the one recorded: the base was "
+                    "changed or replaced since",
+                )
+                break
+
+
+def check_configurations(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+    """Refute each file, as far as it is at hand, whose keys no step lets through; the digest does not excuse it."""
+    if report.step not in _MAKERS:
+        return
+    for artifact in report.outputs:
+        if reason := misleading(_located(path, artifact)):
+            yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
+
+
+def _adapters(report: PrivacyReport) -> list[Artifact]:
+    return [a for a in (*report.outputs, *report.inputs) if a.role == _MODEL and Path(a.path).name == ADAPTER_NAME]
+
+
+def _named(folder: Path) -> Path | None:
+    try:
+        return base_at_hand(folder)
+    except PrivctlError:
+        return None  # its configuration is judged by itself
+
+
+def _same(files: NamedFiles, place: Path, artifact: Artifact) -> bool:
+    try:
+        return files.digest(place) == artifact.digest
+    except PrivctlError:
+        return False
+
+
+def _located(path: Path, artifact: Artifact) -> Path:
+    return Path(os.path.normpath(path.parent.absolute() / artifact.path))

@@ -1,0 +1,151 @@
+"""The data that a report speaks of against the file at hand: how many records it has, and whether it is that file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from privctl.data.columns import Columns, HeadKind
+from privctl.domain.events import Ledger
+from privctl.domain.mechanism import ClippedTraining, WeightNoise
+from privctl.domain.report import PrivacyReport
+from privctl.domain.shared_records import SharedRecords
+from privctl.domain.shown import counted
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.reports.parameters import TrainingParameters
+from verify.events import row_of
+from verify.methods.expected import EXTERNAL, TRAINING
+from verify.stated import readable
+
+_SUBJECT = "data"
+#: Tasks whose records have other fields than a text and a label.
+_HEADS = {"token-classification": HeadKind.TOKENS, "question-answering": HeadKind.SPAN}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataAtHand:
+    """What was counted: ``examples`` records, or units of privacy.
+
+    ``digests`` are those of its files; a folder of class folders has one. ``possible`` are the least and the most that
+    the same choice of records may give elsewhere, None where it gives the same everywhere. ``similar`` is how many
+    users have names spelled like another's, None where records have no users.
+    """
+
+    name: str
+    examples: int
+    digests: tuple[str, ...]
+    possible: tuple[int, int] | None = None
+    similar: int | None = None
+
+
+def stated(report: PrivacyReport) -> int | None:
+    """How many examples the report says there are; None where it speaks of none."""
+    if report.step in (TRAINING, EXTERNAL):
+        parameters = readable(TrainingParameters, report)
+        return None if parameters is None else parameters.examples
+    mechanism = report.mechanism
+    training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
+    return training.dataset_size if isinstance(training, ClippedTraining) else None
+
+
+def unit_of(report: PrivacyReport) -> str | None:
+    """The field that says whom a record belongs to, where the report names one."""
+    parameters = readable(TrainingParameters, report)
+    return None if parameters is None else parameters.unit
+
+
+def columns_of(report: PrivacyReport) -> Columns | None:
+    """How the training that ``report`` is of read its data; None for other reports."""
+    parameters = readable(TrainingParameters, report)
+    if report.step != TRAINING or parameters is None:
+        return None
+    return Columns(
+        text=parameters.text_column,
+        label=parameters.label_column,
+        pair=parameters.task == "seq2seq-lm",
+        problem=_HEADS.get(parameters.task or "", HeadKind.ONE),
+    )
+
+
+def most_of(report: PrivacyReport) -> int | None:
+    """The most records of one owner that were used, where the report states it."""
+    parameters = readable(TrainingParameters, report)
+    return None if parameters is None else parameters.max_records_per_user
+
+
+def shared_of(report: PrivacyReport) -> SharedRecords | None:
+    """How records of several users were chosen, where the report states it in a way that is known."""
+    parameters = readable(TrainingParameters, report)
+    stated = None if parameters is None else parameters.shared_records
+    return SharedRecords(stated) if stated in list(SharedRecords) else None
+
+
+def check_data(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
+    """The number of examples, the rate that follows from it, and the digest of the file, as far as they are stated."""
+    count = stated(report)
+    if count is None:
+        yield _verdict(Outcome.INCONCLUSIVE, "the report does not say how many examples there were")
+    elif count != data.examples and data.possible is not None and data.possible[0] <= count <= data.possible[1]:
+        yield _verdict(
+            Outcome.INCONCLUSIVE,
+            f"of the records of {data.name} {data.examples} are chosen here, and the report says {count}, as another "
+            f"version of the solver may have chosen; no more than {data.possible[1]} are possible",
+        )
+    elif count != data.examples:
+        yield _verdict(
+            Outcome.REFUTED,
+            f"{data.name} holds {counted(data.examples, 'example')}, and the report says {count}{_rates(report, data)}",
+        )
+    else:
+        yield _verdict(Outcome.PROVED, f"{data.name} holds {counted(count, 'example')}, as the report says")
+    yield from _names(report, data)
+    recorded = [artifact.digest for artifact in report.inputs if artifact.role == "data"]
+    if data.digests and recorded:
+        same = sorted(data.digests) == sorted(recorded)
+        yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{data.name} {_told(len(recorded), same)}")
+
+
+def _names(report: PrivacyReport, data: DataAtHand) -> Iterator[Verdict]:
+    """Whether the report says how many users have names that only their spelling tells from another's."""
+    parameters = readable(TrainingParameters, report)
+    stated = None if parameters is None else parameters.similar_names
+    if data.similar is None or report.step != TRAINING or (stated is None and not data.similar):
+        return
+    found = f"{data.similar} of the users in {data.name} have names spelled like another's"
+    if stated is None:
+        yield _verdict(Outcome.INCONCLUSIVE, f"{found}, and the report does not say whether these are different users")
+    elif stated != data.similar:
+        yield _verdict(Outcome.REFUTED, f"{found}, and the report says {stated}")
+    else:
+        yield _verdict(Outcome.PROVED, f"{found}, as the report says")
+
+
+def _told(files: int, same: bool) -> str:
+    if files == 1:
+        good, bad = "is what was trained on", "is not what was trained on: its digest differs"
+    else:
+        good, bad = f"is the {files} files that were trained on", f"is not the {files} files that were trained on"
+        bad += ": their digests differ"
+    return good if same else bad
+
+
+def _rates(report: PrivacyReport, data: DataAtHand) -> str:
+    """What the number means for a ledger of Poisson batches."""
+    ledger, parameters = report.mechanism, readable(TrainingParameters, report)
+    if (
+        not isinstance(ledger, Ledger)
+        or parameters is None
+        or parameters.batch_size is None
+        or parameters.plan is not None
+    ):
+        return ""
+    batch = parameters.batch_size
+    stated, *others = row_of(ledger.events[0]).chances(ledger.events[0])
+    if others:
+        return ""
+    rate = min(1.0, batch / max(1, data.examples))
+    return f": batches of {batch:g} draw each at a rate of {rate:.6g}, where the ledger has {stated:.6g}"
+
+
+def _verdict(outcome: Outcome, reason: str) -> Verdict:
+    return Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)

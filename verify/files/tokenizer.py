@@ -1,0 +1,163 @@
+"""Whether the tokenizer and chat template that are released are those that the training began with.
+
+Each could hold what the weights do not tell. Words, their numbers, merges and the template must be the same, where the
+files that the report names are at hand. How a tokenizer splits a text may be written anew by another version of
+transformers, so that is only named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from privctl.domain.errors import PrivctlError
+from privctl.domain.report import Omission, PrivacyReport
+from privctl.domain.verdict import Outcome, Verdict
+from privctl.storage.digest import NamedFiles
+from privctl.storage.json_text import parse_json
+from privctl.storage.reader import read_text
+from verify.methods.expected import TRAINING
+
+_SUBJECT, _COMPANION = "tokenizer", "companion"
+_BEGAN = ("start-", "base-")
+_WORDS, _CONFIG, _TEMPLATE, _TEMPLATES = (
+    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json",
+)  # fmt: skip
+#: Files of a vocabulary, which older tokenizers have in place of a tokenizer.json.
+_NUMBERED, _LISTED, _MERGES = "vocab.json", "vocab.txt", "merges.txt"
+_READ = (_WORDS, _CONFIG, _TEMPLATE, _TEMPLATES, _NUMBERED, _LISTED, _MERGES)
+#: The parts of a tokenizer that say how it splits a text.
+_SPLITS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedTokenizer:
+    """What was found, and what was not compared."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    omissions: tuple[Omission, ...] = ()
+
+
+def check_tokenizer(path: Path, report: PrivacyReport) -> ComparedTokenizer:
+    """Hold what the training at ``path`` released against what it says that it began with."""
+    released = _files(path, report, released=True)
+    if report.step != TRAINING or not released.keys() & {_WORDS, _TEMPLATE, _TEMPLATES}:
+        return ComparedTokenizer()
+    begun = _files(path, report, released=False)
+    faults, left_out = [], []
+    try:
+        before = _began_with(begun)
+        if _WORDS in released and before is not None:
+            after = _object(released[_WORDS])
+            faults += list(_other_words(before, after))
+            left_out += list(_not_compared(before, after))
+        elif _WORDS in released:
+            left_out.append("its words: the tokenizer that the training began with is not at hand, or not named")
+        template, first = _template(released), _template(begun)
+        if template is None or template == first:
+            pass
+        elif isinstance(first, str) or (first is None and _had_none(begun)):
+            faults.append("its chat template is not that of the model that the training began with")
+        else:
+            left_out.append("its chat template: that of the model that the training began with is not at hand")
+    except (PrivctlError, OSError, TypeError, AttributeError, KeyError, ValueError) as fault:
+        left_out.append(f"what cannot be read ({fault})")
+    return ComparedTokenizer(
+        verdicts=tuple(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=each) for each in faults),
+        omissions=tuple(Omission(what="tokenizer, not compared", reason=each) for each in left_out),
+    )
+
+
+def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Path]:
+    """Files of one side by name, as far as they are there and as recorded."""
+    digests, found = NamedFiles(), {}
+    for artifact in report.outputs if released else report.inputs:
+        name = PurePosixPath(artifact.path).name
+        if not (artifact.role == _COMPANION if released else artifact.role.startswith(_BEGAN)):
+            continue
+        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        if name in _READ and os.path.isfile(place):
+            try:
+                if digests.digest(place) == artifact.digest:
+                    found[name] = place
+            except PrivctlError:
+                continue  # the chain's verdict says so
+    return found
+
+
+def _object(place: Path) -> Mapping[str, Any]:
+    data = parse_json(read_text(place), str(place))
+    if not isinstance(data, dict):
+        raise ValueError(f"{place} is no JSON object")
+    return data
+
+
+def _began_with(begun: Mapping[str, Path]) -> Mapping[str, Any] | None:
+    """The tokenizer among the files ``begun`` with, in the form of a tokenizer.json; None where there is none."""
+    if _WORDS in begun:
+        return _object(begun[_WORDS])
+    if _NUMBERED in begun and _MERGES in begun:
+        vocabulary, lines = _object(begun[_NUMBERED]), read_text(begun[_MERGES]).split("\n")
+        merges = [line for line in lines if line.strip() and not line.startswith("#version")]
+    elif _LISTED in begun:
+        lines, merges = read_text(begun[_LISTED]).removesuffix("\n").split("\n"), []
+        vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    else:
+        return None
+    return {"model": {"vocab": vocabulary, "merges": merges}}
+
+
+def _other_words(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    if before["model"].get("vocab") != after["model"].get("vocab"):
+        yield "its words, or their numbers, are not those of the tokenizer that the training began with"
+    if _merges(before) != _merges(after):
+        yield "its merges are not those of the tokenizer that the training began with"
+    first, last = _named(before), _added(after)
+    renumbered = {token for token in first.keys() & last.keys() if first[token] != last[token]}
+    if changed := sorted(map(str, renumbered | (_added(before).keys() - last.keys()))):
+        yield f"its added token {changed[0]!r} is not that of the tokenizer that the training began with"
+
+
+def _not_compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    if not any(name in before for name in _SPLITS):
+        yield "how it splits a text: the files of words that the training began with do not tell"
+    elif changed := [name for name in _SPLITS if before.get(name) != after.get(name)]:
+        parts = ", ".join(changed)
+        yield f"how it splits a text: its {parts} are written otherwise than in what the training began with"
+    if new := sorted(map(str, _added(after).keys() - _named(before).keys())):
+        more = "" if len(new) == 1 else f" and {len(new) - 1} more"
+        yield f"its added token {new[0]!r}{more}, which the files that the training began with do not name"
+
+
+def _merges(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Pairs, which older files write as one string."""
+    merges = data["model"].get("merges") or []
+    return [tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in merges]
+
+
+def _added(data: Mapping[str, Any]) -> dict[Any, Any]:
+    return {each["content"]: each["id"] for each in data.get("added_tokens") or []}
+
+
+def _named(data: Mapping[str, Any]) -> dict[Any, Any]:
+    """The tokens that may be added: files of a vocabulary name them among its words."""
+    return _added(data) if "added_tokens" in data else dict(data["model"]["vocab"])
+
+
+def _had_none(begun: Mapping[str, Path]) -> bool:
+    """Whether there was no template in the folder that the training ``begun`` with, named by the report or not."""
+    config = begun.get(_CONFIG)
+    return config is not None and not any(os.path.lexists(config.with_name(name)) for name in (_TEMPLATE, _TEMPLATES))
+
+
+def _template(files: Mapping[str, Path]) -> Any:
+    """The chat template among ``files``; None where there is none."""
+    if _TEMPLATE in files:
+        return read_text(files[_TEMPLATE])
+    for name in (_TEMPLATES, _CONFIG):
+        if name in files and (found := _object(files[name]).get("chat_template")):
+            return found
+    return None

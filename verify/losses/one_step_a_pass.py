@@ -1,0 +1,164 @@
+"""Passes in which a record takes part in one step, drawn uniformly for it alone: the loss of one pass, on points.
+
+The ratio of the likelihoods with and without the record is the mean over the steps of exp(x_i / s^2 - 1 / (2 s^2)),
+where x_i is the noise of step i with standard deviation s; all these terms are independent and have mean 1 without the
+record. A law is held on points. Moving each bit of it to the two points around it, with its mean kept, can only raise
+the mean of a convex function of the sum, and so any delta in either order; replacing all within a cell by their mean
+can only lower it (Jensen). Between these two lies the truth.
+
+Points are chosen by a rough law with a few hundred of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from verify.losses.cells import Floats, LossCells
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Points of rough cells and of fine ones, and of a rough law.
+ROUGH, FINE = 600, 2200
+_FEW = 250
+#: Scores beyond this do not matter: a probability of 3e-45.
+_REACH = 14.0
+#: Less of a law than this lies beyond the points on either side.
+_LEAST = 1e-44
+#: Marks of the scale on which points lie, and bars of the histogram by which they are chosen.
+_MARKS, _BARS = 1 << 18, 1500
+#: Points are dense like these powers of the histogram, in these shares.
+_SHARES = ((0.4, 0.3), (0.4, 0.14), (0.2, 0.0))
+#: Relative error of a mass by rounding: sums of at most a million positive terms, twenty times over.
+ERROR = 1e-9
+#: Sums that are looked at together.
+_AT_ONCE = 1 << 19
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PointLaw:
+    """``masses`` at rising ``points``, both of shape (points,), 0 perhaps among them; ``far``: the mean at infinity."""
+
+    points: Floats
+    masses: Floats
+    far: float = 0.0
+
+
+def pass_cells(noise_multiplier: float, batches: int, steps: int, count: int, *, above: bool) -> LossCells:
+    """Atoms of a pass of which ``steps`` of its ``batches`` steps are taken; they bound any delta from above or below.
+
+    Raises OverflowError where there is so little noise that likelihood ratios leave the floats.
+    """
+    law = _mean_of_terms(noise_multiplier, batches, steps, count, above)
+    seen = law.points > 0
+    losses, q = np.log(law.points[seen]), law.masses[seen]
+    p = law.points[seen] * q
+    return LossCells(
+        low=losses, high=losses, p=p, q=q, up=np.zeros_like(p), p_infinite=law.far,
+        q_infinite=float(law.masses[~seen].sum()), error=ERROR,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=8)
+def _mean_of_terms(noise: float, batches: int, steps: int, count: int, above: bool) -> PointLaw:
+    if (_REACH + 1 / noise) ** 2 / 2 > 700 * max(noise, 1) or noise < 0.05:
+        raise OverflowError(f"noise of {noise:g} clip norms is too little for this bound")
+    term = _one_term(noise, count, above)
+    total = term
+    for digit in bin(steps)[3:]:
+        total = _sum(total, total, count, above)
+        if digit == "1":
+            total = _sum(total, term, count, above)
+    missed = (batches - steps) / batches
+    return PointLaw(points=total.points / batches + missed, masses=total.masses, far=total.far / batches)
+
+
+def _one_term(noise: float, count: int, above: bool) -> PointLaw:
+    scores = np.linspace(-_REACH, _REACH + 1 / noise, 3 * count)
+    without, present = (_cells(scores - moved) for moved in (0.0, 1 / noise))
+    return _placed(np.exp(scores / noise - 0.5 / noise**2), without, present, 0.0, above)
+
+
+def _cells(edges: Floats) -> Floats:
+    """Normal masses below, between and above ``edges``, each from the tail that is smaller there."""
+    left, right = np.exp(log_ndtr(edges)), np.exp(log_ndtr(-edges))
+    inner = np.where(edges[1:] < 0, np.diff(left), -np.diff(right))
+    return np.concatenate([left[:1], inner, right[-1:]])
+
+
+def _sum(one: PointLaw, other: PointLaw, count: int, above: bool) -> PointLaw:
+    ruler = _ruler(one, other, count)
+    masses, moments = np.zeros((2, len(ruler.points) + 1))
+    rows = max(1, _AT_ONCE // len(other.points))
+    for start in range(0, len(one.points), rows):
+        some = slice(start, start + rows)
+        sums = np.add.outer(one.points[some], other.points).ravel()
+        weights = np.multiply.outer(one.masses[some], other.masses).ravel()
+        at = ruler.cells(sums)
+        masses += np.bincount(at, weights, len(ruler.points) + 1)
+        moments += np.bincount(at, weights * sums, len(ruler.points) + 1)
+    return _placed(ruler.points, masses, moments, one.far + other.far, above)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ruler:
+    """Points among the marks of a fine logarithmic scale, and for each of its cells that of the points."""
+
+    first: float
+    per_log: float
+    cell: NDArray[np.intp]
+    points: Floats
+
+    def cells(self, sums: Floats) -> NDArray[np.intp]:
+        """In which cell between the points each of ``sums`` lies."""
+        with np.errstate(divide="ignore"):
+            mark = (np.log(sums) - self.first) * self.per_log
+        return np.asarray(self.cell[np.clip(np.floor(mark), -1, len(self.cell) - 2).astype(np.int64) + 1])
+
+
+def _placed(points: Floats, masses: Floats, moments: Floats, far: float, above: bool) -> PointLaw:
+    """A law from the masses and moments of the cells below, between and above the ``points``."""
+    if not above:
+        held = masses > 0
+        return PointLaw(points=moments[held] / masses[held], masses=masses[held])
+    ends = np.append(0.0, points)
+    # The cell between ends[i] and ends[i + 1]; above the last one all mass stays there, its surplus goes to infinity.
+    share = np.clip((moments[:-1] - ends[:-1] * masses[:-1]) / np.diff(ends), 0.0, masses[:-1])
+    placed = np.append(masses[:-1] - share, masses[-1])
+    placed[1:] += share
+    return PointLaw(points=ends, masses=placed, far=far + max(0.0, float(moments[-1] - ends[-1] * masses[-1])))
+
+
+def _ruler(one: PointLaw, other: PointLaw, count: int) -> Ruler:
+    """Points for the sum: dense where much of its law lies with the record or without it, and not too far apart."""
+    (a, p), (b, q) = (_rough(law) for law in (one, other))
+    sums, weights = np.add.outer(a, b).ravel(), np.multiply.outer(p, q).ravel()
+    weights = (weights * (1 + sums / float(weights @ sums)))[sums > 0]
+    logs = np.log(sums[sums > 0])
+    order = np.argsort(logs)
+    logs, total = logs[order], np.cumsum(weights[order])
+    rest = np.cumsum(weights[order][::-1])[::-1]
+    low, high = logs[np.searchsorted(total, _LEAST)], logs[len(logs) - 1 - np.searchsorted(rest[::-1], _LEAST)]
+    marks = np.linspace(low, high, _MARKS)
+    bars = np.histogram(logs, _BARS, (low, high), weights=weights[order])[0]
+    dense = sum(part * bars**power / float((bars**power).sum()) for part, power in _SHARES)
+    reached = np.interp(marks, np.linspace(low, high, _BARS + 1), np.append(0.0, np.cumsum(dense)))
+    chosen = np.unique(np.searchsorted(reached, np.linspace(0, float(reached[-1]), count), side="left"))
+    chosen = np.unique(np.clip(chosen, 0, _MARKS - 1))
+    # Position k of the table is for sums between marks k - 1 and k.
+    cell = np.searchsorted(chosen, np.arange(_MARKS + 1))
+    return Ruler(first=float(low), per_log=(_MARKS - 1) / float(high - low), cell=cell, points=np.exp(marks[chosen]))
+
+
+def _rough(law: PointLaw) -> tuple[Floats, Floats]:
+    """The law on at most a few hundred points."""
+    starts = np.arange(0, len(law.points), max(1, -(-len(law.points) // _FEW)))
+    masses = np.add.reduceat(law.masses, starts)
+    moments = np.add.reduceat(law.masses * law.points, starts)
+    held = masses > 0
+    return moments[held] / masses[held], masses[held]

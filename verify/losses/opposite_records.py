@@ -1,0 +1,89 @@
+"""A record of a Poisson batch replaced by its opposite, under Gaussian noise: the loss of one step, on cells."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from verify.losses.cells import MOST_CELLS, CellReach, Floats, LossCells, TooFineError
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
+_NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
+#: Losses closer than this count as equal.
+_FLAT = 1e-14
+#: e to this is still a float.
+_LARGE = 700.0
+
+
+def opposite_cells(noise_multiplier: float, sample_rate: float, width: float, reach: CellReach) -> LossCells:
+    """(1 - q) N(0) + q N(1) against (1 - q) N(0) + q N(-1), of standard deviation ``noise_multiplier``; 0 < q < 1.
+
+    The loss rises with the output by at most 2 / noise, in deviations. Raises TooFineError where it would take more
+    cells than fit.
+    """
+    far, side = 1 / noise_multiplier, math.sqrt(-2 * reach.log_tail)
+    end = _within(far, sample_rate, far + side, reach.loss)
+    gap = min(width / (2 * far), 0.25 / (1 + far + end))
+    count = math.ceil(2 * end / gap)
+    if count > MOST_CELLS:
+        raise TooFineError(count / MOST_CELLS)
+    edges = np.linspace(-end, end, count + 1)
+    losses = _loss(edges, far, sample_rate)
+    span, flat = np.diff(losses), np.diff(losses) < _FLAT
+    p, q, up = np.zeros((3, count))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+            x = edges[:-1] + node * np.diff(edges)
+            loss = np.clip(_loss(x, far, sample_rate), losses[:-1], losses[1:])
+            absent = weight * np.diff(edges) * _density(-x, far, sample_rate)
+            # Beyond the floats' exponents the other order's density itself, which is as exact.
+            present = np.where(
+                loss < _LARGE,
+                absent * np.exp(np.minimum(loss, _LARGE)),
+                weight * np.diff(edges) * _density(x, far, sample_rate),
+            )
+            q += absent
+            p += present
+            up += present * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / np.expm1(-span))
+    # Beyond the edges losses have no bound: one order's mass there counts as infinite, the other's as at the edge.
+    likely, unlikely = (
+        math.exp(log_ndtr(at - end)) * sample_rate + (1 - sample_rate) * math.exp(log_ndtr(-end)) for at in (far, -far)
+    )
+    return LossCells(
+        low=np.concatenate([losses[:1], losses]), high=np.concatenate([losses, losses[-1:]]),
+        p=np.concatenate([[unlikely], p, [0.0]]), q=np.concatenate([[0.0], q, [unlikely]]),
+        up=np.concatenate([[unlikely], np.minimum(up, p), [0.0]]), p_infinite=likely, q_infinite=likely,
+    )  # fmt: skip
+
+
+def _density(x: Floats, far: float, rate: float) -> Floats:
+    """Of (1 - rate) N(0, 1) + rate N(far, 1)."""
+    still, moved = np.exp(-x * x / 2), np.exp(-((x - far) ** 2) / 2)
+    return np.asarray(((1 - rate) * still + rate * moved) / math.sqrt(2 * math.pi))
+
+
+def _loss(x: Floats, far: float, rate: float) -> Floats:
+    """Log of the ratio of the densities at ``x`` and ``-x``; what both share cancels before it is taken."""
+    drop = far * far / 2
+    # (a + c e^y) / (a + c e^-y) = 1 + 2 c sinh(y) / (a + c e^-y), for y of either sign by symmetry.
+    y = far * np.abs(x)
+    with np.errstate(over="ignore"):
+        small = np.log1p(2 * rate * math.exp(-drop) * np.sinh(np.minimum(y, 30.0)) / (
+            1 - rate + rate * np.exp(-y - drop)
+        ))  # fmt: skip
+    rest = math.log1p(-rate)
+    large = np.logaddexp(rest, math.log(rate) + y - drop) - np.logaddexp(rest, math.log(rate) - y - drop)
+    return np.asarray(np.copysign(np.where(y < 30, small, large), x))
+
+
+def _within(far: float, rate: float, most: float, loss: float) -> float:
+    """Where the loss reaches ``loss``, rounded up, or ``most``."""
+    low, high = 0.0, most
+    if float(_loss(np.array([most]), far, rate)[0]) <= loss:
+        return most
+    while high - low > 1e-9 * most:
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(_loss(np.array([middle]), far, rate)[0]) < loss else (low, middle)
+    return high

@@ -1,0 +1,150 @@
+"""The best of a random number of runs, from below: what a score that tells most gives away.
+
+A score may be any function of what a run released. Here it is the statistic that tells the record best: the sum of the
+rounded losses of the run's steps. With F its distribution function and G the generating function of the number of runs,
+the statistic of the run with the highest score has the distribution function G(F). Masses are sums of products of
+positive numbers throughout, so that their errors are relative; a statistic far out counts as one that is not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from verify.losses.cells import CellReach, Floats, LossCells, gaussian_mixture, most_telling
+
+#: Points of a run's statistic that are aimed at, and at most; beyond less than this of either law nothing is seen.
+_POINTS, _MOST_POINTS, _UNSEEN = 900, 2500, 1e-22
+_LOG_TAIL = -60.0
+#: Relative error of a mass of one step, and of a product or a sum.
+_STEP_ERROR, _UNIT = 1e-12, 2.3e-16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatisticLaw:
+    """Masses ``p`` with the record and ``q`` without it (points,) of a statistic from position ``first`` on.
+
+    ``unseen`` are the masses of both of what is not seen, ``error`` is the largest relative error of a mass.
+    """
+
+    first: int
+    p: Floats
+    q: Floats
+    unseen: tuple[float, float]
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawOfRuns:
+    """A truncated negative binomial law by its ``shape`` and the log of gamma, or Poisson's (None) by its ``mean``."""
+
+    mean: float
+    shape: float | None
+    log_gamma: float = 0.0
+
+    def best(self, masses: Floats) -> Floats:
+        """Masses of the best of them, of which each run has ``masses``, worst first."""
+        better = np.append(np.cumsum(masses[:0:-1])[::-1], 0.0)
+        if self.shape is None:
+            return np.asarray(np.exp(-self.mean * better) * -np.expm1(-self.mean * masses))
+        if self.mean == 1:
+            return masses
+        rest = -math.expm1(self.log_gamma)
+        least = math.exp(self.log_gamma) + rest * better  # 1 - (1 - gamma) F at the upper end of each step of F
+        logs = np.log1p(rest * masses / least)
+        if self.shape == 0:
+            return np.asarray(logs / -self.log_gamma)
+        powers = (least + rest * masses) ** -self.shape
+        return np.asarray(powers * np.expm1(self.shape * logs) / math.expm1(-self.shape * self.log_gamma))
+
+
+@lru_cache(maxsize=8)
+def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, runs: LawOfRuns) -> LossCells:
+    """One selection: of all runs that of the highest statistic is released, or of the lowest, whichever tells more.
+
+    Raises OverflowError where there is so little noise that likelihood ratios leave the floats.
+    """
+    if sample_rate == 1:
+        noise_multiplier, run_steps = noise_multiplier / math.sqrt(run_steps), 1
+    if run_steps / noise_multiplier**2 * sample_rate > 300 or noise_multiplier < 0.05:
+        raise OverflowError(f"noise of {noise_multiplier:g} clip norms is too little for this bound")
+    run = _of_run(noise_multiplier, sample_rate, run_steps)
+    found = [_of_best(run, runs, highest=highest) for highest in (True, False)]
+    return most_telling(found)
+
+
+def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
+    order = slice(None, None, 1 if highest else -1)
+    p, q = (
+        runs.best(np.append(unseen, masses[order])) for masses, unseen in zip((run.p, run.q), run.unseen, strict=True)
+    )
+    if runs.shape is None:  # no run, and nothing released
+        none = math.exp(-runs.mean)
+        p, q = np.append(p, none), np.append(q, none)
+    both = (p > 0) & (q > 0)
+    losses = np.log(p[both]) - np.log(q[both])
+    rank = np.argsort(losses, kind="stable")
+    error = (4 + abs(runs.shape or 0.0) + runs.mean) * (run.error + len(p) * _UNIT)
+    return LossCells(
+        low=losses[rank], high=losses[rank], p=p[both][rank], q=q[both][rank], up=np.zeros(len(rank)),
+        p_infinite=float(p[~both].sum()), q_infinite=float(q[~both].sum()), error=error,
+    )  # fmt: skip
+
+
+def _of_run(noise: float, rate: float, steps: int) -> StatisticLaw:
+    law = np.array([1 - rate, rate])
+    tail = _LOG_TAIL - math.log(steps)
+
+    def step(width: float) -> LossCells:
+        return gaussian_mixture(np.array([0.0, 1.0]), law, noise, width, CellReach(tail))
+
+    rough = step(0.05)
+    middle = (rough.low + rough.high) / 2
+    means = [float(middle @ masses) / float(masses.sum()) for masses in (rough.p, rough.q)]
+    spread = max(float((middle - mean) ** 2 @ m) for mean, m in zip(means, (rough.p, rough.q), strict=True))
+    width = (steps * (means[0] - means[1]) + 16 * math.sqrt(steps * spread)) / _POINTS
+    while True:
+        found = _power(_placed(step(width), width), steps)
+        if found is not None:
+            return found
+        width *= 1.6
+
+
+def _placed(cells: LossCells, width: float) -> StatisticLaw:
+    at = np.rint((cells.low + cells.high) / 2 / width).astype(np.int64)
+    first = int(at.min())
+    p, q = (np.asarray(np.bincount(at - first, masses), np.float64) for masses in (cells.p, cells.q))
+    return StatisticLaw(first, p, q, (cells.p_infinite, cells.q_infinite), _STEP_ERROR)
+
+
+def _power(step: StatisticLaw, steps: int) -> StatisticLaw | None:
+    """The law of ``steps`` steps; None where it has too many points."""
+    total = step
+    for digit in bin(steps)[3:]:
+        total = _seen(_sum(total, total))
+        if digit == "1":
+            total = _seen(_sum(total, step))
+        if len(total.p) > _MOST_POINTS:
+            return None
+    return total
+
+
+def _sum(one: StatisticLaw, other: StatisticLaw) -> StatisticLaw:
+    unseen = tuple(a + (1 - a) * b for a, b in zip(one.unseen, other.unseen, strict=True))
+    return StatisticLaw(
+        one.first + other.first, np.convolve(one.p, other.p), np.convolve(one.q, other.q), (unseen[0], unseen[1]),
+        one.error + other.error + (min(len(one.p), len(other.p)) + 2) * _UNIT,
+    )  # fmt: skip
+
+
+def _seen(law: StatisticLaw) -> StatisticLaw:
+    """The same without its ends, which count as not seen."""
+    either = np.maximum(law.p, law.q)
+    begin = int(np.searchsorted(np.cumsum(either), _UNSEEN))
+    end = len(either) - int(np.searchsorted(np.cumsum(either[::-1]), _UNSEEN))
+    ends = [float(masses[:begin].sum() + masses[end:].sum()) for masses in (law.p, law.q)]
+    unseen = law.unseen[0] + ends[0], law.unseen[1] + ends[1]
+    return StatisticLaw(law.first + begin, law.p[begin:end], law.q[begin:end], unseen, law.error)

@@ -1,0 +1,1 @@
+"""What several ways to train state alike: users, clip norms, public records."""

@@ -1,0 +1,1 @@
+"""The texts of warnings, one module a subject."""
