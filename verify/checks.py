@@ -5,7 +5,6 @@ A check added to ``CHECKS`` is run by both. What needs weights or data belongs t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from verify.consistency.premises import faults
 from verify.consistency.secret_plan import Part, of_plan_file, parts_of
 from verify.consistency.wording import unknown
 from verify.files.beside import changed_base, check_configurations
+from verify.files.places import at_hand
 from verify.files.published_updates import check_updates
 from verify.guarantees import Verifier, follows_and_floor, of_another_ledger, titles, verifier_of
 from verify.recompute.book_of_secrets import check_book, check_counts
@@ -199,16 +199,6 @@ CHECKS: tuple[Check, ...] = (
     check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
     check_updates, check_warnings, check_observed,
 )  # fmt: skip
-
-
-def located(path: Path, artifact: Artifact) -> Path:
-    """Where the file that the report at ``path`` names should lie."""
-    return Path(os.path.normpath(path.parent.absolute() / artifact.path))
-
-
-def at_hand(path: Path, artifacts: Sequence[Artifact]) -> list[tuple[Artifact, Path]]:
-    """Those of ``artifacts`` that are files there."""
-    return [(a, place) for a in artifacts if os.path.isfile(place := located(path, a))]
 
 
 def guarantees(

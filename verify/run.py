@@ -26,10 +26,11 @@ from verify.audits.evidence import check_evidence
 from verify.audits.given import outside as outside_scores
 from verify.checkpoint_noise.measure import LEVEL, CheckpointNoise, complaints, measure
 from verify.checkpoint_noise.rounding import ExpectedChanges, change_complaints, unchanged_tensors
-from verify.checks import MODEL, JudgedGuarantee, Note, at_hand, findings, guarantees, located
+from verify.checks import MODEL, JudgedGuarantee, Note, findings, guarantees
 from verify.consistency.bookkeeping import unchecked
 from verify.files.data import DataAtHand, check_data
 from verify.files.integrity import ChainLink, check_chain, check_log
+from verify.files.places import at_hand, located
 from verify.files.tokenizer import check_tokenizer
 from verify.settings.public_records import PublicAtHand, check_public
 from verify.stated import readable, training_of
@@ -148,7 +149,7 @@ def _said_before(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         reason = f"it names {len(report.parents)} reports that it verified, and not one"
         yield Verdict(subject="report", outcome=Outcome.INCONCLUSIVE, reason=reason)
         return
-    place = Path(os.path.normpath(path.parent.absolute() / report.parents[0].path))
+    place = located(path, report.parents[0].path)
     if not os.path.isfile(place) or NamedFiles().digest(place) != report.parents[0].digest:
         return  # the chain's verdict says so
     parent = read(place)
@@ -210,7 +211,7 @@ def _untouched(report: PrivacyReport) -> tuple[str, ...]:
 def _outputs_missing(path: Path, report: PrivacyReport, hashed: Mapping[Path, TensorHasher]) -> Iterator[Verdict]:
     """Models that the chain's check could not look at, and sizes that are not as recorded."""
     for artifact in report.outputs:
-        place = located(path, artifact)
+        place = located(path, artifact.path)
         if artifact.role == MODEL and place not in hashed:
             readable = os.path.isfile(place)
             yield Verdict(
@@ -232,7 +233,7 @@ def _inputs(
     """What the step read, where it is still there; that it is not is no fault."""
     found, omitted = [], []
     for artifact in report.inputs:
-        place = located(path, artifact)
+        place = located(path, artifact.path)
         if not os.path.isfile(place):
             omitted.append(Omission(what=f"digest of the input {artifact.path}", reason="it is not at hand"))
             continue

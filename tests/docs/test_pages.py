@@ -16,8 +16,8 @@ import pytest
 from tests.docs.fields import schema, told
 from tests.docs.generate import generated
 from tests.docs.pages import DOCS, ROOT, anchor, anchors, headings, links, pages, table
-from verify.consistency.wording import STATEMENTS
 from verify.methods import METHODS, expected_of
+from verify.texts.assumptions import STATEMENTS
 
 PAGES = pages()
 #: How code cites a page.

@@ -11,7 +11,7 @@ import pytest
 from privctl.accounting.methods import METHODS, TIGHT
 from privctl.cli import run
 from tests.few import few
-from verify.consistency.wording import ACCOUNTANTS
+from verify.texts.accountants import ACCOUNTANTS
 
 
 @pytest.mark.parametrize("batches", few([each.value for each in TIGHT], 2))

@@ -21,10 +21,11 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.audits import parts_not_run
-from verify.audits.canaries.bounds import BOUND, METHODS, NOISE
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.given import outside as outside_scores
 from verify.audits.split import groups as split_groups
+from verify.audits.terms import BOUND, METHODS, NO_BOUNDS, NOISE, sides_by_coins
+from verify.files.places import located
 from verify.settings.users import only_contents
 
 #: What runs where no attack is named, and what besides where all are asked for.
@@ -36,8 +37,6 @@ THOROUGH = frozenset({
     "min-k++-half", "surp", "slope", "rises", "neighbour", "pac", "repeat", "recall", "con-recall",
     "augmented", "label-only", "gradient-norm", "gradient-alignment",
 })  # fmt: skip
-#: An omission of the bounds from a split, which has too few records for any.
-NO_BOUNDS = "bounds from the split"
 #: It learns from who is a member, so that it bounds nothing, and its area alone is stated.
 _FUSED = "fused"
 _THRESHOLD = "fixed threshold"
@@ -201,7 +200,7 @@ def _bounds(report: PrivacyReport, parameters: AuditParameters, asked: AskedAudi
         item.method == _THRESHOLD and item.details.get("threshold") == asked.threshold for item in report.evidence
     ):
         yield f"a bound by the threshold {asked.threshold:g} was asked for, and none is stated"
-    by_coins = extraction_tests.drawn(parameters.extraction)
+    by_coins = sides_by_coins(parameters.extraction)
     if by_coins and parameters.split_commitment is None:
         yield "it says that privctl drew its sides, and states no commitment of a split"
     without = parts_not_run.not_run(report)
@@ -307,7 +306,7 @@ def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
 def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
     """Where the ranks at hand that an audit kept say that it was asked something else, or do not say what."""
     for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
-        place = Path(os.path.normpath(path.parent.absolute() / named.path))
+        place = located(path, named.path)
         try:
             if not os.path.isfile(place) or files.digest(place) != named.digest:
                 continue

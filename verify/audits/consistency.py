@@ -27,8 +27,10 @@ from verify.audits.given import outside as outside_scores
 from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
-from verify.audits.reach import at_most, wrong_reach
+from verify.audits.reach import wrong_reach
 from verify.audits.split import groups as split_groups
+from verify.audits.terms import sides_by_coins
+from verify.laws.counts import at_most
 
 _DELONG, _PAIRS, _EXACT = "DeLong, logit scale", "Clopper-Pearson over disjoint pairs", "Clopper-Pearson"
 #: With Student's quantile, for few records against many.
@@ -81,7 +83,7 @@ def faults(report: PrivacyReport) -> Iterator[str]:
 
 def _faults(report: PrivacyReport) -> Iterator[str]:
     parameters = parameters_as(AuditParameters, report)
-    by_coins = extraction_tests.drawn(parameters.extraction)
+    by_coins = sides_by_coins(parameters.extraction)
     if parameters.confidence is not None and not math.isclose(parameters.confidence, CONFIDENCE):
         yield f"it states a confidence of {parameters.confidence:g} in all figures, and audits have {CONFIDENCE:g}"
     for item in report.evidence:

@@ -24,13 +24,14 @@ from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
 from verify.audits.asked import not_as_kept
-from verify.audits.canaries.bounds import NOISE
 from verify.audits.canaries.kept_gradients import count_again
 from verify.audits.given.model_scores import against_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
 from verify.audits.ranks.figures import ROUNDING, Figures, area, largest_statistic, rate_beyond, won
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
+from verify.audits.terms import NOISE
+from verify.files.places import located
 from verify.laws.common import normal_quantile
 from verify.stated import readable
 
@@ -146,7 +147,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
     named = [a for a in report.outputs if a.role == "scores"]
     if report.step != "audit" or not named:
         return None, "the report names no ranks from which they could be computed"
-    place = Path(os.path.normpath(path.parent.absolute() / named[0].path))
+    place = located(path, named[0].path)
     if not os.path.isfile(place):
         return None, "the ranks that the report names are not at hand"
     try:

@@ -18,7 +18,8 @@ from verify.audits import two_rates
 from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.ranks import threshold as threshold_bound
 from verify.audits.ranks.bound import METHOD as RANK
-from verify.audits.reach import at_most
+from verify.audits.terms import BEYOND, sides_by_coins
+from verify.laws.counts import at_most
 
 _EXACT, _EXTRACTION = "Clopper-Pearson", "extraction"
 _FISHER, _ALIKE = "Fisher's exact test, one-sided", ", among texts alike"
@@ -162,7 +163,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """What no audit writes, a sentence each."""
     for item in report.evidence:
         wrong = list(_wrong(item, parameters))
-        if not wrong and item.method == _EXTRACTION and item.quantity in extraction_tests.BEYOND:
+        if not wrong and item.method == _EXTRACTION and item.quantity in BEYOND:
             wrong = [two_rates.fault(item, report.evidence)]
         yield from (f"{item.method}, {item.quantity}: {each}" for each in wrong if each)
     yield from _parts(report, parameters)
@@ -175,7 +176,7 @@ def _wrong(item: Evidence, parameters: AuditParameters) -> Iterator[str]:
         yield "no audit measures anything of that name"
     if item.quantity == "AUC" and item.bound is not Bound.TWO_SIDED:
         yield f"its bound is {item.bound}, and it has two sides"
-    if item.quantity in (*extraction_tests.BEYOND, extraction_tests.GRID) and _of_one_side(item):
+    if item.quantity in (*BEYOND, extraction_tests.GRID) and _of_one_side(item):
         return  # nothing to compare with
     forms = [form for form in _FORMS if item.quantity.startswith(form.begins)]
     if not forms:
@@ -264,7 +265,7 @@ def _parts(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         if item.method == _EXTRACTION and not item.quantity.startswith(extraction_tests.GRID)
         if not item.quantity.endswith(_ALIKE)
         # where coins decided about groups, comparisons count those, and rates the texts
-        if not (item.quantity in extraction_tests.BEYOND and extraction_tests.drawn(parameters.extraction))
+        if not (item.quantity in BEYOND and sides_by_coins(parameters.extraction))
     ]
     if len({tuple(sorted(item.samples.items())) for item in looked}) > 1:
         yield "extraction: its figures do not all look at the same numbers of texts"

@@ -18,8 +18,8 @@ from privctl.domain.errors import InputError
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
-from verify.audits.extraction import exact_tests as extraction_tests
-from verify.audits.split.drawn import at_hand
+from verify.audits.terms import sides_by_coins
+from verify.files.places import as_recorded
 from verify.stated import readable
 
 _SUBJECT = "audited groups"
@@ -42,7 +42,7 @@ def check_groups(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     if stated is None or (stated.group_by is None and stated.grouped_records is None):
         return
     roles = {item.role for item in report.inputs}
-    if not roles & set(_SIDES) and stated.grouped_records is None and extraction_tests.drawn(stated.extraction):
+    if not roles & set(_SIDES) and stated.grouped_records is None and sides_by_coins(stated.extraction):
         return  # the coins of its groups are tossed again by ``verify.audits.split.drawn``
     outcome, reason = _judged(path, report, stated)
     yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
@@ -94,7 +94,7 @@ def _misnamed(stated: AuditParameters, groups: frozenset[str]) -> tuple[Outcome,
 
 def _read(path: Path, report: PrivacyReport, side: str, field: str) -> _Side | None:
     """What the files of ``side`` hold; None where one of them is missing or another by now."""
-    places = [at_hand(path, item) for item in report.inputs if item.role == side]
+    places = [as_recorded(path, item) for item in report.inputs if item.role == side]
     if not places or None in places:
         return None
     groups, records = set(), 0

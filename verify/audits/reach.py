@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
-from verify.audits.canaries.bounds import BOUND, counts_of, either_rejects_zero
-from verify.laws.counts import fisher
+from verify.audits.canaries.bounds import either_rejects_zero
+from verify.audits.terms import BEYOND, BOUND, counts_of
+from verify.laws.counts import at_most, fisher
 
 _ON_TRAINING, _ON_HELD_OUT = "rate on training text", "rate on held-out text"
-_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 _POWER, _CLOSE = 0.8, 1e-4
 #: Halvings of an interval of rates.
 _HALVINGS = 60
@@ -33,29 +33,13 @@ def wrong_reach(item: Evidence, report: PrivacyReport) -> str:
         found = [_epsilon(item)]
     elif item.method == "extraction" and item.quantity == _ON_TRAINING and item.samples.get("training"):
         found = [1 - (1 - item.confidence) ** (1 / item.samples["training"])]
-    elif item.method == "extraction" and item.quantity in _BEYOND:
+    elif item.method == "extraction" and item.quantity in BEYOND:
         found = [_by_coins(item)] if "p_value" in item.details else _beyond(item, report.evidence)
     else:
         return ""
     if any(math.isclose(stated, each, rel_tol=_CLOSE, abs_tol=_CLOSE) for each in found):
         return ""
     return f"{stated:.4g} is not the least that it would have seen; its counts give {found[0]:.4g}"
-
-
-def at_most(most: int, total: int, chance: float) -> float:
-    """P(Binomial(total, chance) <= most), summed from the term next to ``most`` away from the mean."""
-    if not 0 < chance < 1:
-        return 1.0 if chance <= 0 or most >= total else 0.0
-    below = most < total * chance
-    found, odds = 0.0, math.log(chance) - math.log1p(-chance)
-    orders, none = math.lgamma(total + 1), total * math.log1p(-chance)
-    for k in range(most, -1, -1) if below else range(most + 1, total + 1):
-        log = orders - math.lgamma(k + 1) - math.lgamma(total - k + 1)
-        term = math.exp(log + k * odds + none)
-        found += term
-        if term < 1e-18 * found:
-            break
-    return found if below else 1 - found
 
 
 def _epsilon(item: Evidence) -> float:

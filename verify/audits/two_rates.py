@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from privctl.domain.evidence import Evidence
-from verify.audits.reach import at_most
+from verify.laws.counts import at_most
 
 _KEYS = ("training_texts", "training_extracted", "held_out_texts", "held_out_extracted")
 _HALVINGS, _CLOSE = 60, 1e-6

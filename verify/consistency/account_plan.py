@@ -18,6 +18,7 @@ from privctl.reports.parameters import BudgetParameters, parameters_as
 from privctl.storage.reader import read_text
 from verify.events import planned_kinds, row_of
 from verify.events.row import PlannedAs
+from verify.files.places import located
 from verify.stated import budget_of
 
 _ROUNDING = 1e-9
@@ -73,7 +74,7 @@ def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         reason = "the plan was made from a ledger file, but the report has no digest of it"
         yield Verdict(subject="ledger", outcome=Outcome.INCONCLUSIVE, reason=reason)
         return
-    place = Path(os.path.normpath(path.parent.absolute() / files[0].path))
+    place = located(path, files[0].path)
     if not os.path.isfile(place):
         return  # reported as an omission, like any missing input
     try:

@@ -89,7 +89,7 @@ class EventVerification(Generic[Kind]):
     ``information`` is the nats about a secret. ``noise`` is its noise multiplier where it has one; ``with_noise``, the
     event with another noise multiplier, for kinds whose guarantees state one.
     ``in_floats``: its noise is written in floating point. ``statements`` are those its assumptions may have beyond what
-    all kinds share, as in ``verify.consistency.wording``.
+    all kinds share, as in ``verify.texts``.
     """
 
     planned: PlannedAs

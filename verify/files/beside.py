@@ -14,6 +14,7 @@ from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import ADAPTER_NAME
 from verify.files.configuration import misleading
+from verify.files.places import located
 from verify.methods.expected import TRAINING
 
 _MODEL = "model"
@@ -27,7 +28,7 @@ def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
     Looked at are the files where the report found them, and after a training those of the base that the adapter it
     wrote names now. Other steps may have been given another base than the one named.
     """
-    adapters = [_located(path, a) for a in _adapters(report)]
+    adapters = [located(path, a.path) for a in _adapters(report)]
     if not adapters:
         return
     files = NamedFiles()
@@ -39,7 +40,7 @@ def changed_base(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRep
         name = Path(artifact.role.removeprefix(BASE_ROLE))
         if name.is_absolute() or ".." in name.parts:
             continue
-        for place in {_located(path, artifact), *(folder / name for folder in now)}:
+        for place in {located(path, artifact.path), *(folder / name for folder in now)}:
             if os.path.isfile(place) and not _same(files, place, artifact):
                 yield Verdict(
                     subject=str(name),
@@ -55,7 +56,7 @@ def check_configurations(path: Path, report: PrivacyReport, parents: Sequence[Pr
     if report.step not in _MAKERS:
         return
     for artifact in report.outputs:
-        if reason := misleading(_located(path, artifact)):
+        if reason := misleading(located(path, artifact.path)):
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
 
 
@@ -75,7 +76,3 @@ def _same(files: NamedFiles, place: Path, artifact: Artifact) -> bool:
         return files.digest(place) == artifact.digest
     except PrivctlError:
         return False
-
-
-def _located(path: Path, artifact: Artifact) -> Path:
-    return Path(os.path.normpath(path.parent.absolute() / artifact.path))

@@ -23,6 +23,7 @@ from privctl.reports.chain import (
 from privctl.storage.digest import NamedFiles, TensorHasher, bytes_digest, changed_tensors
 from privctl.storage.folder import files_of, never_released, strays_of
 from privctl.storage.reader import ADAPTER_NAME, open_checkpoint, read_named_bytes
+from verify.files.places import located
 
 _MODEL_ROLE = "model"
 _COMPANION_ROLE = "companion"
@@ -232,7 +233,7 @@ def check_log(path: Path, report: PrivacyReport) -> tuple[list[Verdict], list[Om
     """The log of audits in which the report at ``path`` says it stands; that it is not at hand is no fault."""
     if report.log is None:
         return [], []
-    place = Path(os.path.normpath(path.parent.absolute() / report.log.path))
+    place = located(path, report.log.path)
     if not os.path.isfile(place):
         return [], [Omission(what=f"the log of audits {report.log.path}", reason="it is not at hand")]
     try:

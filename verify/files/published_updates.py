@@ -19,6 +19,7 @@ from privctl.reports.parameters import parameters_as
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile
 from verify.compare import compare
+from verify.files.places import located
 
 _ROLE, _KEY = "updates", "privctl.updates"
 #: What is compared, where the report states it -> its name in the header, and in the rule of the updates there.
@@ -50,7 +51,7 @@ def check_updates(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
     if report.step not in ("retrain", "replay"):
         return
     for artifact in (*report.outputs, *report.inputs):
-        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        place = located(path, artifact.path)
         if artifact.role != _ROLE or not os.path.isfile(place):
             continue
         try:

@@ -19,6 +19,7 @@ from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
+from verify.files.places import located
 from verify.methods.expected import TRAINING
 
 _SUBJECT, _COMPANION = "tokenizer", "companion"
@@ -78,7 +79,7 @@ def _files(path: Path, report: PrivacyReport, *, released: bool) -> dict[str, Pa
         name = PurePosixPath(artifact.path).name
         if not (artifact.role == _COMPANION if released else artifact.role.startswith(_BEGAN)):
             continue
-        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        place = located(path, artifact.path)
         if name in _READ and os.path.isfile(place):
             try:
                 if digests.digest(place) == artifact.digest:

@@ -1,12 +1,28 @@
-"""Fisher's exact test by binomial coefficients summed, where the audit asks scipy. Standard library only."""
+"""Laws of counts, by terms summed, where the audit asks scipy: binomial, hypergeometric. Standard library only."""
 
 from __future__ import annotations
 
 import math
 
 
+def at_most(most: int, total: int, chance: float) -> float:
+    """P(Binomial(total, chance) <= most), summed from the term next to ``most`` away from the mean."""
+    if not 0 < chance < 1:
+        return 1.0 if chance <= 0 or most >= total else 0.0
+    below = most < total * chance
+    found, odds = 0.0, math.log(chance) - math.log1p(-chance)
+    orders, none = math.lgamma(total + 1), total * math.log1p(-chance)
+    for k in range(most, -1, -1) if below else range(most + 1, total + 1):
+        log = orders - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        term = math.exp(log + k * odds + none)
+        found += term
+        if term < 1e-18 * found:
+            break
+    return found if below else 1 - found
+
+
 def fisher(found: int, total: int, other_found: int, other_total: int) -> float:
-    """P(so many or more of ``found + other_found`` are among the first ``total``), hypergeometric."""
+    """Fisher's exact test: P(so many or more of ``found + other_found`` are among the first ``total``)."""
     everyone, counted = total + other_total, found + other_found
     log_all = _log_choices(everyone, counted)
     terms = (

@@ -20,13 +20,14 @@ from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from verify.compare import ROUNDING, compare
-from verify.consistency.wording import TESTED, TIGHT
 from verify.events.banded_gaussian import column_norm
 from verify.events.best_of_runs import SHAPES, runs_exceed
 from verify.events.buffered_gaussian import moved_by_one
 from verify.methods.expected import ExpectedMethod, StatedTraining
 from verify.settings import public_records, users
 from verify.settings.clip_norms import StatedNorms, norms_disagree
+from verify.texts.accountants import TIGHT
+from verify.texts.assumptions import TESTED
 from verify.texts.warnings.forms import CHOSEN_BY_HELD_OUT, EARLIER, ONE_RUN, OWNER, WHOLE_SEARCH, form
 
 #: By so much the norm of a column may exceed 1, which its coefficients' last digits are good for.

@@ -9,7 +9,6 @@ from privctl.domain.events import BestOfRuns, Ledger
 from privctl.domain.guarantee import Guarantee
 from privctl.domain.mechanism import Mechanism
 from verify.compare import compare
-from verify.consistency.wording import TIGHT
 from verify.methods.dp_sgd import (
     OF_SEARCHES,
     SearchedTraining,
@@ -20,6 +19,7 @@ from verify.methods.dp_sgd import (
     steps_disagree,
 )
 from verify.methods.expected import ExpectedMethod
+from verify.texts.accountants import TIGHT
 
 _CLIPPING = "differences"
 

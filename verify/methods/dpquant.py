@@ -12,9 +12,9 @@ from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
 from verify.compare import compare
-from verify.consistency.wording import TIGHT
 from verify.methods.dp_sgd import NoisyGradients, private_run_warns, sampled_only, steps_disagree
 from verify.methods.expected import ExpectedMethod, of_poisson_batches
+from verify.texts.accountants import TIGHT
 from verify.texts.warnings.forms import NUMBER, form
 
 _AS_PUBLISHED = "dpquant, measurements as its paper makes and accounts for them"

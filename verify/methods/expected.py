@@ -53,7 +53,7 @@ class ExpectedMethod:
     of it. ``mechanisms`` are the types that its mechanism may have. ``disagreements`` compares a mechanism with the
     parameters, a sentence for each difference. ``premises`` names the assumptions that a guarantee must state, in
     addition to those of every training. ``statements`` and ``accountants`` are the texts of its own assumptions and
-    guarantees, as in ``verify.consistency.wording``. ``of_another_ledger`` names guarantees about events outside the report's
+    guarantees, as in ``verify.texts``. ``of_another_ledger`` names guarantees about events outside the report's
     ledger. ``warnings`` are the texts of its own warnings, and ``warned`` yields those, as regular expressions, that a
     report with such parameters must have, in addition to those of every training.
 

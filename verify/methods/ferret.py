@@ -17,8 +17,9 @@ from privctl.domain.guarantee import Guarantee, Notion
 from privctl.domain.mechanism import Mechanism
 from privctl.domain.report import PrivacyReport
 from verify.compare import ROUNDING, compare
-from verify.consistency.wording import RENYI, TESTED, TIGHT
 from verify.methods.expected import ExpectedMethod, StatedTraining, of_poisson_batches
+from verify.texts.accountants import RENYI, TIGHT
+from verify.texts.assumptions import TESTED
 from verify.texts.warnings.forms import ONE_RUN, OWNER, form
 
 #: More coins than this are not tossed again (a GiB of keystream), nor those of more steps.

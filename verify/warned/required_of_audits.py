@@ -12,8 +12,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.reports.parameters import parameters_as
-from verify.audits.canaries.bounds import BOUND, NOISE, of_split
-from verify.audits.extraction.exact_tests import drawn
+from verify.audits.terms import BOUND, NOISE, of_split, sides_by_coins
 from verify.texts.warnings import forms, of_audits, of_canaries, of_extraction, of_membership, of_scores
 from verify.texts.warnings.forms import form
 from verify.texts.warnings.of_noise import noise_at_most
@@ -153,7 +152,7 @@ def _of_extraction(report: PrivacyReport, stated: AuditParameters) -> Iterator[s
         yield form(of_extraction.NOT_NEAR, why="was not asked for")
     if "heldout" not in asked.files:
         yield of_extraction.NO_CONTROL
-    elif drawn(stated.extraction):  # a split may be the members' alone: verify.audits.asked
+    elif sides_by_coins(stated.extraction):  # a split may be the members' alone: verify.audits.asked
         yield of_extraction.prefixed(of_membership.drawn(stated.split_commitment))
         yield of_extraction.prefixed(of_membership.TRAINED_ON)
     else:

@@ -16,6 +16,7 @@ from privctl.domain.report import Omission, PrivacyReport
 from privctl.domain.shown import counted
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.storage.reader import SafetensorsFile
+from verify.files.places import located
 from verify.methods import expected_of
 from verify.methods.dp_zo import ZerothOrderTraining
 from verify.weights.directional import numbers_of, replayed, told_of_noise, wrong_numbers
@@ -51,7 +52,7 @@ def check_weights(path: Path, report: PrivacyReport, digest: Digest) -> Found:
     outputs = [artifact for artifact in report.outputs if artifact.role == "model"]
     if report.step != "retrain" or len(outputs) != 1:
         return found
-    output = Path(os.path.normpath(path.parent.absolute() / outputs[0].path))
+    output = located(path, outputs[0].path)
     what = "how far the training moved the weights"
     if not os.path.isfile(output) or digest(output) != outputs[0].digest:
         found.omissions.append(Omission(what=what, reason="the model reported is not at hand"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import counted
 from privctl.storage.arrays import read_arrays
 from privctl.storage.reader import SafetensorsFile
+from verify.files.places import located
 from verify.laws.common import chi_square_quantiles
 from verify.methods.dp_zo import ZerothOrderTraining
 from verify.weights.settings import TrainingFacts, UncheckableError
@@ -67,7 +67,7 @@ def numbers_of(path: Path, report: PrivacyReport, digest: Digest) -> Numbers:
     named = [artifact for artifact in report.outputs if artifact.role == _ROLE]
     if len(named) != 1:
         raise UncheckableError("the numbers that moved the weights were not kept, so their noise was not looked for")
-    place = Path(os.path.normpath(path.parent.absolute() / named[0].path))
+    place = located(path, named[0].path)
     if not place.is_file() or digest(place) != named[0].digest:
         raise UncheckableError("the numbers that moved the weights are not at hand, so their noise was not looked for")
     try:

@@ -14,6 +14,7 @@ from privctl.domain.errors import PrivctlError
 from privctl.domain.report import Artifact, PrivacyReport
 from privctl.storage.reader import ADAPTER_NAME, INDEX_NAME, SINGLE_NAME, SafetensorsFile, open_checkpoint
 from verify.checkpoint_noise.values import VIEWS, numbers
+from verify.files.places import located
 from verify.weights.settings import UncheckableError, UnstatedError, facts_of
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _of_adapter(path: Path, report: PrivacyReport, digest: Digest) -> Start:
     if begun is None:
         raise UncheckableError("the first weights of a new adapter are drawn by peft, and are not drawn again here")
     _given(path, report, digest)
-    with SafetensorsFile(_located(path, begun)) as file:
+    with SafetensorsFile(located(path, begun.path)) as file:
         if odd := next((info for info in file.tensors if info.dtype not in VIEWS), None):
             raise UncheckableError(f"the tensor {odd.name!r} is {odd.dtype}, which no training here moves")
         tensors = {
@@ -95,7 +96,7 @@ def _of_adapter(path: Path, report: PrivacyReport, digest: Digest) -> Start:
 
 def _given(path: Path, report: PrivacyReport, digest: Digest) -> Path:
     """The checkpoint that the report names as its start; raises UncheckableError if weights are missing."""
-    files = [(a, _located(path, a)) for a in report.inputs if a.role.startswith(_PREFIX)]
+    files = [(a, located(path, a.path)) for a in report.inputs if a.role.startswith(_PREFIX)]
     weights = [(a, place) for a, place in files if a.role.endswith(".safetensors")]
     if not weights:
         raise UncheckableError("the report names no weights that the training began with")
@@ -168,7 +169,3 @@ def _kind(task: str) -> ModelClass:
     if task not in kinds:
         raise UncheckableError(f"the task {task!r} is not known")
     return kinds[task]
-
-
-def _located(path: Path, artifact: Artifact) -> Path:
-    return Path(os.path.normpath(path.parent.absolute() / artifact.path))

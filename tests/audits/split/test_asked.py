@@ -16,9 +16,9 @@ from tests.audits.split.test_split import judged
 from tests.gate.made import PROVED, making, weights
 from verify.audits import asked
 from verify.audits.asked import unanswered
-from verify.audits.canaries.bounds import METHODS
 from verify.audits.consistency import faults
 from verify.audits.evidence import check_evidence
+from verify.audits.terms import METHODS
 
 
 def without_attack(report: PrivacyReport, name: str) -> PrivacyReport:

@@ -15,9 +15,9 @@ from audits.canaries.design import register
 from privctl.domain.evidence import Evidence
 from privctl.reports.files import read_report
 from privctl.storage.digest import NamedFiles
-from verify.audits.canaries.bounds import METHODS
 from verify.audits.evidence import check_evidence
 from verify.audits.split.counted_again import _wrong
+from verify.audits.terms import METHODS
 
 
 def faults(path: Path, change: Callable[[Evidence], Evidence]) -> list[str]:

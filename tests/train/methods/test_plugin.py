@@ -24,10 +24,10 @@ from privctl.train.runs.method import TrainingMethod
 from privctl.train.settings.method_settings import MethodSettings, option
 from tests.cli.test_examples import records, save_model
 from verify import methods as verified
-from verify.consistency.wording import TIGHT
 from verify.methods.dp_sgd import NoisyGradients, steps_disagree
 from verify.methods.expected import ExpectedMethod, StatedTraining
 from verify.run import verify
+from verify.texts.accountants import TIGHT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from verify.audits.consistency import faults
 from verify.audits.extraction import exact_tests as extraction_tests
-from verify.audits.reach import at_most, wrong_reach
+from verify.audits.reach import wrong_reach
+from verify.laws.counts import at_most
 
 
 def report(*items: Evidence) -> PrivacyReport:

@@ -9,7 +9,6 @@ mechanism is bounded by verify's own accountant, loaded only where an audit test
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from statistics import NormalDist
@@ -18,12 +17,8 @@ from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AuditParameters
+from verify.audits.terms import BOUND, CLAIM, CLAIMED, MAHLOUJIFAR, METHODS, NOISE, Counts, counts_of, of_split
 
-BOUND, _STEINKE = "one run, Steinke 2023 or Mahloujifar 2024", "one run, Steinke 2023"
-_MAHLOUJIFAR = "one run, Mahloujifar 2024"
-METHODS = (BOUND, _STEINKE, _MAHLOUJIFAR)
-#: The bound on the noise multiplier of steps that are as stated in all else.
-NOISE = "one run, stated steps"
 #: By how much the tested values lie below and above the stated one, relatively and at least.
 _NEAR, _LEAST = 1e-6, 1e-6
 #: More canaries are not recomputed.
@@ -32,12 +27,7 @@ _NORMAL = NormalDist()
 _SUBJECT = "): the mechanism stated in "
 #: Relative interval of the grid: the points need only be no sharper than the mechanism.
 _GRID = 1e-3
-#: What a verdict on a claim is about, and relatively how far its six digits may be from what was tested.
-CLAIM, CLAIMED = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP, "), 1e-5
 _ROUNDING = 1e-6
-
-#: (canaries, guesses, correct) of one set.
-Counts = tuple[int, int, int]
 
 
 def wrong_bound(item: Evidence) -> str:
@@ -50,7 +40,7 @@ def wrong_bound(item: Evidence) -> str:
     share = (1 - item.confidence) / len(sets)
     if not 0 < share < 0.5:
         return f"it holds with {item.confidence:g}, which is no confidence"
-    gaussian = item.method == _MAHLOUJIFAR
+    gaussian = item.method == MAHLOUJIFAR
     rejected = _gaussian_rejected if gaussian else _either_rejected if item.method == BOUND else _steinke_rejected
     delta = item.details.get("delta", 0.0)
     value, step = float(item.lower), max(_LEAST, _NEAR * abs(item.lower))
@@ -104,14 +94,8 @@ def wrong_curve(report: PrivacyReport, parameters: AuditParameters) -> Iterator[
         yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its counts {found} it"
 
 
-def of_split(item: Evidence, parameters: AuditParameters) -> bool:
-    """Whether a bound is from records of a drawn split, whose bounds are named after attacks; else from canaries."""
-    _, _, name = item.quantity.partition(", ")
-    return parameters.split_commitment is not None and name in parameters.attack
-
-
 def _too_little_noise(report: PrivacyReport) -> bool:
-    """Whether a bound on the noise of the stated steps, which ``canary_noise`` checks, excludes what is stated."""
+    """Whether a bound on the noise of the stated steps, which ``noise`` checks, excludes what is stated."""
     return any(
         item.method == NOISE and item.upper is not None and item.details["share"] <= 1 for item in report.evidence
     )
@@ -153,16 +137,6 @@ def _of_single_records(report: PrivacyReport) -> Iterator[Evidence]:
 def _rejects(item: Evidence, epsilon: float, delta: float) -> bool:
     share = (1 - item.confidence) / item.details["sets"]
     return any(_either_rejected(counts, max(0.0, epsilon), delta, share) for counts in counts_of(item))
-
-
-def counts_of(item: Evidence) -> Iterator[Counts]:
-    """The sets of guesses; reports from before there were several have one."""
-    canaries = item.samples["canaries"]
-    if "sets" not in item.details:
-        yield canaries, item.samples["guesses"], int(item.details["correct"])
-        return
-    for i in range(1, int(item.details["sets"]) + 1):
-        yield canaries, int(item.details[f"guesses {i}"]), int(item.details[f"correct {i}"])
 
 
 def either_rejects_zero(canaries: int, guesses: int, delta: float, alpha: float) -> Callable[[int], bool]:

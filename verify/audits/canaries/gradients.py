@@ -2,14 +2,13 @@
 
 The training leaves its coins and scores in a file, and the audit keeps them with its own scores. A set of guesses takes
 so many of the highest scores as included and of the lowest as left out; scores that equal the next one beyond are no
-guesses. The set of all canaries is cut in the widest gap near the middle. ``verify.audits.canaries.bounds`` says what bound such
-counts give. Standard library only, like a gate over audits.
+guesses. The set of all canaries is cut in the widest gap near the middle. What bound such counts give, ``bounds`` says.
+Standard library only, like a gate over audits.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,8 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.digest import NamedFiles
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.audits.canaries.bounds import METHODS, counts_of
+from verify.audits.terms import METHODS, counts_of
+from verify.files.places import located
 from verify.stated import readable
 
 SUBJECT = "guesses on canary gradients"
@@ -99,7 +99,7 @@ def observations_at_hand(path: Path, report: PrivacyReport) -> Observations | No
     Raises InputError, or what reading an entry of another type raises, for a file that holds something else.
     """
     for artifact in report.inputs:
-        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        place = located(path, artifact.path)
         if artifact.role != _ROLE or not place.is_file() or NamedFiles().digest(place) != artifact.digest:
             continue
         data = parse_json(read_text(place), str(place))

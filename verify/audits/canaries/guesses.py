@@ -8,7 +8,6 @@ without it, only the sets that every planting registers by itself can be known. 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,8 @@ from privctl.reports.parameters import ParametersError, parameters_as
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.audits.canaries.bounds import BOUND, METHODS, of_split
+from verify.audits.terms import BOUND, METHODS, of_split
+from verify.files.places import located
 
 _SUBJECT, _ROLE = "guesses on canaries", "canaries"
 _PLANTED, _GRADIENTS = "privctl-canaries", "privctl-gradient-canaries"
@@ -88,7 +88,7 @@ def designed(canaries: int, *, several: bool = True) -> tuple[int, ...]:
 def _at_hand(path: Path, report: PrivacyReport, commitment: str | None) -> _Registered | None:
     """What the file of canaries fixes that the audit read; None where it is not there, or is another by now."""
     for artifact in report.inputs:
-        place = Path(os.path.normpath(path.parent.absolute() / artifact.path))
+        place = located(path, artifact.path)
         if artifact.role != _ROLE or not place.is_file() or NamedFiles().digest(place) != artifact.digest:
             continue
         data = parse_json(read_text(place), str(place))

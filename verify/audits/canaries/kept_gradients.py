@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from verify.audits.canaries.gradients import (
     observations_at_hand,
     verdicts_on,
 )
+from verify.files.places import located
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def count_again(path: Path, report: PrivacyReport, files: NamedFiles) -> Counted
 def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Observations | None:
     """What the audit kept; None where its file is not at hand or another by now. Raises InputError for another form."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
-    place = None if named is None else Path(os.path.normpath(path.parent.absolute() / named.path))
+    place = None if named is None else located(path, named.path)
     if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:
         return None
     kinds = {COINS: "BOOL", **{entry: "F64" for _, entry in OBSERVED.values()}}

@@ -26,8 +26,9 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.guarantee import Assumption, AssumptionState
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
-from verify.audits.canaries.bounds import NOISE, counts_of, refutes, tested_bounds
+from verify.audits.canaries.bounds import refutes, tested_bounds
 from verify.audits.ranks.bound import PowerCurve, at_least, mean_tail
+from verify.audits.terms import NOISE, counts_of
 
 _QUANTITY = "noise multiplier"
 #: Relatively how far from the stated noise a multiplier has to be rejected, or not; and that of its epsilon.

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
-from verify.audits.extraction.exact_tests import BEYOND, GRID, drawn
+from verify.audits.extraction.exact_tests import GRID
+from verify.audits.terms import BEYOND, sides_by_coins
 
 _METHOD = "extraction"
 _SIDES = {"training": "training", "held-out": "held_out"}
@@ -119,7 +120,7 @@ def _of_extracted(item: Evidence, rate: Evidence, name: str, parameters: AuditPa
 
 def _grouped(parameters: AuditParameters) -> bool:
     """Whether comparisons count groups, of which any text comes out."""
-    return parameters.group_by is not None and drawn(parameters.extraction)
+    return parameters.group_by is not None and sides_by_coins(parameters.extraction)
 
 
 def _shared(parameters: AuditParameters) -> bool:

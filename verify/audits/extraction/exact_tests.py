@@ -12,11 +12,10 @@ from typing import Any
 
 from privctl.domain.evidence import Evidence
 from verify.audits.extraction import known_elsewhere
-from verify.audits.reach import at_most, least_beyond, least_by_fisher
-from verify.laws.counts import fisher
+from verify.audits.reach import least_beyond, least_by_fisher
+from verify.audits.terms import BEYOND
+from verify.laws.counts import at_most, fisher
 
-#: The comparisons, and the share that a decision goes down to.
-BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 #: Attacks with prompts that are not the record's own beginning; of those from outside as many texts are compared.
 FROM_FILE, DIVERGENCE, CONTROL = "prompts from a file", "divergence", "divergence control"
 OUTSIDE = (FROM_FILE, DIVERGENCE, CONTROL)
@@ -25,14 +24,7 @@ COST = "queries for one training text"
 OVER_CONTROL = "prompts that give training text, beyond the control"
 GRID = "share found by sampling beyond held-out text, over n and p"
 _POINT = re.compile(r"(training|held out) p=([0-9.]+) n=([0-9]+)")
-#: What an audit says of sides that coins of a drawn split decided about.
-_BY_COINS = "drawn by privctl"
 _LEAST_RATE, _MOST, _CLOSE = 0.01, 100_000, 1e-6
-
-
-def drawn(settings: Mapping[str, Any] | None) -> bool:
-    """Whether the audit of these ``settings`` says that coins of a split decided about the sides."""
-    return (settings or {}).get("sides") == _BY_COINS
 
 
 def fault(item: Evidence, *, by_coins: bool = False) -> str:

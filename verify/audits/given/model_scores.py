@@ -34,8 +34,8 @@ from verify.audits.ranks.many_models import (
     says_swapped,
     tests_of,
 )
-from verify.audits.split.drawn import at_hand
 from verify.audits.split.groups import speaks_of
+from verify.files.places import as_recorded
 from verify.laws.counts import fisher
 from verify.stated import readable
 from verify.texts.warnings.of_scores import EQUAL_SCORES
@@ -66,7 +66,7 @@ def against_scores(path: Path, report: PrivacyReport) -> tuple[list[str] | None,
     stated = readable(AuditParameters, report)
     if stated is None or stated.asked is None:
         return None, "the report does not say which scores it judges"
-    places = [at_hand(path, item) for item in report.inputs if item.role == "scores"]
+    places = [as_recorded(path, item) for item in report.inputs if item.role == "scores"]
     if len(places) != 1 or places[0] is None:
         return None, "the file of scores is not at hand as it was"
     try:

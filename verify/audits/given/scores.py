@@ -23,7 +23,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.audits.split.drawn import at_hand
+from verify.files.places import as_recorded
 from verify.stated import readable
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def given_scores(path: Path, report: PrivacyReport) -> tuple[GivenScores | None,
     stated = readable(AuditParameters, report)
     if stated is None or stated.asked is None:
         return None, "the report does not say which scores it judges"
-    places = [at_hand(path, item) for item in report.inputs if item.role == "scores"]
+    places = [as_recorded(path, item) for item in report.inputs if item.role == "scores"]
     if not places or None in places:
         return None, "the file of scores is not at hand as it was"
     asked, files = stated.asked, [place for place in places if place is not None]
@@ -177,7 +177,7 @@ def _groups(
     """The number of each record's group, in the order of their first records; None without the split's files."""
     names: dict[tuple[bool, int], str] = {}
     for role, side in (("members", True), ("nonmembers", False)):
-        files = [at_hand(path, item) for item in report.inputs if item.role == role]
+        files = [as_recorded(path, item) for item in report.inputs if item.role == role]
         if len(files) != 1 or files[0] is None:
             return None
         for row in rows_of(files[0], Columns(), unit=field, otherwise=".jsonl"):

@@ -13,8 +13,8 @@ from statistics import NormalDist
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
-from verify.audits.canaries.bounds import CLAIM, CLAIMED
 from verify.audits.ranks.bound import at_least
+from verify.audits.terms import CLAIM, CLAIMED
 
 METHOD = "fixed threshold"
 _COUNTS = ("true_positives", "false_positives")

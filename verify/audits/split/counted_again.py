@@ -20,8 +20,8 @@ import numpy as np
 from privctl.domain.evidence import Evidence
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
-from verify.audits.canaries.bounds import METHODS, counts_of, of_split
-from verify.audits.split.drawn import at_hand
+from verify.audits.terms import METHODS, counts_of, of_split
+from verify.files.places import as_recorded
 from verify.stated import readable
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class RightGuesses:
         found: dict[bytes, list[tuple[bool, int]]] = {}
         for role, side in (("members", True), ("nonmembers", False)):
             named = [item for item in self._report.inputs if item.role == role]
-            file = at_hand(self._path, named[0]) if len(named) == 1 else None
+            file = as_recorded(self._path, named[0]) if len(named) == 1 else None
             if file is None:
                 return None
             for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):

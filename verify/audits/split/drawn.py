@@ -9,7 +9,6 @@ states one must show it. Needs no numpy, like a gate over audits.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,18 +17,17 @@ from typing import Any
 from blake3 import blake3
 
 from privctl.domain.errors import InputError
-from privctl.domain.report import Artifact, PrivacyReport
+from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, parameters_as
 from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
-from verify.audits.asked import NO_BOUNDS
-from verify.audits.canaries.bounds import BOUND, METHODS, of_split
-from verify.audits.extraction import exact_tests as extraction_tests
 from verify.audits.split import groups as split_groups
 from verify.audits.split.choice import passed_over
+from verify.audits.terms import BEYOND, BOUND, METHODS, NO_BOUNDS, of_split, sides_by_coins
+from verify.files.places import as_recorded
 from verify.methods.expected import EXTERNAL, TRAINING
 
 _SUBJECT, _ROLE, _KIND = "drawn split", "split", "privctl-split"
@@ -40,7 +38,6 @@ _BOUNDS_SHARE, _ROUNDING = 0.5, 1e-9
 #: The role of a file in an audit of membership, and in one of extraction -> its name in the manifest.
 _MEMBERSHIP = {"members": "members", "nonmembers": "nonmembers"}
 _EXTRACTION = {"train": "members", "heldout": "nonmembers"}
-_BEYOND = ("rate beyond held-out text", "near-verbatim rate beyond held-out text")
 
 
 def check_split(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -113,7 +110,7 @@ def drawn_from(path: Path, report: PrivacyReport) -> str:
 def _roles(report: PrivacyReport, stated: AuditParameters) -> list[dict[str, str]]:
     """The roles of the two sides, of each part of the audit that is of a drawn split."""
     found = [_MEMBERSHIP] if any(item.role in _MEMBERSHIP for item in report.inputs) else []
-    return found + ([_EXTRACTION] if extraction_tests.drawn(stated.extraction) else [])
+    return found + ([_EXTRACTION] if sides_by_coins(stated.extraction) else [])
 
 
 def _named(file: Path) -> Iterator[bytes]:
@@ -259,9 +256,9 @@ def _miscounted(report: PrivacyReport, stated: AuditParameters, coins: int, what
 
 def _more_texts(report: PrivacyReport, stated: AuditParameters, members: int, others: int, what: str) -> str:
     """Whether an extraction audit compares more than so many ``members`` and ``others``; empty if not."""
-    if not extraction_tests.drawn(stated.extraction):
+    if not sides_by_coins(stated.extraction):
         return ""
-    for item in (item for item in report.evidence if item.quantity in _BEYOND):
+    for item in (item for item in report.evidence if item.quantity in BEYOND):
         for side, most in (("training", members), ("held_out", others)):
             if item.details.get(f"{side}_texts", 0) > most:
                 return f"its {item.quantity} counts more {what} than the {most} of that side"
@@ -279,13 +276,7 @@ def _overspent(report: PrivacyReport, confidence: float | None) -> str:
 
 def _at_hand(path: Path, report: PrivacyReport, role: str) -> Path | None:
     """The file of this role, where it is there and the audit's."""
-    return next((place for item in report.inputs if item.role == role and (place := at_hand(path, item))), None)
-
-
-def at_hand(path: Path, item: Artifact) -> Path | None:
-    """The file ``item`` of the report at ``path``; None where it is missing or another by now."""
-    place = Path(os.path.normpath(path.parent.absolute() / item.path))
-    return place if place.is_file() and NamedFiles().is_as_recorded(place, item.digest, item.bytes) else None
+    return next((place for item in report.inputs if item.role == role and (place := as_recorded(path, item))), None)
 
 
 def _committed(manifest: dict[str, Any]) -> str:

@@ -21,8 +21,8 @@ from privctl.domain.groups import of_group
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.json_text import parse_json
-from verify.audits.canaries.bounds import METHODS, of_split
 from verify.audits.split.choice import passed_over
+from verify.audits.terms import METHODS, of_split
 
 #: How bounds on groups are named, and the detail that says how many records one has at most.
 _OF_GROUP, _SIZE = " of a group", "group_records"

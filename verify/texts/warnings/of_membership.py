@@ -1,4 +1,4 @@
-"""Every warning of an audit of membership, of drawn splits and of groups, as ``verify.texts.warnings.of_audits`` has all."""
+"""Every warning of an audit of membership, of drawn splits and of groups; ``of_audits`` has those of all audits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every warning that privctl writes into a report, by the step that writes it; those of audits are in ``of_audits``.
 
 A text that is not here may mean anything. Names and numbers in one stand for themselves, but for those that
-``required`` fills in. The list only grows: a text that a release wrote stays. A training method's own are in its module
+``verify.warned`` fills in. The list only grows: a text that a release wrote stays. A training method's own are in its module
 of ``verify.methods``.
 """
 
