@@ -53,13 +53,24 @@ MAY_IMPORT: dict[str, set[str]] = {
 #: Rooms on top, which may import everything but these.
 _ON_TOP = {"cli": {"__main__"}, "demo": {"__main__", "cli"}, "api": {"__main__", "cli", "demo"}}
 
-TRAIN = "privctl.train"
-#: The parts of ``privctl.train`` in the order in which data goes through them: each may import those before it.
-#: A new part needs a place here.
-TRAIN_ORDER = (
-    "settings", "clipping", "directional", "quantized", "contribution", "network", "secrets",
-    "preparation", "steps", "state", "logs", "release", "runs", "search", "methods", "run",
-)  # fmt: skip
+_TRAIN = "privctl.train"
+#: A package -> its parts, rooms and modules, in an order in which each may import those before it: that of the data in
+#: ``privctl.train``, and in ``verify`` from what checks are made of to what runs them. A new part needs a place here.
+ORDERS: dict[str, tuple[str, ...]] = {
+    _TRAIN: (
+        "settings", "clipping", "directional", "quantized", "contribution", "network", "secrets",
+        "preparation", "steps", "state", "logs", "release", "runs", "search", "methods", "run",
+    ),
+    "verify": (
+        "answers", "compare", "laws", "texts", "losses", "events", "settings", "methods", "stated", "files",
+        "recompute", "consistency", "audits", "warned", "checkpoint_noise", "weights",
+        "guarantees", "checks", "run", "as_report", "simulate", "prove", "papers",
+    ),
+    "verify.audits": (
+        "terms", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries", "reach",
+        "extraction", "figures", "given", "asked", "evidence", "consistency",
+    ),
+}  # fmt: skip
 
 
 def sources(root: Path, *folders: str) -> list[Path]:
@@ -204,38 +215,43 @@ def test_what_is_allowed_is_not_noticed(path: str, text: str) -> None:
     assert breaches(Path(path), text) == []
 
 
-def part_of(module: str) -> str:
-    """The part of ``privctl.train`` that a module is in; empty for any other module, and for the package itself."""
-    return module.removeprefix(f"{TRAIN}.").split(".")[0] if module.startswith(f"{TRAIN}.") else ""
+def part_of(package: str, module: str) -> str:
+    """The part of ``package`` that a module is in; empty for any other module, and for the package itself."""
+    return module.removeprefix(f"{package}.").split(".")[0] if module.startswith(f"{package}.") else ""
 
 
-def named(text: str) -> set[str]:
-    """What a file may import: modules, what it takes from them, and strings, as rows name what is imported later."""
-    names = {string.split(":")[0] for string in parsed(text).strings}
+def taken(text: str) -> set[str]:
+    """What a file imports: modules, and what it takes from them, at its top, in functions and for types alone."""
+    names = set()
     for node in parsed(text).imports:
-        taken = {alias.name for alias in node.names}
+        of_node = {alias.name for alias in node.names}
         if isinstance(node, ast.Import):
-            names |= taken
+            names |= of_node
         elif node.module:
-            names |= {node.module, *(f"{node.module}.{name}" for name in taken)}
+            names |= {node.module, *(f"{node.module}.{name}" for name in of_node)}
     return names
 
 
-def upstream(path: Path, text: str) -> list[str]:
-    """The imports of a file of ``privctl.train`` that go against the order of its parts."""
-    part = part_of(module_of(path))
-    places = {name: place for place, name in enumerate(("", *TRAIN_ORDER))}
-    parts = {part, *map(part_of, named(text))}
+def named(text: str) -> set[str]:
+    """What a file may import: what it does, and strings, as rows name what is imported later."""
+    return taken(text) | {string.split(":")[0] for string in parsed(text).strings}
+
+
+def upstream(package: str, path: Path, text: str) -> list[str]:
+    """The imports of a file of ``package`` that go against the order of its parts."""
+    part = part_of(package, module_of(path))
+    places = {name: place for place, name in enumerate(("", *ORDERS[package]))}
+    parts = {part, *(part_of(package, name) for name in named(text))}
     if unknown := parts - places.keys():
-        return [f"{path}: {name} has no place in TRAIN_ORDER" for name in sorted(unknown)]
+        return [f"{path}: {name} has no place in ORDERS" for name in sorted(unknown)]
     return [f"{path}: {part} may not import {name}" for name in sorted(parts) if places[name] > places[part]]
 
 
 def circle(modules: dict[str, set[str]]) -> list[str]:
     """Modules that import each other in a circle, if there is one; what a package takes of its own is none."""
     graph = {
-        name: {each for each in taken & modules.keys() - {name} if not name.startswith(f"{each}.")}
-        for name, taken in modules.items()
+        name: {each for each in imports & modules.keys() - {name} if not name.startswith(f"{each}.")}
+        for name, imports in modules.items()
     }
     try:
         graphlib.TopologicalSorter(graph).prepare()
@@ -244,35 +260,49 @@ def circle(modules: dict[str, set[str]]) -> list[str]:
     return []
 
 
-def test_data_goes_one_way_through_training(root: Path) -> None:
-    files = {path.relative_to(root): path.read_text(encoding="utf-8") for path in sources(root, "privctl/train")}
-    assert [fault for path, text in files.items() for fault in upstream(path, text)] == []
-    parts = {part_of(module_of(path)) for path in files}
-    assert parts == {"", *TRAIN_ORDER}
+@pytest.mark.parametrize("package", ORDERS)
+def test_imports_go_one_way_through_a_package(root: Path, package: str) -> None:
+    folder = package.replace(".", "/")
+    files = {path.relative_to(root): path.read_text(encoding="utf-8") for path in sources(root, folder)}
+    assert [fault for path, text in files.items() for fault in upstream(package, path, text)] == []
+    assert {part_of(package, module_of(path)) for path in files} == {"", *ORDERS[package]}
     assert circle({module_of(path): named(text) for path, text in files.items()}) == []
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "fault"),
+    ("package", "path", "text", "fault"),
     [
-        ("steps/x.py", "from privctl.train.release.model import save_network", "steps may not import release"),
-        ("settings/x.py", "from privctl.train import methods", "settings may not import methods"),
-        ("state/x.py", "def f():\n    from privctl.train.runs.setup import y", "state may not import runs"),
-        ("runs/x.py", "ROW = 'privctl.train.methods.plain:METHOD'", "runs may not import methods"),
-        ("run.py", "from privctl.train.tricks import y", "tricks has no place"),
-        ("loose.py", "import math", "loose has no place"),
+        (_TRAIN, "steps/x.py", "from privctl.train.release.model import y", "steps may not import release"),
+        (_TRAIN, "settings/x.py", "from privctl.train import methods", "settings may not import methods"),
+        (_TRAIN, "state/x.py", "def f():\n    from privctl.train.runs.setup import y", "state may not import runs"),
+        (_TRAIN, "runs/x.py", "ROW = 'privctl.train.methods.plain:METHOD'", "runs may not import methods"),
+        (_TRAIN, "run.py", "from privctl.train.tricks import y", "tricks has no place"),
+        (_TRAIN, "loose.py", "import math", "loose has no place"),
+        ("verify", "events/x.py", "from verify.recompute import ledger", "events may not import recompute"),
+        ("verify", "stated.py", "from verify.checks import findings", "stated may not import checks"),
+        ("verify", "rank_bound.py", "import math", "rank_bound has no place"),
+        ("verify.audits", "split/x.py", "from verify.audits.canaries.bounds import y", "split may not import canaries"),
+        ("verify.audits", "reach.py", "from verify.audits import figures", "reach may not import figures"),
     ],
 )
-def test_an_import_against_the_order_is_noticed(path: str, text: str, fault: str) -> None:
-    (found,) = upstream(Path("privctl/train") / path, text)
+def test_an_import_against_the_order_is_noticed(package: str, path: str, text: str, fault: str) -> None:
+    (found,) = upstream(package, Path(package.replace(".", "/")) / path, text)
     assert fault in found
-    assert upstream(Path("privctl/train/steps/x.py"), "import torch\nfrom privctl.train.settings import recipe") == []
+    allowed = f"import torch\nfrom {package}.{ORDERS[package][0]} import x"
+    assert upstream(package, Path(package.replace(".", "/")) / ORDERS[package][1] / "x.py", allowed) == []
+
+
+def test_no_files_import_each_other_in_a_circle(root: Path) -> None:
+    files = {path.relative_to(root): path.read_text(encoding="utf-8") for path in sources(root, *PACKAGES)}
+    assert circle({module_of(path): taken(text) for path, text in files.items()}) == []
 
 
 def test_a_circle_is_noticed() -> None:
     modules = {"a": {"a.b"}, "a.b": {"a", "a.c"}, "a.c": {"d"}}
     assert circle(modules) == []
     assert set(circle(modules | {"d": {"a.b"}})) == {"a.b", "a.c", "d"}
+    files = {"a": "def f():\n    from b import g", "b": "if TYPE_CHECKING:\n    import a"}
+    assert set(circle({name: taken(text) for name, text in files.items()})) == {"a", "b"}
 
 
 #: What may be found wrong with a report without its weights. Only the list that gate and verify share may call these.

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from privctl.integrations.private_training import PrivateTraining
+from collections.abc import Callable, Iterator
+from typing import Any
 
 
 def steps_a_pass(rate: float) -> int:
@@ -20,26 +17,35 @@ class PoissonLoader:
 
     Where there are users they are drawn so, and a batch has the same number of records of each, one user's together.
 
-    An empty batch is not yielded; its step, of noise alone, is made here.
+    An empty batch is not yielded; ``step_alone`` makes its step, of noise alone. ``draw`` gives the rows of the next
+    step, and ``leave`` is told of a loop that ends within a pass.
     """
 
-    def __init__(self, training: PrivateTraining) -> None:
-        self._training = training
+    def __init__(
+        self,
+        rate: float,
+        dataset: Any,
+        collate: Callable[[list[Any]], Any],
+        *,
+        draw: Callable[[], list[int]],
+        step_alone: Callable[[], None],
+        leave: Callable[[], None],
+    ) -> None:
+        self._rate, self._dataset, self._collate = rate, dataset, collate
+        self._draw, self._step_alone, self._leave = draw, step_alone, leave
 
     def __len__(self) -> int:
         """Steps in one pass, empty ones counted."""
-        return steps_a_pass(self._training._batches.rate)
+        return steps_a_pass(self._rate)
 
     def __iter__(self) -> Iterator[Any]:
         """Raises CommandError for a batch that was not stepped before the next."""
-        training = self._training
         try:
             for _ in range(len(self)):
-                rows = training._draw()
-                if rows:
-                    yield training._collate([training._dataset[row] for row in rows])
+                if rows := self._draw():
+                    yield self._collate([self._dataset[row] for row in rows])
                 else:
-                    training._step_without_rows()
+                    self._step_alone()
         except GeneratorExit:
-            training._leave()
+            self._leave()
             raise

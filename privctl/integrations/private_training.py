@@ -102,11 +102,12 @@ class PrivateTraining:
     ) -> None:
         self.noise_multiplier, self.clip_norm, self.clipping, self.delta = noise_multiplier, clip_norm, clipping, delta
         self.steps_begun = 0
-        self.loader = PoissonLoader(self)
+        self.loader = PoissonLoader(
+            batches.rate, dataset, collate, draw=self._draw, step_alone=self._step_without_rows, leave=self._leave
+        )
         self._model, self._optimizer = model, optimizer
-        self._dataset, self._collate, self._batches, self._batch_size = dataset, collate, batches, batch_size
-        self._users = users
-        self._most_steps = most_steps
+        self._dataset, self._batches, self._batch_size = dataset, batches, batch_size
+        self._users, self._most_steps = users, most_steps
         # What clipping leaves below the clip norm is for float rounding of a batch's sum.
         self._engine = PerExample(model, Clipping(norm=clip_norm * (1 - ROUNDING_MARGIN), style=clipping))
         self._sum_noise, self._changing, self._adaptive = noise_multiplier, None, adaptive

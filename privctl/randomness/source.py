@@ -1,7 +1,4 @@
-"""A cryptographic keystream, and what is drawn from it.
-
-AES-256 in counter mode under a key from the operating system gives the bits (drawn as AES-GCM's encryption of zeros,
-the same bits from faster code).
+"""Noise that is drawn from a cryptographic keystream, under a key from the operating system.
 
 Every deviate has a fixed place in the keystream, given by (stream, position): threads draw without sharing state, and
 a stream drawn twice for the same values is the same noise (which tied weights need).
@@ -16,27 +13,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from privctl.randomness import gridded
 from privctl.randomness.compiled.release import release as release_compiled
 from privctl.randomness.compiled.release import takes
+from privctl.randomness.keystream import WORDS, BlockKeystream, Keystream
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext
     from numpy.typing import NDArray
 
     from privctl.randomness.compiled.release import Kernel
 
 #: Values get noise in blocks of at most this many, each from its own stretch of keystream.
 BLOCK = 1 << 18
-
-_AES_BLOCK = 16
-#: Lanes of the keystream at one place: the leading bits of deviates, bits that follow them where they are needed, bits
-#: that follow those next to never, and words that are no deviate's.
-_LEADING, _FOLLOWING, _DEEP, _WORDS = 0, 1, 2, 3
-#: GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1).
-_FIRST_COUNTER = 2
 
 
 class NoiseSource:
@@ -50,7 +39,7 @@ class NoiseSource:
         self.seeded = seed is not None
         fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl noise seed %d" % seed).digest()
         self._key = fresh if key is None else key
-        self._cipher_key = algorithms.AES(self._key)
+        self.keystream = Keystream(self._key)
         self._local = threading.local()
         self._code: Mapping[str, Kernel] = {}
 
@@ -59,7 +48,7 @@ class NoiseSource:
 
         Made where llvmlite is installed. Returns why not where it is, but the code fails its test; "" otherwise.
         """
-        from privctl.randomness.compiled.selection import tested_code  # which draws from a source
+        from privctl.randomness.compiled.selection import tested_code  # here, as few need it
 
         self._code, fault = tested_code(kinds)
         return fault
@@ -100,7 +89,7 @@ class NoiseSource:
 
         Returns the size of the largest there was, which is not finite where one was not.
         """
-        keystream = BlockKeystream(self, stream, block)
+        keystream = BlockKeystream(self.keystream, stream, block)
         return release_compiled(stored, kind, stddev, keystream, self._scratch(), self._code[kind])
 
     def release_nested(
@@ -120,27 +109,12 @@ class NoiseSource:
             raise ValueError(f"there are {len(values)} values; a block has {BLOCK}")
         if values.dtype not in (np.float32, np.float64):
             raise ValueError(f"values are {values.dtype}; noise is added to float32 or float64")
-        keystreams = [BlockKeystream(self, stream, block) for stream in streams]
+        keystreams = [BlockKeystream(self.keystream, stream, block) for stream in streams]
         gridded.release(values, stddevs, outputs, keystreams, self._scratch())
 
     def words(self, stream: int, block: int, count: int) -> NDArray[np.uint64]:
         """``count`` uniform 64-bit words; their place is no deviate's."""
-        return np.frombuffer(self._keystream(stream, block, 8 * count, lane=_WORDS), np.uint64, count)
-
-    def _keystream(self, stream: int, block: int, size: int, lane: int) -> bytes:
-        return self._cipher(stream, block, lane).update(bytes(size))
-
-    def _keystream_at(self, stream: int, block: int, places: NDArray[np.intp], lane: int) -> bytes:
-        """The 16 bytes that the keystream has at each of ``places``, which are counted in so many bytes."""
-        counters = np.empty((len(places), 4), ">u4")
-        counters[:, :3] = np.frombuffer(_nonce(stream, block, lane), ">u4")
-        counters[:, 3] = places + _FIRST_COUNTER
-        # No message is encrypted: a keystream is what the cipher makes of its counters.
-        return Cipher(self._cipher_key, modes.ECB()).encryptor().update(counters.tobytes())  # noqa: S305
-
-    def _cipher(self, stream: int, block: int, lane: int) -> AEADEncryptionContext:
-        """The keystream of one place, as GCM encrypts; its tag is never asked for."""
-        return Cipher(self._cipher_key, modes.GCM(_nonce(stream, block, lane))).encryptor()
+        return np.frombuffer(self.keystream.drawn(stream, block, 8 * count, lane=WORDS), np.uint64, count)
 
     def forget_buffers(self) -> None:
         """Let go of this thread's working memory, which the next release makes anew."""
@@ -152,33 +126,3 @@ class NoiseSource:
             self._local.scratch = gridded.BlockBuffers(BLOCK)
         scratch: gridded.BlockBuffers = self._local.scratch
         return scratch
-
-
-def _nonce(stream: int, block: int, lane: int) -> bytes:
-    """GCM's 96 bits: lane (8) | stream (40) | block (48)."""
-    return ((lane << 40 | stream) << 48 | block).to_bytes(12, "big")
-
-
-class BlockKeystream:
-    """The keystream of one block of one stream; see ``gridded.BlockBits``."""
-
-    def __init__(self, source: NoiseSource, stream: int, block: int) -> None:
-        self._source, self._stream, self._block = source, stream, block
-
-    def leading(self, count: int, zeros: memoryview, out: bytearray) -> NDArray[np.int32]:
-        """See ``gridded.BlockBits``."""
-        size = -(-4 * count // _AES_BLOCK) * _AES_BLOCK
-        cipher, target = self._source._cipher(self._stream, self._block, _LEADING), memoryview(out)
-        for start in range(0, size, len(zeros)):
-            cipher.update_into(zeros[: size - start], target[start:])
-        return np.frombuffer(out, np.int32, count)
-
-    def following(self, pairs: NDArray[np.intp]) -> NDArray[np.uint64]:
-        """See ``gridded.BlockBits``."""
-        raw = self._source._keystream_at(self._stream, self._block, pairs, _FOLLOWING)
-        return np.frombuffer(raw, np.uint64).reshape(-1, 2).T.ravel()
-
-    def deep(self, count: int) -> list[int]:
-        """See ``gridded.BlockBits``."""
-        raw = self._source._keystream(self._stream, self._block, 8 * count, _DEEP)
-        return [int(word) for word in np.frombuffer(raw, np.uint64, count)]

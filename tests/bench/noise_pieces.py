@@ -19,7 +19,7 @@ from privctl.noise.weight_noise import WeightNoiser
 from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.deviates import float32_deviates
 from privctl.randomness.gridded import TILE, BlockBuffers
-from privctl.randomness.source import BlockKeystream
+from privctl.randomness.keystream import BlockKeystream
 from privctl.storage.atomic import PendingFile
 from privctl.storage.digest import TensorHasher
 from privctl.storage.reader import SafetensorsFile
@@ -120,10 +120,10 @@ def _drawn() -> tuple[Callable[[Piece], object], Callable[[Piece], object]]:
     """The words of a full block of noise, and the deviates made of them, tile by tile."""
     source, scratch = NoiseSource(0), BlockBuffers(BLOCK)
     pairs, tile = BLOCK // 2, TILE // 2
-    words = BlockKeystream(source, 0, 0).leading(BLOCK, scratch.zeros, scratch.stream(1)).copy()
+    words = BlockKeystream(source.keystream, 0, 0).leading(BLOCK, scratch.zeros, scratch.stream(1)).copy()
 
     def keystream(piece: Piece) -> None:
-        BlockKeystream(source, 0, piece.index).leading(piece.size // 4, scratch.zeros, scratch.stream(0))
+        BlockKeystream(source.keystream, 0, piece.index).leading(piece.size // 4, scratch.zeros, scratch.stream(0))
 
     def deviates(piece: Piece) -> None:
         for start in range(0, piece.size // 8, tile):

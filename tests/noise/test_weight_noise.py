@@ -16,7 +16,7 @@ from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.deviates import float64_deviates
 from privctl.randomness.formats import narrow, widen
 from privctl.randomness.gridded import increments, spacing
-from privctl.randomness.source import BlockKeystream
+from privctl.randomness.keystream import BlockKeystream
 from privctl.storage.header import DTYPE_BITS, TensorInfo
 from privctl.storage.stream import CHUNK, pieces
 from tests.few import few
@@ -230,7 +230,7 @@ def test_candidates_are_formed_before_rounding(dtype: str) -> None:
     out = noised({"w": (dtype, before)}, STDDEVS, {"w": 0}, seed=5)
     running = numbers(before, dtype)
     for i, (candidate, increment) in enumerate(zip(out, increments(STDDEVS), strict=True)):
-        place = BlockKeystream(NoiseSource(5), i, 0)
+        place = BlockKeystream(NoiseSource(5).keystream, i, 0)
         words = place.leading(10_000, memoryview(bytes(4 * BLOCK)), bytearray(4 * BLOCK + 16))
         middle = np.full(10_000, 1 << 63, np.uint64)
         running = running + increment * float64_deviates(words[:5000], words[5000:], middle, place.deep).reshape(-1)

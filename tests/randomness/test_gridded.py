@@ -14,7 +14,7 @@ from scipy import stats
 from privctl.randomness import BLOCK, NoiseSource, deviates, gridded
 from privctl.randomness.deviates import FAST, FINE
 from privctl.randomness.gridded import increments, spacing
-from privctl.randomness.source import BlockKeystream
+from privctl.randomness.keystream import BlockKeystream
 from tests.few import few
 
 LEVEL = 1e-9
@@ -183,7 +183,7 @@ def test_points_near_an_edge_are_those_of_60_digits() -> None:
     """Values are put where the sum lies closest to an edge by float32; the points must be the exact sums' own."""
     source, size, stddev = NoiseSource(4), 2000, 1.0
     step, pairs = spacing(stddev), size // 2
-    place = BlockKeystream(source, 0, 0)
+    place = BlockKeystream(source.keystream, 0, 0)
     words = place.leading(size, ZEROS, bytearray(4 * BLOCK + 16)).copy()
     noise = np.empty(size, np.float32)
     edge = deviates.float32_deviates(

@@ -13,7 +13,7 @@ from scipy import stats
 
 from privctl.randomness import BLOCK, NoiseSource
 from privctl.randomness.gridded import spacing
-from privctl.randomness.source import BlockKeystream
+from privctl.randomness.keystream import BlockKeystream
 from tests.few import few
 
 #: A check fails below this probability; with fixed seeds the outcome never changes, without one it is never met.
@@ -264,12 +264,12 @@ def test_keystream_is_aes_256_counter_mode() -> None:
         nonce = lane.to_bytes(1, "big") + stream.to_bytes(5, "big") + block.to_bytes(6, "big")
         counter = modes.CTR(nonce + (2).to_bytes(4, "big"))
         expected = Cipher(algorithms.AES(source._key), counter).encryptor().update(bytes(100_000))
-        assert source._keystream(stream, block, 100_000, lane) == expected
+        assert source.keystream.drawn(stream, block, 100_000, lane) == expected
 
 
 def test_each_kind_of_bits_has_a_lane_of_its_own() -> None:
     source = NoiseSource(seed=9)
-    place = BlockKeystream(source, 11, 12)
+    place = BlockKeystream(source.keystream, 11, 12)
     zeros = memoryview(bytes(4 * BLOCK))
     drawn = [
         place.leading(1000, zeros, bytearray(4 * BLOCK + 16)).tobytes(),
@@ -277,12 +277,12 @@ def test_each_kind_of_bits_has_a_lane_of_its_own() -> None:
         np.array(place.deep(500), np.uint64).tobytes(),
         source.words(11, 12, 500).tobytes(),
     ]
-    assert drawn == [source._keystream(11, 12, 4000, lane) for lane in range(4)]
+    assert drawn == [source.keystream.drawn(11, 12, 4000, lane) for lane in range(4)]
 
 
 def test_bits_that_follow_are_a_pairs_own_whoever_else_asks() -> None:
     source = NoiseSource(seed=9)
-    place = BlockKeystream(source, 11, 12)
+    place = BlockKeystream(source.keystream, 11, 12)
     every = place.following(np.arange(1 << 17)).reshape(2, -1)
     chosen = np.array([0, 5, 70_000, (1 << 17) - 1])
     assert np.array_equal(place.following(chosen).reshape(2, -1), every[:, chosen])
@@ -292,7 +292,7 @@ def test_bits_that_follow_are_a_pairs_own_whoever_else_asks() -> None:
 def test_gcm_known_answer() -> None:
     """Test case 14 of the GCM specification (McGrew and Viega): all-zero key, nonce and plaintext."""
     source = NoiseSource(key=bytes(32))
-    assert source._keystream(0, 0, 16, lane=0).hex() == "cea7403d4d606b6e074ec5d3baf39d18"
+    assert source.keystream.drawn(0, 0, 16, lane=0).hex() == "cea7403d4d606b6e074ec5d3baf39d18"
 
 
 def test_counter_mode_known_answer() -> None:
@@ -307,5 +307,5 @@ def test_counter_mode_known_answer() -> None:
 def test_no_two_places_share_keystream() -> None:
     source = NoiseSource(seed=10)
     near = [0, 1, 2, 255, 256, 2**32 - 1, 2**32, 2**39]
-    starts = {source._keystream(s, b, 16, lane) for s in near for b in [*near, 2**47] for lane in range(4)}
+    starts = {source.keystream.drawn(s, b, 16, lane) for s in near for b in [*near, 2**47] for lane in range(4)}
     assert len(starts) == len(near) * (len(near) + 1) * 4

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from privctl.randomness import deviates
+from privctl.randomness import deviates, gridded
 from privctl.randomness.compiled.release import CLOSE, GROUP, release
 from privctl.randomness.formats import narrow, widen
 from privctl.randomness.gridded import BlockBuffers, spacing
-from privctl.randomness.source import BlockKeystream, NoiseSource
+from privctl.randomness.keystream import BlockKeystream, Keystream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,19 +61,19 @@ def tested_code(kinds: Collection[str]) -> tuple[dict[str, MachineCode], str]:
 def fault_of(code: MachineCode, kind: str) -> str:
     """What ``code`` does wrong with numbers stored as ``kind``; "" for nothing.
 
-    Its deviates are held against those of float64 (``deviates``), what it releases against ``NoiseSource.release``, of
+    Its deviates are held against those of float64 (``deviates``), what it releases against ``gridded.release``, of
     numbers among which float32 cannot decide many.
     """
     if not (_error_of_deviates(code) < 0.75 and _error_of_fine_deviates(code) < 1):
         return "deviates are too far from those of double precision"
-    source, scratch = NoiseSource(key=_KEY), BlockBuffers(_COUNT)
+    keystream, scratch = Keystream(_KEY), BlockBuffers(_COUNT)
     for i, stddev in enumerate(_STDDEVS):
-        place = BlockKeystream(source, i, 1)
+        place = BlockKeystream(keystream, i, 1)
         stored = _doubtful(place, stddev, scratch) if kind == "F32" and i == 0 else _numbers(kind)
         wide = widen(stored, kind, np.empty(_COUNT, np.float32))
         expected, finite = np.empty_like(stored), bool(np.isfinite(wide).all())
         with np.errstate(over="ignore", invalid="ignore"):
-            source.release(i, 1, wide, stddev)
+            gridded.release(wide, [stddev], [wide], [place], scratch)
             narrow(wide, kind, expected)
             reach = release(stored, kind, stddev, place, scratch, code)
         if stored.tobytes() != expected.tobytes():

@@ -1,8 +1,8 @@
 """Every warning that privctl writes into a report, by the step that writes it; those of audits are in ``of_audits``.
 
 A text that is not here may mean anything. Names and numbers in one stand for themselves, but for those that
-``verify.warned`` fills in. The list only grows: a text that a release wrote stays. A training method's own are in its module
-of ``verify.methods``.
+``verify.warned`` fills in. The list only grows: a text that a release wrote stays. A training method's own are in its
+module of ``verify.methods``.
 """
 
 from __future__ import annotations
