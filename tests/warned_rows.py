@@ -1,4 +1,4 @@
-"""The rows of ``verify/warned`` that genuine reports carry: each is missed where it is left out, or listed here."""
+"""The rows of ``verify/texts`` that genuine reports carry: each is missed where it is left out, or listed here."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The warnings of reports: which texts privctl writes, and which of them a report cannot be without."""
+"""The warnings of reports: none but those of ``verify.texts``, and all that other entries call for."""

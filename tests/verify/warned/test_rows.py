@@ -1,4 +1,4 @@
-"""Rows of ``verify/warned`` that few commands of other tests write: each is missed where an honest report loses it.
+"""Rows of ``verify/texts`` that few commands of other tests write: each is missed where an honest report loses it.
 
 What commands write is looked at in the same way wherever they are called: ``tests/reports_verified.py``.
 """
