@@ -135,7 +135,7 @@ CALLS: tuple[tuple[str, str], ...] = (
 _TIMES = {"created", "seconds", "duration", "wall_seconds", "elapsed", "started", "finished"}
 _LEFT_OUT = re.compile(
     r"\"(?:id|digest)\":\"[0-9a-f]{32,64}\"|\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)?|\d{4}-\d\d-\d\d|blake3:[0-9a-f]{8,}"
-    r"|[\d.]+ ?(ms|s|min|h)\b|[\d.]+[kM]?B/s|\b\d+\.\d{1,3}$"
+    r"|[\d.]+ ?(ms|s|min|h)\b|[\d.]+[kM]?B/s| *\b\d+\.\d{1,3}$"
 )
 
 
