@@ -20,7 +20,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, largest_on_batch
+from verify.losses.cells import LossCells, largest_on_batch, sampled_losses
 
 
 def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:
@@ -61,7 +61,7 @@ def _draw(event: EpsilonDeltaDp) -> Draw | None:
         held = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
         chance = np.where(held, 1 / (1 + math.exp(-event.epsilon)), 1 / (1 + math.exp(event.epsilon)))
         losses = np.where(rng.random(count) < chance, event.epsilon, -event.epsilon)
-        return np.asarray(np.log1p(event.sample_rate * np.expm1(losses)))
+        return np.asarray(sampled_losses(losses, event.sample_rate))
 
     return draw
 

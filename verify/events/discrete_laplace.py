@@ -59,7 +59,7 @@ def _draw(event: DiscreteLaplaceNoise) -> Draw:
         if present:
             seen += event.sensitivity * (rng.random(count) < event.sample_rate)
         grown = (np.abs(seen) - np.abs(seen - event.sensitivity)) * event.decay
-        return np.asarray(np.log1p(event.sample_rate * np.expm1(grown)))
+        return np.asarray(sampled_losses(grown, event.sample_rate))
 
     return draw
 

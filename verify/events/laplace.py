@@ -75,7 +75,7 @@ def _draw(event: LaplaceNoise) -> Draw:
         x = rng.laplace(0, event.scale, count)
         if present:
             x += rng.random(count) < event.sample_rate
-        return np.asarray(np.log1p(event.sample_rate * np.expm1((np.abs(x) - np.abs(x - 1)) / event.scale)))
+        return np.asarray(sampled_losses((np.abs(x) - np.abs(x - 1)) / event.scale, event.sample_rate))
 
     return draw
 

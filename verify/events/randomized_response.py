@@ -21,7 +21,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, atoms, largest_on_batch
+from verify.losses.cells import LossCells, atoms, largest_on_batch, sampled_losses
 
 #: More bits of one step are left to the grids.
 _MOST_BITS = 512
@@ -62,7 +62,7 @@ def _draw(event: RandomizedResponse) -> Draw:
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
         turned = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
         agree = rng.binomial(event.bits, np.where(turned, kept, 1 - kept))
-        return np.asarray(np.log1p(event.sample_rate * np.expm1((2 * agree - event.bits) * event.epsilon)))
+        return np.asarray(sampled_losses((2 * agree - event.bits) * event.epsilon, event.sample_rate))
 
     return draw
 
