@@ -62,7 +62,8 @@ def _draw(event: RandomizedResponse) -> Draw:
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
         turned = (rng.random(count) < event.sample_rate) if present else np.zeros(count, bool)
         agree = rng.binomial(event.bits, np.where(turned, kept, 1 - kept))
-        return np.asarray(sampled_losses((2 * agree - event.bits) * event.epsilon, event.sample_rate))
+        losses = np.asarray((2 * agree - event.bits) * event.epsilon, np.float64)
+        return np.asarray(sampled_losses(losses, event.sample_rate))
 
     return draw
 
