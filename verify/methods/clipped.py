@@ -1,4 +1,4 @@
-"""Clipped training without noise: the facts that noise added later is made for."""
+"""Clipped training without noise: the training facts that noise added later is calibrated to."""
 
 from __future__ import annotations
 
