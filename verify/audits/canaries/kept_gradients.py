@@ -1,4 +1,4 @@
-"""What an audit kept of canary gradients, beside what their training observed."""
+"""Compares what an audit kept of canary gradients with what the training observed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from verify.files.places import located
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedAgain:
-    """The ``bounds`` from canary gradients of a report, and what is found of their counts beside the gate's check."""
+    """The ``bounds`` from canary gradients of a report, and findings on their counts beyond those of the gate."""
 
     bounds: Sequence[Evidence] = ()
     verdicts: tuple[Verdict, ...] = ()
@@ -36,7 +36,7 @@ class CountedAgain:
 
 
 def count_again(path: Path, report: PrivacyReport, files: NamedFiles) -> CountedAgain:
-    """Hold the audit's own file against the training's, or the counts against it where the training's is not there."""
+    """Compare the audit's own file with the training's, or the counts with the former if the latter is missing."""
     if not (bounds := bounds_in(report)):
         return CountedAgain()
     try:
@@ -56,7 +56,7 @@ def count_again(path: Path, report: PrivacyReport, files: NamedFiles) -> Counted
 
 
 def _kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Observations | None:
-    """What the audit kept; None where its file is not at hand or another by now. Raises InputError for another form."""
+    """The observations the audit kept; None if its file is missing or changed. Raises InputError if unreadable."""
     named = next((artifact for artifact in report.outputs if artifact.role == "scores"), None)
     place = None if named is None else located(path, named.path)
     if named is None or place is None or not place.is_file() or files.digest(place) != named.digest:

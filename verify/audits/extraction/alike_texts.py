@@ -1,6 +1,6 @@
-"""What an extraction audit found again among texts alike: the test within blocks, from the counts of the blocks.
+"""Recomputes the test within blocks of similar texts of an extraction audit, from the counts of the blocks.
 
-Products of binomial coefficients, as Python's whole numbers, where the audit multiplies floating-point laws. Standard
+Multiplies binomial coefficients as exact integers where the audit convolves floating-point distributions. Standard
 library only, like ``verify.audits.consistency``.
 """
 
@@ -15,12 +15,12 @@ from privctl.domain.evidence import Evidence
 
 ALIKE = ", among texts alike"
 _BLOCKS = re.compile(r"blocks of ([0-9]+) and ([0-9]+), ([0-9]+) out")
-#: Texts that such a test looks at, and how far its figures may be off.
+#: The most texts such a test compares, and the relative tolerance of its figures.
 _MOST, _CLOSE = 2000, 1e-6
 
 
 def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
-    """Method and quantity of each comparison that does not hold among texts alike."""
+    """The method and quantity of each comparison that is not significant within blocks of similar texts."""
     return {
         (item.method, item.quantity.removesuffix(ALIKE))
         for item in evidence
@@ -29,7 +29,7 @@ def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
 
 
 def unasked(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Iterator[str]:
-    """Each such test of a comparison that is not ``accusing``, which no audit makes."""
+    """Yields a sentence for each such test of a comparison that is not in ``accusing``; no audit makes one."""
     asked = {(item.method, item.quantity) for item in accusing}
     for item in evidence:
         if item.quantity.endswith(ALIKE) and (item.method, item.quantity.removesuffix(ALIKE)) not in asked:
@@ -37,7 +37,7 @@ def unasked(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Itera
 
 
 def fault(item: Evidence) -> str:
-    """What is wrong with such a test; empty where nothing is, and for any other ``item``."""
+    """What is wrong with such a test; "" if nothing is, and for any other ``item``."""
     if not item.quantity.endswith(ALIKE):
         return ""
     details = item.details
@@ -72,9 +72,9 @@ def fault(item: Evidence) -> str:
 
 
 def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
-    """The share of all ways to give the sides of each block to its texts that leave ``found`` or more for training.
+    """The fraction of assignments of sides to texts within each block that give training ``found`` or more.
 
-    Polynomials whose coefficient of x^k counts the ways to leave k.
+    Computed as a product of polynomials, in which the coefficient of x^k counts the assignments that give k.
     """
     ways = [1]
     for train, heldout, out, count in blocks:

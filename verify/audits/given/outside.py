@@ -1,4 +1,4 @@
-"""Audits of scores that privctl did not make, tied to a model: what they must say of the caller's word.
+"""Audits of given scores that are tied to a model: the assumption they must state about the caller's word.
 
 Standard library only, like ``verify.audits.consistency``.
 """
@@ -12,7 +12,7 @@ from privctl.domain.report import Omission, PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 
 _NAME, _COLUMN = "scores of the model", "column "
-#: What may be asserted: of a file, and of a function that privctl called.
+#: The permitted statements: for scores from a file, and for scores from a function that privctl called.
 _STATEMENTS = frozenset({
     "each score in the file is what this model gives to its record, by nothing but the two, and whether the model was "
     "trained on the record is as the file says",
@@ -23,12 +23,12 @@ _STATEMENTS = frozenset({
 
 
 def are_tied(report: PrivacyReport) -> bool:
-    """Whether it names a model and scores that it was given of it, not made."""
+    """Whether the report names a model and a file of scores given for it."""
     return {"model", "scores"} <= {artifact.role for artifact in report.inputs}
 
 
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
-    """What it does not say, or says of what privctl scored itself; a sentence each."""
+    """Yields one sentence per fault in what the report states about given scores."""
     stated = parameters.score_conditions
     if not are_tied(report):
         if stated is not None:
@@ -48,7 +48,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
 
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:
-    """That whose scores they are was not looked at."""
+    """Yields the omission that it was not checked whose scores these are."""
     if report.step == "audit" and are_tied(report):
         yield Omission(
             what="whether the scores are of this model",
