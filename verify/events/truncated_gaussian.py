@@ -1,4 +1,4 @@
-"""Gaussian noise on Poisson batches of which none is larger than stated, the rest being left out at random."""
+"""Gaussian noise on truncated Poisson batches: of a larger batch, a random subset of the stated size is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BITS = 256
 
 
 def _tail(at_least: int, trials: int, rate: float) -> arb:
-    """P(Bin(trials, rate) >= at_least), the regularized incomplete beta function."""
+    """P(Binomial(trials, rate) >= at_least), by the regularized incomplete beta function."""
     if at_least > trials:
         return arb(0)
     if rate == 1:
@@ -36,10 +36,10 @@ def _tail(at_least: int, trials: int, rate: float) -> arb:
 
 @lru_cache(maxsize=64)
 def _chances(event: TruncatedGaussian) -> tuple[float, float, float]:
-    """That the others fill the batch; that the record is in it then; and that it is in it at all. Rounded up."""
+    """Probabilities that others fill the batch, that the record is then in it (rounded up), and that it is in any."""
     size, records, rate = event.largest_batch, event.examples, event.sample_rate
     full = _tail(size, records - 1, rate)
-    # Of M others with M >= size, size / (M + 1) of those drawn together with the record are kept.
+    # If the record is drawn along with M >= size others, it is kept with probability size / (M + 1).
     kept = _tail(size + 1, records, rate) * size / records
     given = float((kept / full).upper()) if bool(full > 0) else 0.0
     return float(full.upper()), min(1.0, given), float((kept + rate * (1 - full)).lower())
@@ -47,7 +47,7 @@ def _chances(event: TruncatedGaussian) -> tuple[float, float, float]:
 
 def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
     full, replaced, taken = _chances(event)
-    if attained_only:  # all others contribute nothing
+    if attained_only:  # attained if all other records contribute nothing
         return lambda width, reach: _moved(event.noise_multiplier, 1.0, taken, width, reach)
 
     def cells(width: float, reach: CellReach) -> LossCells:
@@ -61,12 +61,12 @@ def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
 
 
 def _moved(noise: float, by: float, rate: float, width: float, reach: CellReach) -> LossCells:
-    """A sum that moves by ``by`` clip norms with probability ``rate``."""
+    """Cells of a noisy sum that shifts by ``by`` clip norms with probability ``rate``."""
     return gaussian_mixture(np.array([0.0, by]), np.array([1 - rate, rate]), noise, width, reach)
 
 
 def _draw(event: TruncatedGaussian) -> Draw:
-    """Of data in which all others contribute nothing."""
+    """Draws losses for data in which all other records contribute nothing."""
     sigma, taken = event.noise_multiplier, _chances(event)[2]
 
     def draw(rng: np.random.Generator, count: int, present: bool) -> Floats:
@@ -106,7 +106,7 @@ ROW = PoissonVerification(
     drawn=lambda event: Batches.TRUNCATED_POISSON,
     cells=_cells,
     zeroed=lambda event: False,
-    met=lambda event: False,
+    attained=lambda event: False,
     tilt=lambda event: event.noise_multiplier / math.sqrt(event.steps) if event.sample_rate < 1 else 0.0,
     draw=_draw,
     toy=_toy,
