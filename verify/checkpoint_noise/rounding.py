@@ -1,6 +1,6 @@
 """Whether the reported noise survives rounding to the stored format: most weights must have changed.
 
-If the model before noise is at hand, the changed weights are counted. Otherwise the released weights give the expected
+If the model before noise is present, the changed weights are counted. Otherwise the released weights give the expected
 number: noise of standard deviation s is rounded away with probability 2 Phi(u / (2 s)) - 1, where u is the spacing of
 the format's numbers there.
 """
@@ -19,7 +19,7 @@ from verify.checkpoint_noise.measure import LEVEL, TensorNoise
 from verify.checkpoint_noise.values import VIEWS, Floats, neighbours
 from verify.laws.common import binomial_below
 
-#: The share of weights that must have changed; and, without a parent, how many are read, evenly spread.
+#: The fraction of weights that must have changed, and how many weights are read if there is no parent, evenly spread.
 LEAST = 0.5
 _MOST_READ, _RUN = 1 << 20, 1 << 12
 
@@ -48,7 +48,7 @@ class ExpectedChanges:
     changed: float = 0.0
 
     def look(self, file: SafetensorsFile, untouched: Collection[str]) -> None:
-        """Add the weights of ``file`` except tensors ``untouched``; of many, only evenly spread runs are read."""
+        """Add the weights of ``file`` except tensors ``untouched``; of large files only evenly spread runs are read."""
         chosen = [t for t in file.tensors if t.dtype in VIEWS and t.name not in untouched and t.elements]
         step = max(1, -(-sum(tensor.elements for tensor in chosen) // _MOST_READ))
         for tensor in chosen:
