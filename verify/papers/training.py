@@ -1,4 +1,4 @@
-"""What steps of a training do besides: adaptive clip norms, zeroth-order steps, public gradients, choice by results.
+"""Extensions of private training steps: adaptive clipping, zeroth-order steps, public gradients, and selection.
 
 Andrew et al. 2021; Tang et al. 2024; Amid et al. 2022; Papernot and Steinke 2022.
 """
@@ -21,7 +21,7 @@ from verify.prove.prover import Prover
 
 _DELTA = Fraction(1, 10**5)
 _RUNS = 10
-#: Where the best of the scores is cut.
+#: The threshold on the best of the scores.
 _CUT = Fraction(-2, 5)
 
 

@@ -36,12 +36,12 @@ def redrawn(prover: Prover, epsilon: Fraction) -> Judgement:
 
 def discrete_gaussian(prover: Prover, epsilon: Fraction) -> Judgement:
     event = integers.discrete_gaussian(4, 2, epsilon)
-    return judge_event(prover, "it", "it", event, DELTA, epsilon, most_telling=True)
+    return judge_event(prover, "it", "it", event, DELTA, epsilon, is_optimal=True)
 
 
 def discrete_laplace(prover: Prover, epsilon: Fraction) -> Judgement:
     event = integers.discrete_laplace(Fraction(3, 10), 2, epsilon)
-    return judge_event(prover, "it", "it", event, Fraction(1, 20), epsilon, most_telling=True)
+    return judge_event(prover, "it", "it", event, Fraction(1, 20), epsilon, is_optimal=True)
 
 
 @pytest.mark.parametrize(
