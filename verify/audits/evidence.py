@@ -77,7 +77,7 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if is_of_models(report):
         return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
-    again, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
+    recomputed, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
     gradients = count_again(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
@@ -88,22 +88,22 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
         if faults is None:
             left.append(f"{item.method}: {item.quantity}")
             continue
-        again += 1
+        recomputed += 1
         wrong += faults
-    if ranks is not None and ranks.again is not None and (fault := ranks.again.fused_fault()):
+    if ranks is not None and ranks.relabelled is not None and (fault := ranks.relabelled.fused_fault()):
         wrong.append(f"{FUSED}: {fault}")
-    elif ranks is not None and ranks.again is None and FUSED in ranks.scores:
+    elif ranks is not None and ranks.relabelled is None and FUSED in ranks.scores:
         reason = "the audit did not keep the folds and the seed to learn it again"
         found.omissions.append(Omission(what="fused score", reason=reason))
-    wrong += list(_unsupported_conclusions(report, again > 0))
+    wrong += list(_unsupported_conclusions(report, recomputed > 0))
     for text in wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text))
-    if again and not wrong:
+    if recomputed and not wrong:
         source = _KEPT if ranks is None else ranks.source
-        tested = ranks is not None and ranks.again is not None
+        tested = ranks is not None and ranks.relabelled is not None
         more = ", and no p-value of the joint test is smaller than relabelling them gives" if tested else ""
         unseen = f"whether the model gives those {source.partition(' ')[0]}"
-        found.verdicts.append(_consistent(again, source, unseen, more))
+        found.verdicts.append(_consistent(recomputed, source, unseen, more))
     if left:
         found.omissions.append(_not_recomputed(left, report, why))
     return found
@@ -173,7 +173,7 @@ def _ranks(path: Path, report: PrivacyReport, files: NamedFiles) -> tuple[_Ranks
     ranks = _Ranks(
         member=member,
         scores=scores,
-        again=_again(member, scores, tested, by_records) if by_records else None,
+        relabelled=_relabelled_inputs(member, scores, tested, by_records) if by_records else None,
         same=report.versions.get("numpy") == np.__version__,
         guesses=RightGuesses(
             path, report, KeptRanks(scores=scores, tested=tested, member=member, line=line), _TESTED_OTHERWISE
@@ -191,7 +191,7 @@ def _given_ranks(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]
     return _Ranks(
         member=given.member,
         scores=given.scores,
-        again=Relabelled(
+        relabelled=Relabelled(
             scores=given.scores,
             member=given.member,
             fold=np.zeros(len(given.member), np.uint8),  # no score was learned
@@ -204,7 +204,7 @@ def _given_ranks(path: Path, report: PrivacyReport) -> tuple[_Ranks | None, str]
     ), "the scores do not give them"
 
 
-def _again(
+def _relabelled_inputs(
     member: NDArray[np.bool_],
     scores: Mapping[str, NDArray[np.float64]],
     tested: Mapping[str, NDArray[np.float64]],
@@ -226,7 +226,7 @@ def _again(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranks:
-    """Kept or given scores [records] by attack, the membership labels, and the inputs of relabelled tests, ``again``.
+    """Kept or given scores [records] by attack, membership labels, and the inputs of ``relabelled`` tests.
 
     ``same`` is whether this numpy is the version the audit used; ``guesses`` recounts the guesses behind bounds.
     """
@@ -234,7 +234,7 @@ class _Ranks:
     member: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
     guesses: RightGuesses
-    again: Relabelled | None = None
+    relabelled: Relabelled | None = None
     same: bool = False
     source: str = _KEPT
 
@@ -252,7 +252,7 @@ class _Ranks:
             return None
         alpha = 1 - item.confidence
         if item.quantity == "AUC" and (blind or item.method == FUSED) and item.interval == _RELABELLED:
-            if not blind and self.again is not None and self.same:
+            if not blind and self.relabelled is not None and self.same:
                 return self._of_fused(*sides, alpha)
             # The blind baseline's deviation over relabellings depends on the records, which are not kept.
             return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
@@ -272,8 +272,8 @@ class _Ranks:
         return wrong + [f"{item.method}: joint test: {text}" for text in self.test_faults(item)]
 
     def _of_fused(self, members: NDArray[np.float64], others: NDArray[np.float64], alpha: float) -> Figures:
-        assert self.again is not None
-        value, (center, deviation) = won(members, others), self.again.own
+        assert self.relabelled is not None
+        value, (center, deviation) = won(members, others), self.relabelled.own
         reach = float(normal_quantile(alpha / 2)) * deviation
         return Figures(
             estimate=value,
@@ -287,10 +287,10 @@ class _Ranks:
     def test_faults(self, item: Evidence) -> Iterator[str]:
         """Yields a sentence if the p-value or the side of the critical value on which the statistic lies is wrong."""
         test, scores = item.test, self.scores.get(item.method)
-        if test is not None and self.again is not None and 0 < test.level < 1:
-            found = self.again.joint_test(test.level)
+        if test is not None and self.relabelled is not None and 0 < test.level < 1:
+            found = self.relabelled.joint_test(test.level)
             if item.method in found.p_values:
-                yield from test_faults(test, item.method, found, self.again, self.same)
+                yield from test_faults(test, item.method, found, self.relabelled, self.same)
         if test is None or test.critical is None or scores is None or item.method in _TESTED_OTHERWISE:
             return
         largest = largest_statistic(scores, self.member)

@@ -230,9 +230,9 @@ def _counts(item: Evidence) -> Iterator[str]:
     for named, keys in _NAMED.items():
         if (numbers := named.fullmatch(item.quantity)) is not None:
             for key in keys:
-                said = float(numbers["queries" if key == "queries" else "rate"])
-                if f"{details.get(key, math.nan):g}" != f"{said:g}":
-                    yield f"its {key} is not {said:g}, as its name says"
+                named_value = float(numbers["queries" if key == "queries" else "rate"])
+                if f"{details.get(key, math.nan):g}" != f"{named_value:g}":
+                    yield f"its {key} is not {named_value:g}, as its name says"
     if item.quantity.startswith("TPR at "):
         yield from _rate(item)
 
@@ -315,6 +315,6 @@ def _of_scores(report: PrivacyReport, parameters: AuditParameters) -> Iterator[s
         if {item.details.get("threshold") for item in stated} - {asked.threshold} and method != RANK:
             yield f"{method}: its threshold is not the one that was asked for"
         claimed = [tuple(claim) for claim in asked.claims]
-        said = (parameters.claimed_epsilon, parameters.claimed_delta)
-        if claimed != ([] if said == (None, None) else [said]):
+        stated_claim = (parameters.claimed_epsilon, parameters.claimed_delta)
+        if claimed != ([] if stated_claim == (None, None) else [stated_claim]):
             yield "the claim in its parameters is not the one that it was asked about"

@@ -95,29 +95,29 @@ def measure(
     its tensors are in another order.
     """
     old = {tensor.name: tensor for tensor in before.tensors}
-    stay = frozenset(untouched)
+    untouched_names = frozenset(untouched)
     alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
     walk = _Sums(
         stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
     )
     for tensor in after.tensors:
-        was = old.get(tensor.name)
-        if was is not None and _kind(was) != _kind(tensor):
-            was = None
-        stays = tensor.name in stay or tensor.dtype not in VIEWS
+        matching = old.get(tensor.name)
+        if matching is not None and _kind(matching) != _kind(tensor):
+            matching = None
+        is_untouched = tensor.name in untouched_names or tensor.dtype not in VIEWS
         noise = TensorNoise(name=tensor.name, dtype=tensor.dtype, elements=tensor.elements, grid=grid or 0.0)
         changed = False
-        for start, old_part, new_part in _chunks(before, after, was, tensor):
+        for start, old_part, new_part in _chunks(before, after, matching, tensor):
             walk.digest(old_part, new_part)
-            if was is not None and stays:
+            if matching is not None and is_untouched:
                 changed = changed or old_part != new_part
-            elif was is not None:
+            elif matching is not None:
                 walk.take(noise, old_part, new_part, start, tensor.size)
             advance(len(old_part) + len(new_part))
-        walk.finish(was, tensor)
-        if was is None:
+        walk.finish(matching, tensor)
+        if matching is None:
             walk.missing.append(tensor.name)
-        elif not stays:
+        elif not is_untouched:
             walk.noised.append(noise)
         elif changed:
             walk.touched.append(tensor.name)
@@ -145,9 +145,9 @@ class _Sums:
             self.before.update(old)
         self.after.update(new)
 
-    def finish(self, was: TensorInfo | None, tensor: TensorInfo) -> None:
-        if self.before is not None and was is not None:
-            self.before.finish_tensor(was)
+    def finish(self, matching: TensorInfo | None, tensor: TensorInfo) -> None:
+        if self.before is not None and matching is not None:
+            self.before.finish_tensor(matching)
         self.after.finish_tensor(tensor)
 
     def take(self, noise: TensorNoise, old: memoryview, new: memoryview, start: int, size: int) -> None:
@@ -169,13 +169,13 @@ def _header(file: SafetensorsFile) -> bytes:
 
 
 def _chunks(
-    before: SafetensorsFile, after: SafetensorsFile, was: TensorInfo | None, tensor: TensorInfo
+    before: SafetensorsFile, after: SafetensorsFile, matching: TensorInfo | None, tensor: TensorInfo
 ) -> Iterator[tuple[int, memoryview, memoryview]]:
     """Yields the stretches of both tensors in order; empty for the old one if there is no matching tensor."""
     for start in range(0, tensor.size, _CHUNK):
         size = min(_CHUNK, tensor.size - start)
         new = memoryview(after.read(tensor, start, size))
-        yield start, memoryview(before.read(was, start, size)) if was is not None else memoryview(b""), new
+        yield start, memoryview(before.read(matching, start, size)) if matching is not None else memoryview(b""), new
 
 
 def _add_stretch(

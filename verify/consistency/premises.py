@@ -152,20 +152,20 @@ def _disagreeing_statements(report: PrivacyReport, statements: Mapping[str, str]
         return
     parameters = training_of(report)
     own, goes_on = unit_of_privacy(parameters)
-    said = statements.get("unit of privacy", own)
-    if not (said == own or (goes_on and said.startswith(f"{own};"))):
-        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    statement = statements.get("unit of privacy", own)
+    if not (statement == own or (goes_on and statement.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own}"
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
-    if not (said := statements.get("names of users", differing)).startswith(differing):
-        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    if not (statement := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {statement!r}, but its parameters count {parameters.similar_names}"
     search = getattr(parameters, "search", None)
     earlier = 0 if search is None else search.earlier or 0
     before = f"what {earlier} earlier {'search' if earlier == 1 else 'searches'} "
-    if not (said := statements.get("earlier searches", before)).startswith(before):
-        yield f"its assumption 'earlier searches' says {said!r}, but by its parameters {before.strip()}"
+    if not (statement := statements.get("earlier searches", before)).startswith(before):
+        yield f"its assumption 'earlier searches' says {statement!r}, but by its parameters {before.strip()}"
     public = f"that there are {parameters.examples} examples is public"
-    if not (said := statements.get("number of examples", public)).startswith(public):
-        yield f"its assumption 'number of examples' says {said!r}, but its parameters count {parameters.examples}"
+    if not (statement := statements.get("number of examples", public)).startswith(public):
+        yield f"its assumption 'number of examples' says {statement!r}, but its parameters count {parameters.examples}"
     yield from public_records.misstated(parameters, statements)
 
 

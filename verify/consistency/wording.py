@@ -47,11 +47,11 @@ def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
 
 def _without_contribution_limit(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """Yields a sentence for each kind of event in a plan without an assumption on what one example may change."""
-    said = [each.statement for each in guarantee.assumptions if each.name == "contribution"]
+    stated = [each.statement for each in guarantee.assumptions if each.name == "contribution"]
     events = report.mechanism.events if isinstance(report.mechanism, Ledger) else ()
     for kind, event in {type(event): event for event in events}.items():
         known = row_of(event).statements.get("contribution", STATEMENTS["contribution"])
-        if said and not any(re.fullmatch(pattern, each) for pattern in known for each in said):
+        if stated and not any(re.fullmatch(pattern, each) for pattern in known for each in stated):
             yield f"no assumption 'contribution' of it says what one example may change in {kind.tag} events"
 
 

@@ -160,8 +160,8 @@ def _log_gamma(mean: float, shape: float) -> float:
     for _ in range(200):
         middle = (low + high) / 2
         rest = -math.expm1(middle)
-        told = rest / -middle if shape == 0 else shape * rest / -math.expm1(shape * middle)
-        low, high = (middle, high) if math.log(told) - middle > math.log(mean) else (low, middle)
+        scaled_mean = rest / -middle if shape == 0 else shape * rest / -math.expm1(shape * middle)
+        low, high = (middle, high) if math.log(scaled_mean) - middle > math.log(mean) else (low, middle)
     return (low + high) / 2
 
 

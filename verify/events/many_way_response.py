@@ -36,9 +36,9 @@ def _once(event: ManyWayResponse) -> DeltaOfRatio:
         odds = arb(event.epsilon).exp()
         if event.neighbours is Adjacency.ZERO_OUT:
             total = odds + event.answers - 1
-            to = odds / total - ratio / event.answers
-            back = (1 - ratio * event.answers / total) * (event.answers - 1) / event.answers
-            return to.max(back).max(arb(0))
+            forward = odds / total - ratio / event.answers
+            backward = (1 - ratio * event.answers / total) * (event.answers - 1) / event.answers
+            return forward.max(backward).max(arb(0))
         return ((odds - ratio) / (odds + event.answers - 1)).max(arb(0))
 
     return delta

@@ -83,7 +83,7 @@ class EventVerification(Generic[Kind]):
     smaller events with their multiplicities that together are the event, if these are not its steps. ``joined`` merges
     all events of the kind in a ledger into one step, if that is equivalent. ``squared_shift`` is that of the single
     Gaussian equivalent to all steps. ``zeroed`` is whether cells for removing a record also bound zeroing it.
-    ``attained`` is whether some data set attains the cells used for upper bounds. ``tilt`` bounds the tilting exponent.
+    ``attained`` is whether some data set attains the cells used for upper bounds. ``tilt`` scales the tilting exponent.
     ``largest_loss`` is that of one step, and ``largest_back`` that in the other order of the neighbours if it may
     differ. ``once`` gives the delta of one step, ``draw`` losses of one step, and ``toy`` a small training to simulate;
     each is None if there is none. ``information`` is the nats about a secret. ``noise`` is the noise multiplier, if

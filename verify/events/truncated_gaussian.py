@@ -36,7 +36,10 @@ def _tail(at_least: int, trials: int, rate: float) -> arb:
 
 @lru_cache(maxsize=64)
 def _chances(event: TruncatedGaussian) -> tuple[float, float, float]:
-    """Probabilities that others fill the batch, that the record is then in it (rounded up), and that it is in any."""
+    """The probabilities that the other records fill a batch, that the record is then kept, and that it is taken at all.
+
+    The first two are rounded up, the last one is rounded down.
+    """
     size, records, rate = event.largest_batch, event.examples, event.sample_rate
     full = _tail(size, records - 1, rate)
     # If the record is drawn along with M >= size others, it is kept with probability size / (M + 1).

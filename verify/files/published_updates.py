@@ -72,9 +72,10 @@ def check_updates(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
 
 def _differences(stated: StatedUpdates, header: Mapping[str, Any], rule: Mapping[str, Any]) -> Iterator[str]:
     source = "the stream of updates has"
-    said = {name: header[key] for name, key in _HEADER.items() if key in header}
-    said |= {"directions": 1} | {name: rule[name] for name in _RULE if name in rule}  # older streams have one direction
-    for field, there in said.items():
+    expected = {name: header[key] for name, key in _HEADER.items() if key in header}
+    # Older streams do not state the number of directions, which is 1.
+    expected |= {"directions": 1} | {name: rule[name] for name in _RULE if name in rule}
+    for field, there in expected.items():
         here = getattr(stated, field)
         if here is not None:
             yield from compare(field, list(map(list, here)) if field == "lost_steps" else here, there, source)

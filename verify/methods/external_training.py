@@ -73,12 +73,12 @@ def misstated(report: PrivacyReport, statements: Mapping[str, str]) -> Iterator[
     own, goes_on = unit_of_privacy(
         TrainingParameters(unit=parameters.unit, records_per_draw=parameters.records_per_draw)
     )
-    said = statements.get("unit of privacy", own)
-    if not (said == own or (goes_on and said.startswith(f"{own};"))):
-        yield f"its assumption 'unit of privacy' says {said!r}, but by its parameters {own}"
+    statement = statements.get("unit of privacy", own)
+    if not (statement == own or (goes_on and statement.startswith(f"{own};"))):
+        yield f"its assumption 'unit of privacy' says {statement!r}, but by its parameters {own}"
     differing = f"{parameters.similar_names} names in {parameters.unit!r} that differ from another's "
-    if not (said := statements.get("names of users", differing)).startswith(differing):
-        yield f"its assumption 'names of users' says {said!r}, but its parameters count {parameters.similar_names}"
+    if not (statement := statements.get("names of users", differing)).startswith(differing):
+        yield f"its assumption 'names of users' says {statement!r}, but its parameters count {parameters.similar_names}"
 
 
 def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -87,8 +87,8 @@ def _guaranteed(guarantee: Guarantee, parameters: ExternalTrainingParameters) ->
     if stated is not None and f"there are {parameters.examples} examples" not in stated:
         yield f"its assumption 'number of examples' speaks of others than {parameters.examples}"
     if guarantee.arithmetic is not None:
-        counted, said = guarantee.arithmetic.coordinates, parameters.released_numbers
-        yield from compare("parameter released_numbers", said, counted, "the guarantee counts")
+        counted, released = guarantee.arithmetic.coordinates, parameters.released_numbers
+        yield from compare("parameter released_numbers", released, counted, "the guarantee counts")
 
 
 def _of_ledger(ledger: Ledger, parameters: ExternalTrainingParameters) -> Iterator[str]:
@@ -128,9 +128,9 @@ def _norms(parameters: ExternalTrainingParameters) -> StatedNorms:
 
 
 def _own_event(event: SampledGaussian, parameters: ExternalTrainingParameters) -> Iterator[str]:
-    said = "the parameters say"
-    yield from compare("rate in the ledger", event.sample_rate, parameters.sample_rate, said)
-    yield from compare("noise multiplier in the ledger", event.noise_multiplier, parameters.noise_multiplier, said)
+    source = "the parameters say"
+    yield from compare("rate in the ledger", event.sample_rate, parameters.sample_rate, source)
+    yield from compare("noise multiplier in the ledger", event.noise_multiplier, parameters.noise_multiplier, source)
 
 
 def _own_loop(parameters: ExternalTrainingParameters) -> Iterator[str]:

@@ -78,7 +78,7 @@ def _release(
 ) -> Callable[[Prover], Judgement]:
     def judge(prover: Prover) -> Judgement:
         stddev = published_stddev(epochs, batch, epsilon)
-        # A proof would need the least noise and a refutation the most; the two ends differ by only 1e-24.
+        # A proof must assume the least noise of the enclosure, and a refutation the most.
         judgement = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.low) ** 2)
         if judgement.outcome is Outcome.REFUTED:
             judgement = judge_gaussian(prover, name, words, epsilon, DELTA, (shift / stddev.high) ** 2)

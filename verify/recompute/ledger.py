@@ -119,7 +119,7 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
 
 def pure_epsilon(ledger: Ledger) -> BoundPair:
     """Bounds on the smallest epsilon at delta 0, the sum of the largest losses; infinite for Gaussian noise."""
-    to, back = 0.0, 0.0
+    forward, backward = 0.0, 0.0
     for event in ledger.events:
         if _rate(event) == 0:
             continue
@@ -127,9 +127,9 @@ def pure_epsilon(ledger: Ledger) -> BoundPair:
         most = row.largest_loss(event)
         if math.isinf(most):
             return BoundPair(math.inf, math.inf)
-        to += event.steps * most
-        back += event.steps * (most if row.largest_back is None else row.largest_back(event))
-    return BoundPair(to * (1 - 1e-12), max(to, back) * (1 + 1e-12))
+        forward += event.steps * most
+        backward += event.steps * (most if row.largest_back is None else row.largest_back(event))
+    return BoundPair(forward * (1 - 1e-12), max(forward, backward) * (1 + 1e-12))
 
 
 @lru_cache(maxsize=6)

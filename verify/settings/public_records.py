@@ -70,7 +70,7 @@ def disagreements(report: PrivacyReport, parameters: Any) -> Iterator[str]:
 
 def misstated(parameters: Any, statements: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence if the assumption on public records disagrees with the parameters."""
-    if (said := statements.get(MIXED)) is None:
+    if (statement := statements.get(MIXED)) is None:
         return
     weight, size = getattr(parameters, "public_weight", None), getattr(parameters, "public_batch_size", None)
     records = getattr(parameters, "public_examples", None)
@@ -79,8 +79,8 @@ def misstated(parameters: Any, statements: Mapping[str, str]) -> Iterator[str]:
         f"protection: each step adds {weight} times the mean gradient of {size} of them, neither clipped nor noised, "
         "and no guarantee covers them"
     )
-    if said != expected:
-        yield f"its assumption {MIXED!r} says {said!r}, but by its parameters {expected}"
+    if statement != expected:
+        yield f"its assumption {MIXED!r} says {statement!r}, but by its parameters {expected}"
 
 
 def check_public(report: PrivacyReport, public: PublicAtHand, parameters: Any) -> Iterator[Verdict]:
@@ -91,13 +91,14 @@ def check_public(report: PrivacyReport, public: PublicAtHand, parameters: Any) -
         yield _verdict(Outcome.REFUTED, f"no public records took part by the report, but {public.name} is given")
         return
     same = public.records == count
-    said = "as the report says" if same else f"and the report says {count}"
+    agreement = "as the report says" if same else f"and the report says {count}"
     yield _verdict(
-        Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} holds {counted(public.records, 'record')}, {said}"
+        Outcome.PROVED if same else Outcome.REFUTED,
+        f"{public.name} holds {counted(public.records, 'record')}, {agreement}",
     )
     same = sorted(public.digests) == recorded
-    said = "is what was mixed in" if same else "is not what was mixed in: its digest differs"
-    yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} {said}")
+    agreement = "is what was mixed in" if same else "is not what was mixed in: its digest differs"
+    yield _verdict(Outcome.PROVED if same else Outcome.REFUTED, f"{public.name} {agreement}")
     if public.shared is None or parameters.public_overlap == _KEPT:
         return
     if public.shared:

@@ -129,11 +129,11 @@ def _of_canaries(report: PrivacyReport, stated: AuditParameters) -> Iterator[str
         return
     yield of_canaries.MADE_UP
     for each in conditions:
-        said = {AssumptionState.ASSERTED: of_canaries.TAKEN, AssumptionState.VIOLATED: of_canaries.BROKEN}.get(
+        text = {AssumptionState.ASSERTED: of_canaries.TAKEN, AssumptionState.VIOLATED: of_canaries.BROKEN}.get(
             each.state
         )
-        if said is not None:
-            yield form(said, statement=re.escape(each.statement))
+        if text is not None:
+            yield form(text, statement=re.escape(each.statement))
     most = max((int(i.details["copies"]) for i in report.evidence if i.method == BOUND), default=1)
     if most > 1:
         yield form(of_canaries.COPIES, most=str(most))

@@ -19,7 +19,7 @@ from privctl.storage.reader import SafetensorsFile
 from verify.files.places import located
 from verify.methods import expected_of
 from verify.methods.dp_zo import ZerothOrderTraining
-from verify.weights.directional import numbers_of, replayed, told_of_noise, wrong_numbers
+from verify.weights.directional import noise_sentence, numbers_of, replayed, wrong_numbers
 from verify.weights.law import NoiseLaw, law_of
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
 from verify.weights.presence import Presence
@@ -139,7 +139,7 @@ def _along_directions(
     looked = replayed(start, output, numbers, facts, stated)
     outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
     found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in looked.wrong]
-    reason = "; ".join((*looked.sentences, told_of_noise(numbers, facts)))
+    reason = "; ".join((*looked.sentences, noise_sentence(numbers, facts)))
     if not looked.wrong:
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason=reason))
 

@@ -130,20 +130,20 @@ def _wrong_noise(released: NDArray[np.float64], facts: TrainingFacts) -> Iterato
         )
 
 
-def told_of_noise(numbers: Numbers, facts: TrainingFacts) -> str:
+def noise_sentence(numbers: Numbers, facts: TrainingFacts) -> str:
     """A sentence on how small the noise must be to be detected by the size of the numbers."""
     stddev = facts.noise_multiplier * (facts.clip_norm or 0.0)
     count = numbers.released.size
     ratio = float((numbers.released**2).mean()) / stddev**2
-    said = (
+    sentence = (
         f"{counted(count, 'released number')} lie on the grid of the noise reported, and their mean square is "
         f"{ratio:.4g} of the noise's"
     )
     # With the same sums and a fraction s of the noise's variance, the mean square would be ratio - 1 + s.
     floor = chi_square_quantiles(LEVEL / 2, count)[0] / count
     if floor - (ratio - 1) <= 0:
-        return f"{said}: by its size alone no lack of noise could be seen beside the sums of the batches"
-    return f"{said}: noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of it would be noticed"
+        return f"{sentence}: by its size alone no lack of noise could be seen beside the sums of the batches"
+    return f"{sentence}: noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of it would be noticed"
 
 
 def replayed(

@@ -124,10 +124,10 @@ def _observed(item: Evidence) -> str:
 def _wrong_number(report: PrivacyReport, found: Observations) -> Iterator[str]:
     """Yields a sentence if the stated number of included canaries is wrong."""
     stated = readable(AuditParameters, report)
-    said = next((c.statement for c in (stated and stated.canary_conditions) or () if c.name == _COUNT), None)
+    statement = next((c.statement for c in (stated and stated.canary_conditions) or () if c.name == _COUNT), None)
     number = f"{sum(found.included)} of {len(found.included)} canaries are included"
-    if said is not None and number not in said:
-        yield f"it says that {said!r}, and {found.source} says that {number}"
+    if statement is not None and number not in statement:
+        yield f"it says that {statement!r}, and {found.source} says that {number}"
 
 
 def _wrong(item: Evidence, found: Observations) -> Iterator[str]:

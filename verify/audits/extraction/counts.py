@@ -65,22 +65,23 @@ def _of_side(item: Evidence, whole: Evidence, name: str, parameters: AuditParame
     if not {f"{name}_left_out", f"{name}_left_out_extracted"} <= item.details.keys():
         weak = _shared(parameters) or _grouped(parameters)
         return f"it does not say how many of its {name} texts are left out, and of these come out" if weak else ""
-    away, gone = (item.details[f"{name}_left_out{more}"] for more in ("", "_extracted"))
-    texts, out = whole.details["texts"] - away, whole.details["extracted"] - gone
-    stated, said = _texts(item, name), item.details[f"{name}_extracted"]
+    left_out, left_out_extracted = (item.details[f"{name}_left_out{more}"] for more in ("", "_extracted"))
+    texts, expected = whole.details["texts"] - left_out, whole.details["extracted"] - left_out_extracted
+    stated, extracted = _texts(item, name), item.details[f"{name}_extracted"]
     reasoned = (name, item.quantity) == ("training", BEYOND[0]) and "known_training" not in item.details
-    if reasoned and away > _left_out(item):
-        return f"it leaves out {away:g} training texts, and gives reasons for {_left_out(item):g}"
-    if not (0 <= gone <= away <= whole.details["texts"] and 0 <= out <= texts):
+    if reasoned and left_out > _left_out(item):
+        return f"it leaves out {left_out:g} training texts, and gives reasons for {_left_out(item):g}"
+    if not (0 <= left_out_extracted <= left_out <= whole.details["texts"] and 0 <= expected <= texts):
         return f"what it leaves out of its {name} texts does not fit what comes out in all"
     if _grouped(parameters):
-        fits = stated <= texts and said <= out and bool(stated) is bool(texts) and bool(said) is bool(out)
+        fits = stated <= texts and extracted <= expected
+        fits = fits and bool(stated) is bool(texts) and bool(extracted) is bool(expected)
     else:
-        fits = (stated, said) == (texts, out)
+        fits = (stated, extracted) == (texts, expected)
     if not fits:
         return (
-            f"it counts {said:g} of {stated:g} {name} texts that come out, and without those left out it is {out:g} of "
-            f"{texts:g}"
+            f"it counts {extracted:g} of {stated:g} {name} texts that come out, and without those left out it is "
+            f"{expected:g} of {texts:g}"
         )
     return ""
 
@@ -105,17 +106,23 @@ def _of_texts(item: Evidence, rates: dict[str, Evidence | None], parameters: Aud
 
 def _of_extracted(item: Evidence, rate: Evidence, name: str, parameters: AuditParameters) -> str:
     """What is wrong with the number extracted among compared texts, given the total and the texts left out."""
-    said, out = item.details[f"{name}_extracted"], rate.details["extracted"]
-    own = out - rate.details.get("extracted_cued", 0) - item.details.get(f"known_{name}_extracted", 0)
-    if said > out:
-        return f"it counts {said:g} of its {name} texts that come out, and {out:g} do in all"
+    stated, total = item.details[f"{name}_extracted"], rate.details["extracted"]
+    kept = total - rate.details.get("extracted_cued", 0) - item.details.get(f"known_{name}_extracted", 0)
+    if stated > total:
+        return f"it counts {stated:g} of its {name} texts that come out, and {total:g} do in all"
     if not _grouped(parameters) and not _shared(parameters):
-        return "" if said == own else f"it counts {said:g} of its {name} texts that come out, and {own:g} are compared"
+        return (
+            ""
+            if stated == kept
+            else f"it counts {stated:g} of its {name} texts that come out, and {kept:g} are compared"
+        )
     if name != "training":
         return ""  # the number left out on the other side is not stated
-    least = own - item.details.get("in_both", 0) - item.details.get("repeated_extracted", 0)
+    least = kept - item.details.get("in_both", 0) - item.details.get("repeated_extracted", 0)
     least = min(1.0, least) if _grouped(parameters) else least
-    return "" if said >= least else f"it counts {said:g} training texts that come out, and compares {least:g} or more"
+    return (
+        "" if stated >= least else f"it counts {stated:g} training texts that come out, and compares {least:g} or more"
+    )
 
 
 def _grouped(parameters: AuditParameters) -> bool:

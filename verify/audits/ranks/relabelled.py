@@ -165,12 +165,12 @@ class Relabelled:
         return np.round(fitted, _DECIMALS)
 
 
-def test_faults(test: JointTest, name: str, found: Tested, again: Relabelled, same: bool) -> Iterator[str]:
+def test_faults(test: JointTest, name: str, found: Tested, relabelled: Relabelled, same: bool) -> Iterator[str]:
     """Yields one sentence per fault in the joint test that an audit states for the attack ``name``.
 
     ``same`` is whether this numpy is the version the audit used.
     """
-    count = again.relabellings(test.level)
+    count = relabelled.relabellings(test.level)
     if test.relabellings != count:
         yield f"its joint test has {test.relabellings} relabellings, where such records have {count}"
         return
