@@ -20,18 +20,18 @@ from privctl.storage.json_text import parse_json, shown
 from privctl.storage.reader import SafetensorsFile
 from verify.answers import Answer
 from verify.audits import consistency as audit_consistency
-from verify.audits.asked import unanswered
+from verify.audits.asked import unanswered_claims
 from verify.audits.canaries.gradients import check_observed
 from verify.audits.canaries.guesses import check_guesses
 from verify.audits.extraction.known_elsewhere import check_reference
 from verify.audits.groups import check_groups
 from verify.audits.split.drawn import check_split, check_unseen
-from verify.consistency.account_plan import of_file
+from verify.consistency.account_plan import ledger_file_verdicts
 from verify.consistency.agreement import contradictions
 from verify.consistency.completeness import STEPS, gaps
 from verify.consistency.premises import faults
-from verify.consistency.secret_plan import Part, of_plan_file, parts_of
-from verify.consistency.wording import unknown
+from verify.consistency.secret_plan import Part, plan_disagreements, split_by_risk
+from verify.consistency.wording import unknown_texts
 from verify.files.beside import changed_base, check_configurations
 from verify.files.places import at_hand
 from verify.files.published_updates import check_updates
@@ -130,7 +130,7 @@ def _unknown_texts(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
             subject="report", outcome=Outcome.INCONCLUSIVE, reason=f"privctl has no step named {report.step!r}"
         )
     for guarantee, title in zip(report.guarantees, titles(report), strict=True):
-        for sentence in unknown(report, guarantee):
+        for sentence in unknown_texts(report, guarantee):
             yield Verdict(subject=title, outcome=Outcome.INCONCLUSIVE, reason=sentence)
         # Assumptions are statements about the run, so they are checked even if the number is not claimed to hold.
         if guarantee.status not in (Status.PROVED, Status.CONDITIONAL):
@@ -141,7 +141,7 @@ def _unknown_texts(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
 
 
 def _ledger_file(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
-    yield from of_file(path, report)
+    yield from ledger_file_verdicts(path, report)
 
 
 def _plans(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
@@ -165,7 +165,7 @@ def _plan_file_agreement(report: PrivacyReport, artifact: Artifact, file: Safete
     facts = parse_json(file.metadata[KEY], str(file.path))
     if artifact.role != "plan" or report.step not in ("retrain", "secrets-plan") or not isinstance(facts, dict):
         return
-    for sentence in of_plan_file(report, facts, arrays_of(file), artifact.digest):
+    for sentence in plan_disagreements(report, facts, arrays_of(file), artifact.digest):
         yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=sentence)
 
 
@@ -196,8 +196,8 @@ def _scanned(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]
 #: Every check, in the order in which the findings are reported.
 CHECKS: tuple[Check, ...] = (
     _readable, _disagreements, _gaps, _evidence, _no_model, _unknown_texts, _ledger_file, _plans, changed_base,
-    check_guesses, check_split, check_groups, check_unseen, unanswered, check_reference, _scanned, check_configurations,
-    check_updates, check_warnings, check_observed,
+    check_guesses, check_split, check_groups, check_unseen, unanswered_claims, check_reference, _scanned,
+    check_configurations, check_updates, check_warnings, check_observed,
 )  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def _answer(
         return Outcome.INCONCLUSIVE, f"no verifier for {guarantee.notion} of {what}"
     try:
         if guarantee.notion is Notion.SECRET_PROTECTION:
-            outcome, reason = _worst_over_parts(check, parts_of(report, guarantee, files))
+            outcome, reason = _worst_over_parts(check, split_by_risk(report, guarantee, files))
         else:
             outcome, reason = check(report, guarantee)
     except (ArithmeticError, ValueError) as error:  # valid numbers that no real run has

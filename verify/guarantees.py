@@ -28,7 +28,7 @@ from verify.recompute import dp_weights, gaussian, gridded, ledger, risk
 from verify.recompute.opposite_secret import opposite_information
 from verify.recompute.sensitivity import TooManyStepsError, least_nonconvex, rounding, sensitivity
 from verify.recompute.signs import sign_bits
-from verify.settings.users import only_contents
+from verify.settings.users import covers_contents_only
 from verify.stated import method_of
 
 #: Relative difference that two sound bounds on an attacker's success, computed on different grids, may have.
@@ -153,7 +153,7 @@ def ledger_guarantee(report: PrivacyReport, guarantee: Guarantee) -> Answer:
         if report.step != "account" and stated != noise:
             return Outcome.REFUTED, f"its noise_multiplier is {stated:.9g}, but the ledger's is {noise:.9g}"
         whole = Ledger(events=(row.with_noise(only, stated),))
-    wanted = Adjacency.ZERO_OUT if only_contents(report) else _adjacency(whole)
+    wanted = Adjacency.ZERO_OUT if covers_contents_only(report) else _adjacency(whole)
     if guarantee.adjacency not in (wanted, *((Adjacency.UNSTATED,) if guarantee.status not in _STANDING else ())):
         return Outcome.REFUTED, f"its neighbours are {guarantee.adjacency}, but bounds on these events are for {wanted}"
     if _of_several_notions(whole):

@@ -27,7 +27,7 @@ from verify.audits.given import outside as outside_scores
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import BOUND, METHODS, NO_BOUNDS, NOISE, sides_by_coins
 from verify.files.places import located
-from verify.settings.users import only_contents
+from verify.settings.users import covers_contents_only
 
 #: The attacks that run by default, and those that ``--thorough`` adds.
 USUAL = frozenset({
@@ -79,7 +79,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield "it does not say what it was asked, as every audit does"
         return
     read, kept = ({artifact.role for artifact in files} for files in (report.inputs, report.outputs))
-    if "model" in read and "scores" not in kept and not outside_scores.are_tied(report):
+    if "model" in read and "scores" not in kept and not outside_scores.is_tied_to_model(report):
         yield "it does not name the ranks that every audit of a model keeps"
     yield from _files(report, asked)
     yield from parts_not_run.faults(report, asked, extraction=parameters.extraction is not None)
@@ -93,7 +93,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
         yield "it was entered into a log of audits, and does not name it"
 
 
-def unanswered(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
+def unanswered_claims(path: Path, report: PrivacyReport, parents: Sequence[PrivacyReport]) -> Iterator[Verdict]:
     """Refutes an audit that bounds epsilon but has no verdict on a claim of the model's report, one of ``parents``."""
     if report.step != "audit" or not any(item.method in METHODS for item in report.evidence):
         return
@@ -129,9 +129,9 @@ def _verdicts_on_other_units(report: PrivacyReport, own: Sequence[PrivacyReport]
         if trained is None:
             continue
         for verdict in report.verdicts:
-            spoken = any(split_groups.speaks_of(verdict.subject, *claim) for claim in claims)
+            spoken = any(split_groups.is_about_claim(verdict.subject, *claim) for claim in claims)
             if spoken and split_groups.wrong_form(
-                verdict.subject, report, stated, trained.unit, chosen=only_contents(training)
+                verdict.subject, report, stated, trained.unit, chosen=covers_contents_only(training)
             ):
                 yield Verdict(
                     subject="audit",
@@ -301,10 +301,10 @@ def _of_extraction(asked: AskedAudit, report: PrivacyReport) -> Iterator[str]:
 
 
 def _judged(report: PrivacyReport, epsilon: float | None, delta: float) -> bool:
-    return any(split_groups.speaks_of(verdict.subject, epsilon, delta) for verdict in report.verdicts)
+    return any(split_groups.is_about_claim(verdict.subject, epsilon, delta) for verdict in report.verdicts)
 
 
-def not_as_kept(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
+def request_mismatches(path: Path, report: PrivacyReport, files: NamedFiles) -> Iterator[str]:
     """Yields a sentence if the ranks that the audit kept, if present, record another request or none."""
     for named in (artifact for artifact in report.outputs if artifact.role == "scores" and report.step == "audit"):
         place = located(path, named.path)

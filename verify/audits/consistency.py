@@ -27,7 +27,7 @@ from verify.audits.given import outside as outside_scores
 from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import many_models as rank_tests
 from verify.audits.ranks import threshold as threshold_bound
-from verify.audits.reach import wrong_reach
+from verify.audits.reach import detectable_fault
 from verify.audits.split import groups as split_groups
 from verify.audits.terms import sides_by_coins
 from verify.laws.counts import at_most
@@ -90,7 +90,7 @@ def _faults(report: PrivacyReport) -> Iterator[str]:
     for item in report.evidence:
         for wrong in (
             _interval(item), _reach(item), _chance(item), _confidence(item, parameters.confidence), wrong_bound(item),
-            rank_bound.fault(item), threshold_bound.fault(item), wrong_reach(item, report),
+            rank_bound.fault(item), threshold_bound.fault(item), detectable_fault(item, report),
             alike_texts.fault(item), extraction_tests.fault(item, by_coins=by_coins),
             extraction_tests.miscounted(item, parameters.extraction or {}),
         ):  # fmt: skip
@@ -305,7 +305,12 @@ def _suspected(blind: Evidence | None) -> bool:
 
 def _of_scores(report: PrivacyReport, attacks: Sequence[Evidence]) -> bool:
     """Whether the audit judges scores given by another tool rather than scores that privctl computed from a model."""
-    beside = {"split", "members", "nonmembers", *(("model", "companion") if outside_scores.are_tied(report) else ())}
+    beside = {
+        "split",
+        "members",
+        "nonmembers",
+        *(("model", "companion") if outside_scores.is_tied_to_model(report) else ()),
+    }
     roles = {item.role for item in report.inputs} - beside
     return roles == {"scores"} and all(i.method.startswith(_COLUMN) for i in attacks)
 
@@ -317,12 +322,12 @@ def _other_verdicts(report: PrivacyReport, conditions: Sequence[Assumption], *, 
         yield from _missing_inputs(report, ("train",))
         accusing = [extracted[name] for name in _BEYOND if name in extracted and (extracted[name].lower or 0) > 0]
         accusing += [item for item in report.evidence if extraction_tests.refutes(item)]
-        doubted = alike_texts.silenced(report.evidence)
+        doubted = alike_texts.unconfirmed(report.evidence)
         yield from _conclusion(
             report, _MEMORIZED, any((item.method, item.quantity) not in doubted for item in accusing)
         )
-        yield from alike_texts.unasked(report.evidence, () if by_coins else accusing)
-        outcome, why = _outcome(report, _MEMORIZED), extraction_tests.silence(extracted.get(_BEYOND[0]))
+        yield from alike_texts.uncalled_for(report.evidence, () if by_coins else accusing)
+        outcome, why = _outcome(report, _MEMORIZED), extraction_tests.why_inconclusive(extracted.get(_BEYOND[0]))
         why = ("what comes out is not compared with texts alike" if doubted else "") or why
         if outcome in (Outcome.CONSISTENT, Outcome.PROVED) and why:
             yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"

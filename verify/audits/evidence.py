@@ -23,11 +23,11 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
-from verify.audits.asked import not_as_kept
-from verify.audits.canaries.kept_gradients import count_again
-from verify.audits.given.model_scores import against_scores, is_of_models
+from verify.audits.asked import request_mismatches
+from verify.audits.canaries.kept_gradients import recount
+from verify.audits.given.model_scores import differences_from_scores, is_of_models
 from verify.audits.given.scores import MisreadError, given_scores, is_of_scores
-from verify.audits.ranks.figures import ROUNDING, Figures, area, largest_statistic, rate_beyond, won
+from verify.audits.ranks.figures import ROUNDING, Figures, auc_with_interval, largest_statistic, true_positive_rate, won
 from verify.audits.ranks.relabelled import FUSED, Relabelled, test_faults
 from verify.audits.split.counted_again import KeptRanks, RightGuesses
 from verify.audits.terms import NOISE
@@ -77,8 +77,8 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if is_of_models(report):
         return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
-    recomputed, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
-    gradients = count_again(path, report, files)
+    recomputed, wrong, left = 0, [*request_mismatches(path, report, files), *misread], []
+    gradients = recount(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
     # The report's own check derives the bound on the noise from the counts that were recounted here.
@@ -110,7 +110,7 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
 
 
 def _of_models(path: Path, report: PrivacyReport) -> Recomputed:
-    wrong, why = against_scores(path, report)
+    wrong, why = differences_from_scores(path, report)
     if wrong is None:
         left = [f"{item.method}: {item.quantity}" for item in report.evidence]
         return Recomputed(omissions=[_not_recomputed(left, report, why)])
@@ -257,11 +257,11 @@ class _Ranks:
             # The blind baseline's deviation over relabellings depends on the records, which are not kept.
             return Figures(estimate=won(*sides), samples=(len(sides[0]), len(sides[1])), details={"chance": 0.5})
         if item.quantity == "AUC":
-            return area(*sides, alpha, item.interval)
+            return auc_with_interval(*sides, alpha, item.interval)
         if item.quantity == _BEYOND:
             return self._beyond(scores)
         rate = _RATE.fullmatch(item.quantity)
-        return None if rate is None else rate_beyond(*sides, float(rate[1]) / 100, alpha)
+        return None if rate is None else true_positive_rate(*sides, float(rate[1]) / 100, alpha)
 
     def faults(self, item: Evidence) -> list[str] | None:
         """One sentence per fault of ``item``; None if these ranks do not determine its figures."""

@@ -25,7 +25,7 @@ _HALVINGS = 60
 _MOST = 100_000_000
 
 
-def wrong_reach(item: Evidence, report: PrivacyReport) -> str:
+def detectable_fault(item: Evidence, report: PrivacyReport) -> str:
     """What is wrong with the ``detectable`` detail of ``item`` in ``report``; "" if nothing is."""
     stated = item.details.get("detectable")
     if stated is None or not 0 < item.confidence < 1:

@@ -24,7 +24,7 @@ from verify.stated import budget_of
 _ROUNDING = 1e-9
 
 
-def of_plan(report: PrivacyReport) -> Iterator[str]:
+def plan_disagreements(report: PrivacyReport) -> Iterator[str]:
     """Yields one sentence per disagreement between mechanism and parameters."""
     parameters, mechanism = budget_of(report), report.mechanism
     if parameters is None or parameters.ledger is not None:
@@ -66,7 +66,7 @@ def _noise_stated(event: Event, guarantees: Sequence[Guarantee]) -> Iterator[str
             )
 
 
-def of_file(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
+def ledger_file_verdicts(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     """Compares the events of a plan made with ``--ledger`` with the ledger file, if that is present."""
     if report.step != "account" or parameters_as(BudgetParameters, report).ledger is None:
         return

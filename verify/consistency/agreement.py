@@ -15,7 +15,7 @@ from privctl.storage.header import elements_of
 from privctl.storage.reader import ADAPTER_NAME
 from verify.compare import LARGEST, ROUNDING, compare, shown
 from verify.consistency import bookkeeping
-from verify.consistency.account_plan import of_plan
+from verify.consistency.account_plan import plan_disagreements
 from verify.methods import external_training
 from verify.methods.expected import StatedTraining
 from verify.recompute import dp_weights, gaussian, gridded
@@ -201,7 +201,7 @@ def _retrain(report: PrivacyReport) -> Iterator[str]:
         rate = parameters.batch_size / parameters.examples
         yield from compare("parameter sample_rate", parameters.sample_rate, rate, "batch_size / examples is")
     if method is not None:
-        yield from () if method.users else users.of_no_user(parameters)
+        yield from () if method.users else users.unsupported_user_settings(parameters)
         yield from method.disagreements(mechanism, parameters)
 
 
@@ -249,6 +249,6 @@ def _plan_followed(report: PrivacyReport, parameters: StatedTraining) -> Iterato
 _OF_STEP: dict[str, Callable[[PrivacyReport], Iterator[str]]] = {
     "noise": _noise,
     "retrain": _retrain,
-    "account": of_plan,
+    "account": plan_disagreements,
     external_training.STEP: external_training.disagreements,
 }

@@ -64,7 +64,9 @@ class _PlannedRun:
         return found[found > 0]
 
 
-def parts_of(report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[Artifact, Path]]) -> list[Part] | str:
+def split_by_risk(
+    report: PrivacyReport, guarantee: Guarantee, files: Sequence[tuple[Artifact, Path]]
+) -> list[Part] | str:
     """Splits ``guarantee`` by its risks, each with a report whose ledger is that of the secret the risk is about.
 
     The first risk is about the secret closest to its limit, any other about the secret with the largest bound; in both
@@ -165,7 +167,7 @@ def _arrays(place: Path) -> tuple[str, Arrays] | None:
 _ROUNDING = 1e-9
 
 
-def of_plan_file(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays, digest: str) -> Iterator[str]:
+def plan_disagreements(report: PrivacyReport, facts: Mapping[str, Any], arrays: Arrays, digest: str) -> Iterator[str]:
     """Yields one sentence for each entry of ``report`` that disagrees with the plan, whose digest is ``digest``."""
     largest = float(arrays["probabilities"].max(initial=0.0))
     ledger = report.mechanism

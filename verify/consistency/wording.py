@@ -22,7 +22,7 @@ from verify.texts.accountants import ACCOUNTANTS
 from verify.texts.assumptions import STATEMENTS, TESTED
 
 
-def unknown(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
+def unknown_texts(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
     """Yields one sentence for each text of the guarantee that is not listed or disagrees with the report."""
     method = method_of(report)
     own = {} if method is None else method.accountants

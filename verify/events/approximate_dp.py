@@ -20,7 +20,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, largest_on_batch, sampled_losses
+from verify.losses.cells import LossCells, largest_sampled_loss, sampled_losses
 
 
 def _of_outcomes(event: EpsilonDeltaDp) -> LossCells:
@@ -83,7 +83,7 @@ ROW = PoissonVerification(
     ),
     neighbours=lambda event: event.neighbours,
     cells=fixed_cells(_of_outcomes),
-    largest_loss=lambda event: largest_on_batch(event.epsilon, event.sample_rate) if event.delta == 0 else math.inf,
+    largest_loss=lambda event: largest_sampled_loss(event.epsilon, event.sample_rate) if event.delta == 0 else math.inf,
     once=_once,
     draw=_draw,
     statements={

@@ -24,9 +24,9 @@ from verify.losses.profile_cells import cells_of_profile
 from verify.losses.selected_runs import LawOfRuns, selected_cells
 
 _KNOTS, _LARGEST_ORDER = 8001, 2048
-#: The shape of each law of the number of runs.
+#: The shape of each distribution of the number of runs.
 SHAPES: Mapping[str, float | None] = {"geometric": 1.0, "logarithmic": 0.0, "poisson": None}
-#: The probability a law may leave beyond the number of runs that is said never to be exceeded.
+#: The probability that may lie beyond the number of runs that is said never to be exceeded.
 _BEYOND = math.exp(-99.0)
 
 

@@ -20,7 +20,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, atoms, largest_on_batch, sampled_losses
+from verify.losses.cells import LossCells, atoms, largest_sampled_loss, sampled_losses
 
 #: The largest sensitivity for which one step has an exact formula here.
 _MOST_OUTCOMES = 512
@@ -80,7 +80,7 @@ ROW = PoissonVerification(
         solved={"decay": "decay"},
     ),
     cells=fixed_cells(_of_outcomes),
-    largest_loss=lambda event: largest_on_batch(event.decay * event.sensitivity, event.sample_rate),
+    largest_loss=lambda event: largest_sampled_loss(event.decay * event.sensitivity, event.sample_rate),
     once=_once,
     draw=_draw,
     statements={

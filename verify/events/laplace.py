@@ -19,7 +19,7 @@ from verify.events.row import (
     PlannedAs,
     PoissonVerification,
 )
-from verify.losses.cells import MOST_CELLS, LossCells, largest_on_batch, sampled_losses
+from verify.losses.cells import MOST_CELLS, LossCells, largest_sampled_loss, sampled_losses
 from verify.losses.tails import delta_of_tails
 
 
@@ -95,7 +95,7 @@ ROW = PoissonVerification(
         solved={"scale": "scale"},
     ),
     cells=_cells,
-    largest_loss=lambda event: largest_on_batch(1 / event.scale, event.sample_rate),
+    largest_loss=lambda event: largest_sampled_loss(1 / event.scale, event.sample_rate),
     once=_once,
     draw=_draw,
 )

@@ -21,7 +21,7 @@ from verify.events.row import (
     delta_of_outcomes,
     fixed_cells,
 )
-from verify.losses.cells import LossCells, atoms, largest_on_batch, sampled_losses
+from verify.losses.cells import LossCells, atoms, largest_sampled_loss, sampled_losses
 
 #: The most bits for which one step has an exact formula here.
 _MOST_BITS = 512
@@ -84,7 +84,7 @@ ROW = PoissonVerification(
         solved={"bit epsilon": "epsilon"},
     ),
     cells=fixed_cells(_cells_of),
-    largest_loss=lambda event: largest_on_batch(event.bits * event.epsilon, event.sample_rate),
+    largest_loss=lambda event: largest_sampled_loss(event.bits * event.epsilon, event.sample_rate),
     once=_once,
     draw=_draw,
 )

@@ -26,8 +26,8 @@ from verify.losses.cells import (
     binomial_law,
     doubled_moves,
     gaussian_mixture,
-    most_telling,
-    one_of,
+    most_revealing,
+    observed_mixture,
     opposite_mixtures,
     symmetrize,
 )
@@ -64,7 +64,7 @@ def _of_replaced(law: Floats, lost: float, noise: float, width: float, reach: Ce
         (chance, gaussian_mixture(np.array([0.0, 2.0 * j]), np.array([1 - rate, rate]), noise, width, reach))
         for j, chance, rate in zip(times, chances, true / chances, strict=True)
     ]
-    return symmetrize(_with_lost(one_of(parts), lost))
+    return symmetrize(_with_lost(observed_mixture(parts), lost))
 
 
 def _of_zeroed(moves: Floats, law: Floats, noise: float, width: float, reach: CellReach) -> LossCells:
@@ -72,7 +72,7 @@ def _of_zeroed(moves: Floats, law: Floats, noise: float, width: float, reach: Ce
 
     In the second case each place shifts the sum by 2 with the record and by 1 with the zeroed record.
     """
-    return most_telling([make(moves, law, noise, width, reach) for make in (gaussian_mixture, doubled_moves)])
+    return most_revealing([make(moves, law, noise, width, reach) for make in (gaussian_mixture, doubled_moves)])
 
 
 def _with_lost(cells: LossCells, lost: float) -> LossCells:

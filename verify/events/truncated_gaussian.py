@@ -15,7 +15,7 @@ from privctl.domain.events import Batches, TruncatedGaussian
 from privctl.reports.parameters import BudgetParameters
 from verify.events.row import OF_STEPS, CellMaker, Draw, Floats, PlannedAs, PoissonVerification
 from verify.events.toy_training import gaussian_loss, toy_training
-from verify.losses.cells import CellReach, LossCells, gaussian_mixture, one_of
+from verify.losses.cells import CellReach, LossCells, gaussian_mixture, observed_mixture
 
 _BITS = 256
 
@@ -58,7 +58,7 @@ def _cells(event: TruncatedGaussian, attained_only: bool) -> CellMaker:
         if full == 0:
             return usual
         swapped = _moved(event.noise_multiplier, 2.0, replaced, width, reach)
-        return one_of([(1 - min(full, 1.0), usual), (min(full, 1.0), swapped)])
+        return observed_mixture([(1 - min(full, 1.0), usual), (min(full, 1.0), swapped)])
 
     return cells
 

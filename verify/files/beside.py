@@ -13,7 +13,7 @@ from privctl.models.guard.adapters import base_at_hand
 from privctl.storage.digest import NamedFiles
 from privctl.storage.folder import BASE_ROLE
 from privctl.storage.reader import ADAPTER_NAME
-from verify.files.configuration import misleading
+from verify.files.configuration import misleading_reason
 from verify.files.places import located
 from verify.methods.expected import TRAINING
 
@@ -56,7 +56,7 @@ def check_configurations(path: Path, report: PrivacyReport, parents: Sequence[Pr
     if report.step not in _MAKERS:
         return
     for artifact in report.outputs:
-        if reason := misleading(located(path, artifact.path)):
+        if reason := misleading_reason(located(path, artifact.path)):
             yield Verdict(subject=artifact.path, outcome=Outcome.REFUTED, reason=reason)
 
 

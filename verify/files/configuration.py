@@ -12,7 +12,7 @@ from privctl.models.guard.keys import CONFIGURATIONS, check_released, read_objec
 from privctl.storage.reader import ADAPTER_CONFIG
 
 
-def misleading(place: Path) -> str:
+def misleading_reason(place: Path) -> str:
     """Why a loader that reads the file at ``place`` might load other weights or code; "" if it would not."""
     if place.name not in (*CONFIGURATIONS, ADAPTER_CONFIG) or not os.path.isfile(place):
         return ""

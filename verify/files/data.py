@@ -67,13 +67,13 @@ def columns_of(report: PrivacyReport) -> Columns | None:
     )
 
 
-def most_of(report: PrivacyReport) -> int | None:
+def record_limit_of(report: PrivacyReport) -> int | None:
     """The stated limit on records per user, or None."""
     parameters = readable(TrainingParameters, report)
     return None if parameters is None else parameters.max_records_per_user
 
 
-def shared_of(report: PrivacyReport) -> SharedRecords | None:
+def shared_records_of(report: PrivacyReport) -> SharedRecords | None:
     """The stated rule for records shared by several users; None if there is none or it is unknown."""
     parameters = readable(TrainingParameters, report)
     stated = None if parameters is None else parameters.shared_records

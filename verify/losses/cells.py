@@ -28,7 +28,7 @@ _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
 MOST_CELLS = 3_000_000
 #: Counts with less mass than this are cut off.
 _CUT = 1e-30
-#: The delta at which ``most_telling`` compares cells.
+#: The delta at which ``most_revealing`` compares cells.
 _SMALL_DELTA = 1e-6
 #: Losses closer than this count as equal.
 _FLAT = 1e-14
@@ -196,7 +196,7 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
     return p, q, np.minimum(up, p)
 
 
-def most_telling(candidates: Sequence[LossCells]) -> LossCells:
+def most_revealing(candidates: Sequence[LossCells]) -> LossCells:
     """Of several candidates for a lower bound, the cells with about the largest epsilon at a small delta."""
 
     def epsilon(cells: LossCells) -> float:
@@ -219,7 +219,7 @@ def sampled_losses(losses: Floats, rate: float) -> Floats:
     return np.where(np.abs(losses) < 30, near, np.logaddexp(math.log1p(-rate), math.log(rate) + losses))
 
 
-def largest_on_batch(most: float, rate: float) -> float:
+def largest_sampled_loss(most: float, rate: float) -> float:
     """The loss at sampling ``rate`` that corresponds to the loss ``most`` without sampling."""
     if most > 500:  # e^most may overflow
         return most + math.log(rate + (1 - rate) * math.exp(-most))
@@ -251,7 +251,7 @@ def symmetrize(cells: LossCells) -> LossCells:
     )  # fmt: skip
 
 
-def one_of(parts: Sequence[tuple[float, LossCells]]) -> LossCells:
+def observed_mixture(parts: Sequence[tuple[float, LossCells]]) -> LossCells:
     """Cells of a mixture of steps with given probabilities, where the observer sees which one occurred."""
     low = np.concatenate([cells.low for _, cells in parts])
     order = np.argsort(low, kind="stable")

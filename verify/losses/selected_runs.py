@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from verify.losses.cells import CellReach, Floats, LossCells, gaussian_mixture, most_telling
+from verify.losses.cells import CellReach, Floats, LossCells, gaussian_mixture, most_revealing
 
 #: The desired and the largest number of points of a run's statistic, and the tail mass that counts as unobserved.
 _POINTS, _MOST_POINTS, _UNSEEN = 900, 2500, 1e-22
@@ -73,7 +73,7 @@ def selected_cells(noise_multiplier: float, sample_rate: float, run_steps: int, 
         raise OverflowError(f"noise of {noise_multiplier:g} clip norms is too little for this bound")
     run = _of_run(noise_multiplier, sample_rate, run_steps)
     found = [_of_best(run, runs, highest=highest) for highest in (True, False)]
-    return most_telling(found)
+    return most_revealing(found)
 
 
 def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:

@@ -146,7 +146,7 @@ def _too_many_coins(parameters: SignTraining) -> Iterator[str]:
 
 
 def _directions(parameters: SignTraining) -> Iterator[str]:
-    """Checks that so many can have published, and that the release allows several directions."""
+    """Checks that the stated number of publications is possible, and that the release allows several directions."""
     each, release = parameters.directions, parameters.release
     if each > 1 and release != _GAUSSIAN:
         yield f"directions is {each}, and the release {release!r} has one"

@@ -32,7 +32,7 @@ _RATE, _FIXED = Fraction(1, 10), Fraction("6.58")
 def _shuffled(prover: Prover) -> Judgement:
     """All other records contribute -1. Relative to a batch of these, the record of 1 adds 2, and the zeroed one 1."""
     others = (Fraction(0), _PASS - 1)
-    event = maxima.some_above(_CUT, _NOISE, [(2, 1), others], [(1, 1), others])
+    event = maxima.any_above(_CUT, _NOISE, [(2, 1), others], [(1, 1), others])
     words = f"one pass of {_PASS} shuffled batches, a record of 1 among others of -1, or zeroed"
     return judge_event(prover, "shuffled-as-poisson", words, event, _SMALL_DELTA, Fraction("1.96"))
 
@@ -46,30 +46,32 @@ def _poisson(prover: Prover) -> Judgement:
 
 def _bins(prover: Prover) -> Judgement:
     """In two Poisson batches of rate 1/2, a record is in none with probability 1/4, so delta is at most 3/4."""
-    event = maxima.some_above(_CUT_OF_TWO, Fraction(1, 4), [(1, 1), (0, 1)], [(0, 2)])
+    event = maxima.any_above(_CUT_OF_TWO, Fraction(1, 4), [(1, 1), (0, 1)], [(0, 2)])
     words = "a pass of two steps of noise 1/4, which use the record for certain"
     return judge_event(prover, "bins-as-poisson", words, event, Fraction(3, 4), 0)
 
 
-def single_use() -> Fraction:
+def single_gaussian_epsilon() -> Fraction:
     """An upper bound on the epsilon of one Gaussian with noise multiplier 1 at delta 1e-5."""
     return gaussian.epsilon(_DELTA, 1, digits=12).high
 
 
 def _replaced(prover: Prover) -> Judgement:
     words = "one sum of noise 1 in which a record of 1 becomes one of -1"
-    return judge_gaussian(prover, "replaced-as-removed", words, single_use(), _DELTA, Fraction(4))
+    return judge_gaussian(prover, "replaced-as-removed", words, single_gaussian_epsilon(), _DELTA, Fraction(4))
 
 
 def _group(prover: Prover) -> Judgement:
     words = "two records of 1 in one sum of noise 1"
-    return judge_gaussian(prover, "group-times", words, 2 * single_use(), _DELTA, Fraction(4))
+    return judge_gaussian(prover, "group-times", words, 2 * single_gaussian_epsilon(), _DELTA, Fraction(4))
 
 
 def _cut(prover: Prover) -> Judgement:
     """A batch of one of two records: the record displaces the other half of the time, and moves the sum by 2."""
     words = "a batch of at most 1 of two records, of 1 and -1: half of the time one takes the other's place"
-    return judge_floor(prover, "cut-for-nothing", words, (Fraction(1, 2), Fraction(1, 2), 1), _DELTA, single_use())
+    return judge_floor(
+        prover, "cut-for-nothing", words, (Fraction(1, 2), Fraction(1, 2), 1), _DELTA, single_gaussian_epsilon()
+    )
 
 
 def fixed_batch(epsilon: Rational) -> DrawnEvent:

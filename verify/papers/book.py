@@ -38,6 +38,6 @@ def unchecked_statements(papers: Sequence[str]) -> tuple[Omission, ...]:
     return (*(omission for name in chosen_papers(papers) for omission in load_paper(name).unchecked), CITED)
 
 
-def surprises(rows: Sequence[JudgedClaim]) -> list[JudgedClaim]:
+def unexpected_rows(rows: Sequence[JudgedClaim]) -> list[JudgedClaim]:
     """The rows whose outcome differs from the one that the book expects, except undecided ones."""
     return [row for row in rows if row.judgement.outcome is not row.claim.expected and not row.undecided]

@@ -12,7 +12,7 @@ from privctl.domain.errors import CommandError
 from privctl.domain.verdict import Outcome
 from verify.papers.claim import Judgement
 from verify.papers.judging import approx, bound_text, judge_gaussian
-from verify.papers.sampling import floor_text, judge_sampled, shows_only
+from verify.papers.sampling import floor_text, judge_sampled, search_result
 from verify.prove.enclosures import information
 from verify.prove.enclosures.composition import RepeatedRelease, worst_case
 from verify.prove.enclosures.enclosure import Interval, ball, below, decimal, enclose
@@ -137,7 +137,7 @@ def _laplace_with_delta(
         )
     return Judgement(
         outcome=Outcome.INCONCLUSIVE,
-        reason=f"{words}: the worst case of such releases needs delta {bound_text(needed)}, and {shows_only(floor)}",
+        reason=f"{words}: the worst case of such releases needs delta {bound_text(needed)}, and {search_result(floor)}",
     )
 
 

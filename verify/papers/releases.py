@@ -31,7 +31,7 @@ _CHOICES, _RANGE = 50, Fraction(1, 10)
 _PAIRS = composition.RepeatedRelease(epsilon=Fraction(1, 10), delta=Fraction(1, 10**8), count=100)
 
 
-def of_concentrated(rho: Rational, delta: Rational) -> Interval:
+def zcdp_epsilon(rho: Rational, delta: Rational) -> Interval:
     """An epsilon at ``delta`` for rho-zCDP, from Renyi divergences rho a of integer orders a.
 
     Conversion of Canonne, Kamath and Steinke 2020, proposition 12.
@@ -118,7 +118,7 @@ def _exactly(value: Fraction) -> Interval:
 
 def _concentrated(prover: Prover) -> Judgement:
     words = "Renyi divergences of whole orders"
-    return judge_number(prover, "zcdp", words, of_concentrated(_RHO, _DELTA), Fraction("1.917"), _DELTA)
+    return judge_number(prover, "zcdp", words, zcdp_epsilon(_RHO, _DELTA), Fraction("1.917"), _DELTA)
 
 
 def _missing_root(prover: Prover) -> Judgement:
@@ -129,7 +129,7 @@ def _missing_root(prover: Prover) -> Judgement:
 
 def _choices(prover: Prover) -> Judgement:
     words = f"{_CHOICES} choices of range {decimal(_RANGE)}, each range^2 / 8 in zCDP"
-    found = of_concentrated(_CHOICES * _RANGE**2 / 8, _DELTA)
+    found = zcdp_epsilon(_CHOICES * _RANGE**2 / 8, _DELTA)
     return judge_number(prover, "choices", words, found, Fraction("1.48"), _DELTA)
 
 

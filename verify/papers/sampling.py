@@ -23,7 +23,7 @@ def judge_floor(
     """REFUTED by an event, or INCONCLUSIVE, since an unsuccessful search shows nothing."""
     floor = gaussian_floor(*noise, delta)
     if floor is None or floor.epsilon <= epsilon:
-        return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: {shows_only(floor)}")
+        return Judgement(outcome=Outcome.INCONCLUSIVE, reason=f"{words}: {search_result(floor)}")
     outcome, shows = decide(
         prover,
         NumericComparison(
@@ -76,7 +76,7 @@ def judge_sampled(
     )
 
 
-def shows_only(floor: LowerEvent | None) -> str:
+def search_result(floor: LowerEvent | None) -> str:
     """A clause on the result of a search for an event that does not refute the claim."""
     if floor is None:
         return "no telling event was found"

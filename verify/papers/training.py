@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from privctl.domain.report import Omission
 from privctl.domain.verdict import Outcome
-from verify.papers.batches import single_use
+from verify.papers.batches import single_gaussian_epsilon
 from verify.papers.claim import Judgement, Paper, PublishedClaim
 from verify.papers.judging import judge_event, theorem_claim
 from verify.prove.enclosures import maxima
@@ -49,7 +49,7 @@ def _best_of_runs(prover: Prover) -> Judgement:
 def _best_for_nothing(prover: Prover) -> Judgement:
     event = maxima.all_below(_CUT, 1, [(0, _RUNS)], [(1, _RUNS)])
     words = f"{_RUNS} Gaussians of noise 1, of which the largest is released"
-    return judge_event(prover, "search-for-nothing", words, event, _DELTA, single_use())
+    return judge_event(prover, "search-for-nothing", words, event, _DELTA, single_gaussian_epsilon())
 
 
 PAPER = Paper(

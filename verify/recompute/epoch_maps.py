@@ -42,7 +42,7 @@ class EpochMap:
             powers.append(EpochMap(x=x, c=last.c * (2 + last.x), least=self.least, most=self.most))
         done = 0
         for power in range(len(powers) - 1, -1, -1):
-            # the last epoch of the run must begin where the map is valid
+            # The last epoch of the run must begin at a distance for which the map is valid.
             while done + 2**power <= epochs and self._is_valid(start):
                 reached = powers[power]._apply(start)
                 if not (self._is_valid(self._before(reached)) and math.isfinite(reached)):

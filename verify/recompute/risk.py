@@ -33,7 +33,7 @@ def advantage(ledger: Ledger, claimed: float | None = None) -> BoundPair:
     mu = exact_shift(ledger)
     if mu is not None:
         return gaussian.advantage(mu)
-    enclosure = BoundPair(0.0, taking_part(ledger))
+    enclosure = BoundPair(0.0, participation_probability(ledger))
     for finer in _finer_bounds(ledger):
         upper = min(enclosure.upper, finer.upper_delta(0.0))
         lower = enclosure.lower if _decides(upper, claimed) else max(enclosure.lower, finer.delta(0.0).lower)
@@ -74,7 +74,7 @@ def power(
     return enclosure
 
 
-def taking_part(ledger: Ledger) -> float:
+def participation_probability(ledger: Ledger) -> float:
     """The probability that the record is ever drawn, which bounds the advantage; 1 unless batches are Poisson."""
     absent = 0.0
     for event in ledger.events:

@@ -52,14 +52,14 @@ def disagreements(parameters: TrainingParameters) -> Iterator[str]:
         yield "records have several users, but the parameters do not say by which field, or in how many a user may be"
 
 
-def of_no_user(parameters: TrainingParameters) -> Iterator[str]:
+def unsupported_user_settings(parameters: TrainingParameters) -> Iterator[str]:
     """Yields a sentence for each user setting stated for a method that has no such setting."""
     for name in ("max_records_per_user", "records_per_draw", "shared_records"):
         if (value := getattr(parameters, name)) is not None:
             yield f"{name} is {value!r}, and the method {parameters.method!r} has no such setting"
 
 
-def only_contents(report: PrivacyReport) -> bool:
+def covers_contents_only(report: PrivacyReport) -> bool:
     """Whether records are selected by users, so that the bound covers contents only and not a user's removal."""
     if report.step != "retrain":
         return False

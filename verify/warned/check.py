@@ -15,7 +15,7 @@ from verify.methods.expected import TRAINING
 from verify.stated import method_of
 from verify.texts.warnings.table import TEXTS
 from verify.warned.required import RULES
-from verify.warned.required_of_audits import unfounded
+from verify.warned.required_of_audits import contradicted
 
 _SUBJECT = "warnings"
 #: The most characters of a text that are shown.
@@ -30,7 +30,7 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
     try:
         known = {**TEXTS.get(report.step, {}), **_of_method(report)}
         needed = list(RULES[report.step](report, parents)) if report.step in RULES else []
-        unwanted = list(unfounded(report))
+        unwanted = list(contradicted(report))
     except ParametersError:
         return  # reported by another check
     # The warnings of an unknown method are unknown too.

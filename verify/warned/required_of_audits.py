@@ -20,7 +20,7 @@ from verify.texts.warnings.of_noise import noise_at_most
 _COLUMN, _BFLOAT16 = "column ", "bfloat16"
 
 
-def unfounded(report: PrivacyReport) -> Iterator[str]:
+def contradicted(report: PrivacyReport) -> Iterator[str]:
     """Yields the texts that the rest of an audit report contradicts."""
     if report.step == "audit" and parameters_as(AuditParameters, report).dtype != _BFLOAT16:
         yield of_audits.IN_BFLOAT16

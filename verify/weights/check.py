@@ -19,13 +19,13 @@ from privctl.storage.reader import SafetensorsFile
 from verify.files.places import located
 from verify.methods import expected_of
 from verify.methods.dp_zo import ZerothOrderTraining
-from verify.weights.directional import noise_sentence, numbers_of, replayed, wrong_numbers
+from verify.weights.directional import noise_sentence, number_faults, numbers_of, replay
 from verify.weights.law import NoiseLaw, law_of
 from verify.weights.moves import adam_reach, coefficients, kept, least_noise, noise_reach, noise_sizes, reach, signal
 from verify.weights.presence import Presence
 from verify.weights.settings import TrainingFacts, UncheckableError, UnstatedError, facts_of, settings_of
 from verify.weights.start import Digest, Start, start_of
-from verify.weights.tally import Compared, MoveScale, compare, together
+from verify.weights.tally import Compared, MoveScale, combined_tally, compare
 
 #: Probability that the weights of an honest run are refuted, over all tests.
 LEVEL = 1e-6
@@ -130,13 +130,13 @@ def _along_directions(
     if not isinstance(stated, ZerothOrderTraining):
         return
     numbers, facts = numbers_of(path, report, digest), settings_of(report)
-    wrong = [*wrong_numbers(numbers, facts, stated)]
+    wrong = [*number_faults(numbers, facts, stated)]
     found.verdicts += [Verdict(subject=_SUBJECT, outcome=Outcome.REFUTED, reason=text) for text in wrong]
     if wrong:
         return
     if _trained(report)[1]:
         raise UncheckableError("adapters of low rank were merged into them, so the moves are not made again")
-    looked = replayed(start, output, numbers, facts, stated)
+    looked = replay(start, output, numbers, facts, stated)
     outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
     found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in looked.wrong]
     reason = "; ".join((*looked.sentences, noise_sentence(numbers, facts)))
@@ -179,7 +179,7 @@ class _Bounds:
 
     def complaints(self, compared: Compared) -> Iterator[str]:
         """Yields one sentence per violated bound or rejected test."""
-        everything = together(compared.moved)
+        everything = combined_tally(compared.moved)
         steps = f"{counted(self.settings.updates, 'update')} of {self.settings.optimizer}"
         if self.entry is not None and everything.farthest > self.entry:
             worst = max(compared.moved, key=lambda tally: tally.farthest)
@@ -204,7 +204,7 @@ class _Bounds:
 
     def sentences(self, compared: Compared) -> Iterator[str]:
         """Yields sentences on what was checked and holds, and on what cannot be detected."""
-        everything = together(compared.moved)
+        everything = combined_tally(compared.moved)
         if self.entry is not None:
             count = counted(everything.elements, "weight")
             yield f"none of {count} moved by more than {self.entry:.4g}, the most that the updates allow"
@@ -237,7 +237,7 @@ class _Bounds:
 
     def evidence(self, compared: Compared) -> Evidence:
         """The evidence on how far the weights moved, and how far noise alone or the bounds would have moved them."""
-        everything = together(compared.moved)
+        everything = combined_tally(compared.moved)
         details = {"farthest": everything.farthest}
         if self.presence is not None:
             details |= {"noise alone": self.presence.law.scale, "shift of the noise": self.presence.shift}

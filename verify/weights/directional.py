@@ -83,7 +83,7 @@ def numbers_of(path: Path, report: PrivacyReport, digest: Digest) -> Numbers:
     return Numbers(steps=arrays[_STEP], rates=arrays[_RATE], released=released)
 
 
-def wrong_numbers(numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining) -> Iterator[str]:
+def number_faults(numbers: Numbers, facts: TrainingFacts, stated: ZerothOrderTraining) -> Iterator[str]:
     """Yields one sentence for each way in which no run with these settings can have released the ``numbers``."""
     rows = (len(numbers.steps), len(numbers.rates), *numbers.released.shape)
     if rows != (facts.updates, facts.updates, facts.updates, stated.directions):
@@ -146,7 +146,7 @@ def noise_sentence(numbers: Numbers, facts: TrainingFacts) -> str:
     return f"{sentence}: noise of less than {math.sqrt(max(0.0, floor - (ratio - 1))):.3g} of it would be noticed"
 
 
-def replayed(
+def replay(
     start: Start,
     output: Path,
     numbers: Numbers,

@@ -111,7 +111,7 @@ def adam_reach(settings: TrainingFacts) -> float:
     return reach
 
 
-def most_drawn(trials: float, rate: float, level: float) -> float:
+def draws_bound(trials: float, rate: float, level: float) -> float:
     """A bound that the number of successes in ``trials`` exceeds with probability at most ``level``.
 
     ``rate`` is the mean success probability, which may differ between trials. The Chernoff bound
@@ -175,7 +175,7 @@ def _drawn(settings: TrainingFacts, level: float) -> tuple[float, float, float]:
 
 def _mixed_in(settings: TrainingFacts, mixed: MixedIn, level: float) -> float:
     """A bound on the norm of the canary gradients in any step, in clip norms, except with probability ``level``."""
-    there = most_drawn(mixed.count, mixed.share / 2, level / _turns(settings, mixed))
+    there = draws_bound(mixed.count, mixed.share / 2, level / _turns(settings, mixed))
     return mixed.most * math.sqrt(there)
 
 
@@ -187,7 +187,7 @@ def _turns(settings: TrainingFacts, mixed: MixedIn) -> int:
 def _batches(settings: TrainingFacts, level: float) -> tuple[float, float]:
     """The largest batch and the total number of examples, bounded except with probability ``level``."""
     steps, rate = settings.updates, settings.sample_rate
-    once = most_drawn(settings.examples, rate, level / 2 / steps)
+    once = draws_bound(settings.examples, rate, level / 2 / steps)
     if len(settings.correlation) > 1:  # an example's participation is not independent between steps
         return once, once * steps
-    return once, most_drawn(settings.examples * steps, rate, level / 2)
+    return once, draws_bound(settings.examples * steps, rate, level / 2)

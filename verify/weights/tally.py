@@ -140,7 +140,7 @@ def _changed(start: Start, file: SafetensorsFile, info: TensorInfo) -> bool:
     )
 
 
-def together(parts: Sequence[Tally]) -> Tally:
+def combined_tally(parts: Sequence[Tally]) -> Tally:
     """The tally of all weights together."""
     return Tally(
         name="",

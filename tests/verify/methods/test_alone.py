@@ -11,7 +11,7 @@ import pytest
 from privctl.reports.parameters import TrainingParameters
 from verify.methods import METHODS, expected_of
 from verify.methods.dp_sgd import _KINDS, combined_variants
-from verify.settings.users import of_no_user
+from verify.settings.users import unsupported_user_settings
 
 
 def stated(*names: str) -> Any:
@@ -30,6 +30,6 @@ def test_one_way_is_a_training() -> None:
 
 def test_only_one_method_clips_records_of_users_apart() -> None:
     assert [name for name in METHODS if (method := expected_of(name)) is not None and method.users] == ["dp-sgd"]
-    found = list(of_no_user(TrainingParameters(method="dp-zo", max_records_per_user=3, unit="who")))
+    found = list(unsupported_user_settings(TrainingParameters(method="dp-zo", max_records_per_user=3, unit="who")))
     assert found == ["max_records_per_user is 3, and the method 'dp-zo' has no such setting"]
-    assert not list(of_no_user(TrainingParameters(method="dp-zo", unit="who", similar_names=0)))
+    assert not list(unsupported_user_settings(TrainingParameters(method="dp-zo", unit="who", similar_names=0)))

@@ -87,7 +87,7 @@ def verdicts_on(items: Sequence[Evidence], report: PrivacyReport, found: Observa
         yield Verdict(subject=SUBJECT, outcome=Outcome.CONSISTENT, reason=reason)
 
 
-def left_out(report: PrivacyReport, why: str) -> Iterator[Omission]:
+def unchecked_counts(report: PrivacyReport, why: str) -> Iterator[Omission]:
     """Yields the omission that the counts were not checked, for the reason ``why``."""
     if items := bounds_in(report):
         reason = f"{why}; how many guesses behind {counted(len(items), 'bound')} were right is the report's word"

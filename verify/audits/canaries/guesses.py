@@ -77,7 +77,7 @@ def check_guesses(path: Path, report: PrivacyReport, parents: Sequence[PrivacyRe
         yield Verdict(subject=_SUBJECT, outcome=outcome, reason=reason)
 
 
-def designed(canaries: int, *, several: bool = True) -> tuple[int, ...]:
+def default_set_sizes(canaries: int, *, several: bool = True) -> tuple[int, ...]:
     """The number of guesses in each default set on ``canaries``; ``several`` is false for versions with one set."""
     if not several:
         return (2 * min(canaries // 2, max(_FEWEST, round(_SINGLE * canaries))),)
@@ -94,7 +94,7 @@ def _at_hand(path: Path, report: PrivacyReport, commitment: str | None) -> _Regi
         data = parse_json(read_text(place), str(place))
         if data["kind"] == _GRADIENTS:
             count = len(data["included"])
-            return _Registered(levels={1: (count, designed(count))}, planted=False)
+            return _Registered(levels={1: (count, default_set_sizes(count))}, planted=False)
         if data["kind"] == _PLANTED:
             return _Registered(levels=_levels(data, commitment, artifact.path), planted=True)
     return None
@@ -149,10 +149,10 @@ def _wrong_of_split(items: Sequence[Evidence]) -> Iterator[str]:
     """Checks bounds from a drawn split, whose sets follow from the number of its records."""
     for item in items:
         records, guesses = _stated(item)
-        if guesses != designed(records):
+        if guesses != default_set_sizes(records):
             yield (
                 f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {records} records, where a split "
-                f"has {_joined(designed(records))}"
+                f"has {_joined(default_set_sizes(records))}"
             )
 
 
@@ -168,7 +168,7 @@ def _left_out(report: PrivacyReport, stated: AuditParameters) -> Iterator[str]:
 def _unusual_sets(items: Sequence[Evidence]) -> Iterator[str]:
     for item in items:
         canaries, guesses = _stated(item)
-        usual = designed(canaries, several="sets" in item.details)
+        usual = default_set_sizes(canaries, several="sets" in item.details)
         if guesses != usual:
             yield (
                 f"its bound on {item.quantity} is of {_joined(guesses)} guesses on {canaries} canaries, where "

@@ -180,7 +180,7 @@ def _curve(ledger: Ledger) -> Iterator[tuple[float, float]]:
 
 
 def _chance(counts: tuple[int, int, int], points: Sequence[tuple[float, float]]) -> float:
-    """The largest probability of so many correct guesses if each canary is observed separately under this curve.
+    """The largest probability of so many or more correct guesses if each canary is observed separately.
 
     Of outcomes with total probability ``share``, any guess is wrong on at least (``share`` - delta) / (1 + e^epsilon).
     """

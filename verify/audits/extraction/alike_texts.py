@@ -19,7 +19,7 @@ _BLOCKS = re.compile(r"blocks of ([0-9]+) and ([0-9]+), ([0-9]+) out")
 _MOST, _CLOSE = 2000, 1e-6
 
 
-def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
+def unconfirmed(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
     """The method and quantity of each comparison that is not significant within blocks of similar texts."""
     return {
         (item.method, item.quantity.removesuffix(ALIKE))
@@ -28,7 +28,7 @@ def silenced(evidence: Sequence[Evidence]) -> set[tuple[str, str]]:
     }
 
 
-def unasked(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Iterator[str]:
+def uncalled_for(evidence: Sequence[Evidence], accusing: Sequence[Evidence]) -> Iterator[str]:
     """Yields a sentence for each such test of a comparison that is not in ``accusing``; no audit makes one."""
     asked = {(item.method, item.quantity) for item in accusing}
     for item in evidence:

@@ -32,7 +32,7 @@ def fault(item: Evidence, *, by_coins: bool = False) -> str:
 
     ``by_coins`` is whether coins assigned the sides, so that all comparable texts are compared by Fisher's test.
     """
-    if item.quantity in BEYOND and not known_elsewhere.unmeasured(item):
+    if item.quantity in BEYOND and not known_elsewhere.compares_nothing(item):
         if item.method in SEARCHES:
             return _fisher_fault(item, ("training", "held_out"), equal=not by_coins)
         if wrong := _of_sides(item, by_coins=by_coins):
@@ -78,13 +78,13 @@ def refutes(item: Evidence) -> bool:
     return item.details.get("p_value", 1.0) <= item.details.get("level", 0.0)
 
 
-def silence(item: Evidence | None) -> str:
+def why_inconclusive(item: Evidence | None) -> str:
     """Why the comparison ``item`` cannot show that nothing is extractable; "" if it can."""
     if item is None or (item.lower is None and "p_value" not in item.details):
         return "nothing is compared with held-out text"
     if item.details.get("repeated_extracted"):
         return "training texts that repeat come out, and are not compared"
-    if known_elsewhere.suspect(item.details):
+    if known_elsewhere.reference_is_suspect(item.details):
         return "the reference model gives more training text than held-out text, and may have been trained on that"
     if not item.details.get("detectable", 1.0) <= _LEAST_RATE:
         return f"a share of {_LEAST_RATE:g} would not have been noticed"

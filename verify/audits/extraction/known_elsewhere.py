@@ -80,7 +80,7 @@ def _more_than_there_are(item: Evidence, evidence: Sequence[Evidence], *, by_coi
     return ""
 
 
-def unmeasured(item: Evidence) -> bool:
+def compares_nothing(item: Evidence) -> bool:
     """Whether ``item`` compares nothing because all texts of one side are known from elsewhere."""
     left = [item.details.get(f"{side}_texts") for side in _SIDES]
     gone = [item.details.get(name, 0) for name in _KNOWN]
@@ -88,7 +88,7 @@ def unmeasured(item: Evidence) -> bool:
     return none_left and item.estimate is None and "p_value" not in item.details and bool(item.reason)
 
 
-def suspect(details: Mapping[str, float]) -> bool:
+def reference_is_suspect(details: Mapping[str, float]) -> bool:
     """Whether the reference model produces so much more training text that it may have been trained on it."""
     if _KNOWN[0] not in details:
         return False

@@ -22,7 +22,7 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import SafetensorsFile, read_text
 from verify.audits.ranks import bound as rank_bound
 from verify.audits.ranks import threshold as threshold_bound
-from verify.audits.ranks.figures import area
+from verify.audits.ranks.figures import auc_with_interval
 from verify.audits.ranks.many_models import (
     ALPHA,
     CERTAIN,
@@ -34,7 +34,7 @@ from verify.audits.ranks.many_models import (
     says_swapped,
     tests_of,
 )
-from verify.audits.split.groups import speaks_of
+from verify.audits.split.groups import is_about_claim
 from verify.files.places import as_recorded
 from verify.laws.counts import fisher
 from verify.stated import readable
@@ -58,7 +58,7 @@ def is_of_models(report: PrivacyReport) -> bool:
     return report.step == "audit" and any(item.method in _METHODS for item in report.evidence)
 
 
-def against_scores(path: Path, report: PrivacyReport) -> tuple[list[str] | None, str]:
+def differences_from_scores(path: Path, report: PrivacyReport) -> tuple[list[str] | None, str]:
     """One sentence for each entry of the report at ``path`` that disagrees with its file of scores.
 
     If the file cannot be used, returns None and the reason.
@@ -114,7 +114,7 @@ def _differences(report: PrivacyReport, asked: AskedAudit, inner: Scores, outer:
     sizes = {"with": len(inner), "without": len(outer)}
     tests = [(test, *_threshold_and_count(test, inner, outer)) for test in tests_of(len(inner), len(outer))]
     counted = [(test, beyond) for test, _, beyond in tests]
-    swapped = area(inner, outer, ALPHA, "").upper
+    swapped = auc_with_interval(inner, outer, ALPHA, "").upper
     is_swapped = swapped is not None and swapped < 0.5
     for item in report.evidence:
         if dict(item.samples) != sizes:
@@ -172,7 +172,7 @@ def _of_claim(report: PrivacyReport, item: Evidence, p: float, *, is_swapped: bo
     epsilon, delta = item.details["epsilon"], item.details["delta"]
     found = outcome(item, p, epsilon, swapped=is_swapped)
     for verdict in report.verdicts:
-        if speaks_of(verdict.subject, epsilon, delta) and verdict.outcome is not found:
+        if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
             yield f"its verdict is {verdict.outcome}, but the scores in the file make it {found}"
 
 

@@ -22,7 +22,7 @@ _STATEMENTS = frozenset({
 })  # fmt: skip
 
 
-def are_tied(report: PrivacyReport) -> bool:
+def is_tied_to_model(report: PrivacyReport) -> bool:
     """Whether the report names a model and a file of scores given for it."""
     return {"model", "scores"} <= {artifact.role for artifact in report.inputs}
 
@@ -30,7 +30,7 @@ def are_tied(report: PrivacyReport) -> bool:
 def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     """Yields one sentence per fault in what the report states about given scores."""
     stated = parameters.score_conditions
-    if not are_tied(report):
+    if not is_tied_to_model(report):
         if stated is not None:
             yield "it states on what scores made elsewhere rest, and names no model with such scores"
         return
@@ -49,7 +49,7 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
 
 def unchecked(report: PrivacyReport) -> Iterator[Omission]:
     """Yields the omission that it was not checked whose scores these are."""
-    if report.step == "audit" and are_tied(report):
+    if report.step == "audit" and is_tied_to_model(report):
         yield Omission(
             what="whether the scores are of this model",
             reason="privctl did not make them: that they are is what the caller asserts",

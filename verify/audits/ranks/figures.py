@@ -52,7 +52,7 @@ def won(members: NDArray[Any], others: NDArray[Any]) -> float:
     return float(np.mean(_below(members, others)))
 
 
-def area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
+def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
     """The AUC with DeLong's interval on the logit scale, or a Chernoff interval if DeLong's does not apply.
 
     ``called`` is the stated name of the interval. Older audits used the normal quantile for all sizes and any number of
@@ -155,7 +155,7 @@ def largest_statistic(scores: NDArray[np.float64], member: NDArray[np.bool_]) ->
     return max(found)
 
 
-def rate_beyond(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float) -> Figures:
+def true_positive_rate(members: NDArray[Any], others: NDArray[Any], rate: float, alpha: float) -> Figures:
     """The true positive rate at a false positive ``rate``, with its interval and the counts behind it."""
     allowed = math.floor(rate * len(others) + 1e-9)
     threshold = float(np.sort(others)[len(others) - 1 - allowed])

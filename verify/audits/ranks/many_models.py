@@ -19,7 +19,7 @@ from privctl.domain.report import PrivacyReport
 from privctl.domain.verdict import Outcome
 from privctl.reports.audit_parameters import AskedAudit, AuditParameters
 from verify.audits.ranks.bound import METHOD, ROUNDING, PowerCurve, approximate, gaussian, p_value
-from verify.audits.split.groups import speaks_of
+from verify.audits.split.groups import is_about_claim
 from verify.texts.warnings.of_scores import SWAPPED
 
 #: Constants no option changes: the part of a level left after ties, the total level, and the power.
@@ -243,7 +243,7 @@ def _of_verdict(report: PrivacyReport, items: Sequence[Evidence], asked: AskedAu
             continue
         found = outcome(tested, tested.estimate, epsilon, swapped=says_swapped(report))
         for verdict in report.verdicts:
-            if speaks_of(verdict.subject, epsilon, delta) and verdict.outcome is not found:
+            if is_about_claim(verdict.subject, epsilon, delta) and verdict.outcome is not found:
                 yield f"its verdict on {verdict.subject!r} is {verdict.outcome}, but its figures make it {found}"
 
 

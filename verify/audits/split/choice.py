@@ -14,7 +14,7 @@ from blake3 import blake3
 _USES = {False: b"choice\0", True: b"group choice\0"}
 
 
-def passed_over(key: bytes, drawn: Collection[bytes], trained: Iterable[bytes], *, of_groups: bool) -> bool:
+def has_skipped_units(key: bytes, drawn: Collection[bytes], trained: Iterable[bytes], *, of_groups: bool) -> bool:
     """Whether some unit of ``trained`` without a coin comes before a ``drawn`` one; units are lines or group names."""
     use = _USES[of_groups]
     last = max((_place(key, use, unit) for unit in drawn), default=b"")

@@ -25,7 +25,7 @@ from privctl.storage.digest import NamedFiles, tag
 from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 from verify.audits.split import groups as split_groups
-from verify.audits.split.choice import passed_over
+from verify.audits.split.choice import has_skipped_units
 from verify.audits.terms import BEYOND, BOUND, METHODS, NO_BOUNDS, of_split, sides_by_coins
 from verify.files.places import as_recorded
 from verify.methods.expected import EXTERNAL, TRAINING
@@ -127,7 +127,7 @@ def _judged(path: Path, report: PrivacyReport, stated: AuditParameters) -> tuple
         return Outcome.REFUTED, "its manifest does not give the commitment that the audit states"
     if manifest["records"] != stated.split_records:
         return Outcome.REFUTED, f"it states {stated.split_records} records, its manifest {manifest['records']}"
-    if wrong := split_groups.misjudged(manifest, stated):
+    if wrong := split_groups.unit_mismatch(manifest, stated):
         return Outcome.REFUTED, wrong
     if wrong := _overspent(report, stated.confidence):
         return Outcome.REFUTED, wrong
@@ -206,7 +206,7 @@ def _of_groups(
     if (len(groups), len(members)) != (manifest["groups"], manifest["included_groups"]):
         return Outcome.REFUTED, "its manifest counts other groups than its files hold"
     fault = _miscounted(report, stated, len(groups), "groups")
-    fault = fault or split_groups.wrong_size(report, max(count.total() for count in groups.values()))
+    fault = fault or split_groups.size_mismatch(report, max(count.total() for count in groups.values()))
     if fault := fault or _more_texts(report, stated, len(members), len(groups) - len(members), "groups"):
         return Outcome.REFUTED, fault
     if manifest["train"] is not None:
@@ -214,7 +214,7 @@ def _of_groups(
         if whole is None:
             name = manifest["train"]["name"]
             return Outcome.INCONCLUSIVE, f"{name} is not at hand, without which no group is seen to be whole"
-        if fault := split_groups.in_part(whole, manifest, groups, members):
+        if fault := split_groups.partial_group(whole, manifest, groups, members):
             return Outcome.REFUTED, fault
     return (
         Outcome.CONSISTENT,
@@ -234,10 +234,10 @@ def _not_drawn(key: bytes, whole: Path, drawn: Mapping[bytes, int]) -> str:
 
     Every record must be in it as often as it occurs if its coin says member or if it has no coin, otherwise not at all.
     """
-    trained = Counter(split_groups.lines_of(whole))
+    trained = Counter(split_groups.nonempty_lines(whole))
     if any(trained[content] != number * _coin(key, content) for content, number in drawn.items()):
         return f"{whole.name} does not hold the members as they were drawn, and no non-member"
-    if passed_over(key, drawn, trained, of_groups=False):
+    if has_skipped_units(key, drawn, trained, of_groups=False):
         return f"{whole.name} holds records without a coin that the manifest's key puts before some that have one"
     return ""
 

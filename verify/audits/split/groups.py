@@ -21,7 +21,7 @@ from privctl.domain.groups import of_group
 from privctl.domain.report import PrivacyReport
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.json_text import parse_json
-from verify.audits.split.choice import passed_over
+from verify.audits.split.choice import has_skipped_units
 from verify.audits.terms import METHODS, of_split
 
 #: The suffix of bounds on groups, and the detail with the largest number of records in a group.
@@ -36,7 +36,7 @@ _OTHER = re.compile(r"\(([0-9.e+-]+), ([0-9.e+-]+)\)-DP for values of '(.*)', ")
 _SHOWN = 1e-4
 
 
-def lines_of(file: Path) -> Iterator[bytes]:
+def nonempty_lines(file: Path) -> Iterator[bytes]:
     """Yields the records of ``file``, one per nonempty line."""
     with file.open("rb") as lines:
         yield from (content for line in lines if (content := line.strip()))
@@ -56,7 +56,7 @@ def coin(key: bytes, name: str) -> bool:
     return blake3(b"group coin\0" + name.encode(), key=key).digest(length=1)[0] % 2 == 1
 
 
-def misjudged(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
+def unit_mismatch(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
     """Why an audit with parameters ``stated`` counts other units than those with coins in ``manifest``; "" if not."""
     field = manifest.get("group_by")
     if field != stated.group_by:
@@ -67,12 +67,14 @@ def misjudged(manifest: Mapping[str, Any], stated: AuditParameters) -> str:
     return ""
 
 
-def in_part(whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, object], members: Mapping[str, int]) -> str:
+def partial_group(
+    whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, object], members: Mapping[str, int]
+) -> str:
     """How the training file ``whole`` shows that ``groups`` were not drawn by ``manifest``; "" if it does not.
 
     Each group must have exactly its drawn records in it, and no group without a coin may precede one with a coin.
     """
-    found = counted(lines_of(whole), manifest["group_by"])
+    found = counted(nonempty_lines(whole), manifest["group_by"])
     for name in groups:
         if found[name] != members.get(name, 0):
             return (
@@ -80,12 +82,12 @@ def in_part(whole: Path, manifest: Mapping[str, Any], groups: Mapping[str, objec
                 "members, and a group is drawn as a whole"
             )
     drawn = {name.encode() for name in groups}
-    if passed_over(bytes.fromhex(manifest["key"]), drawn, map(str.encode, found), of_groups=True):
+    if has_skipped_units(bytes.fromhex(manifest["key"]), drawn, map(str.encode, found), of_groups=True):
         return f"{whole.name} holds groups without a coin that the manifest's key puts before some that have one"
     return ""
 
 
-def wrong_size(report: PrivacyReport, largest: int) -> str:
+def size_mismatch(report: PrivacyReport, largest: int) -> str:
     """A sentence if a bound on groups states another group size than ``largest``; "" if not."""
     for item in report.evidence:
         if _SIZE in item.details and item.details[_SIZE] != largest:
@@ -164,7 +166,7 @@ def _of_a_group(item: Evidence) -> bool:
     return item.quantity.partition(", ")[0].endswith(_OF_GROUP)
 
 
-def speaks_of(subject: str, epsilon: float | None, delta: float) -> bool:
+def is_about_claim(subject: str, epsilon: float | None, delta: float) -> bool:
     """Whether a verdict's ``subject`` is about this claim, in any of the forms above."""
     start = f"({epsilon:g}, {delta:g})-DP"
     if subject.startswith((f"{start}, ", f"{start} for values of ")):

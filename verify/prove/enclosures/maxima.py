@@ -26,7 +26,7 @@ class DistinguishingEvent:
     text: str
 
 
-def some_above(cut: Rational, stddev: Rational, present: Means, absent: Means) -> DistinguishingEvent:
+def any_above(cut: Rational, stddev: Rational, present: Means, absent: Means) -> DistinguishingEvent:
     """The event that some value is above ``cut``; the means are ``present`` under P and ``absent`` under P'."""
     return DistinguishingEvent(
         p=enclose(lambda: 1 - _all_below(cut, stddev, present)),
