@@ -15,12 +15,12 @@ LARGEST = 1e300
 def compare(what: str, found: Any, expected: Any, source: str) -> Iterator[str]:
     """Yields a sentence if ``what``, whose value is ``found``, differs from what ``source`` expects."""
     if isinstance(found, (int, float)) and isinstance(expected, (int, float)):
-        alike = found == expected or (
+        equal = found == expected or (
             max(abs(found), abs(expected)) <= LARGEST and math.isclose(found, expected, rel_tol=ROUNDING, abs_tol=0.0)
         )
     else:
-        alike = found == expected
-    if not alike:
+        equal = found == expected
+    if not equal:
         yield f"{what} is {shown(found)}, but {source} {shown(expected)}"
 
 

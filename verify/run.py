@@ -155,9 +155,9 @@ def _unstated_verdicts(path: Path, report: PrivacyReport) -> Iterator[Verdict]:
     parent = read(place)
     if parent.step == "verify":
         return  # a verification of a verification: each link is verified on its own
-    now = Counter((v.subject, v.outcome, v.status) for v in verify(place, parent).verdicts)
+    current = Counter((v.subject, v.outcome, v.status) for v in verify(place, parent).verdicts)
     reported = Counter((v.subject, v.outcome, v.status) for v in report.verdicts)
-    for (subject, outcome, _), count in (now - reported).items():
+    for (subject, outcome, _), count in (current - reported).items():
         worst = Outcome.REFUTED if outcome is Outcome.REFUTED else Outcome.INCONCLUSIVE
         found = counted(count, f"verdict {outcome} on it is", f"verdicts {outcome} on it are")
         reason = f"{found} found now that the report does not state"

@@ -75,11 +75,11 @@ def _two_sided(begins: str, rest: str = "", *, samples: str = "") -> _Form:
 def _compared(begins: str) -> tuple[_Form, _Form, _Form]:
     """Forms of a rate beyond the held-out rate: with an interval, or with a test for other prompts or drawn sides."""
     counts = {"samples": frozenset(_SAMPLES.values()), "details": _TWICE}
-    alike = begins + _ALIKE
+    within_blocks = begins + _ALIKE
     return (
         _Form(
-            begins=alike,
-            name=re.escape(alike),
+            begins=within_blocks,
+            name=re.escape(within_blocks),
             bound=Bound.NONE,
             intervals=(_BLOCKS,),
             details=_TESTED,

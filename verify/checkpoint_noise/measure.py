@@ -96,9 +96,9 @@ def measure(
     """
     old = {tensor.name: tensor for tensor in before.tensors}
     untouched_names = frozenset(untouched)
-    alike = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
+    same_layout = [_kind(t) for t in before.tensors] == [_kind(t) for t in after.tensors]
     walk = _Sums(
-        stddev=stddev, before=TensorHasher(_header(before)) if alike else None, after=TensorHasher(_header(after))
+        stddev=stddev, before=TensorHasher(_header(before)) if same_layout else None, after=TensorHasher(_header(after))
     )
     for tensor in after.tensors:
         matching = old.get(tensor.name)
@@ -236,8 +236,8 @@ def _would_show(tensor: TensorNoise, stddev: float, level: float) -> bool:
 
     A weight stays the same if the noise is less than half the distance to its neighbours.
     """
-    apart = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0), 2 * tensor.grid)
-    return math.erf(apart / stddev / math.sqrt(8)) ** tensor.elements < level
+    spacing = max(tensor.largest * _GRAIN[tensor.dtype], _LEAST_GRAIN.get(tensor.dtype, 0.0), 2 * tensor.grid)
+    return math.erf(spacing / stddev / math.sqrt(8)) ** tensor.elements < level
 
 
 def _tensor_complaints(tensor: TensorNoise, stddev: float, level: float) -> Iterator[str]:

@@ -53,11 +53,11 @@ class ExpectedChanges:
         step = max(1, -(-sum(tensor.elements for tensor in chosen) // _MOST_READ))
         for tensor in chosen:
             for start in range(0, tensor.elements, _RUN * step):
-                apart = _distances(file, tensor, start)
-                if len(apart):
+                spacing = _spacings(file, tensor, start)
+                if len(spacing):
                     stands_for = min(_RUN * step, tensor.elements - start)
                     self.weights += stands_for
-                    self.changed += stands_for * float((2 * ndtr(-apart / (2 * self.stddev))).mean())
+                    self.changed += stands_for * float((2 * ndtr(-spacing / (2 * self.stddev))).mean())
 
     def complaint(self) -> str | None:
         """A sentence if fewer than half are expected to have changed."""
@@ -70,11 +70,11 @@ class ExpectedChanges:
         )
 
 
-def _distances(file: SafetensorsFile, tensor: TensorInfo, start: int) -> Floats:
+def _spacings(file: SafetensorsFile, tensor: TensorInfo, start: int) -> Floats:
     """The spacing of the format's numbers at the weights from ``start`` on."""
     view = VIEWS[tensor.dtype]
     raw = file.read(tensor, start * view.itemsize, min(_RUN, tensor.elements - start) * view.itemsize)
     with np.errstate(invalid="ignore", over="ignore"):
         down, up = neighbours(np.frombuffer(raw, view), tensor.dtype)
-        apart = (up - down) / 2
-    return apart[np.isfinite(apart)]
+        spacing = (up - down) / 2
+    return spacing[np.isfinite(spacing)]

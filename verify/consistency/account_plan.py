@@ -101,8 +101,8 @@ def _fields(event: object, as_planned: PlannedAs, parameters: BudgetParameters) 
         wanted |= {as_planned.fields.get(name, (name,))[0]: value for name, value in derived.items()}
     wanted |= as_planned.more(parameters)
     for name, value in wanted.items():
-        if hasattr(event, name) and not _alike(here := getattr(event, name), value):
-            yield f"mechanism's {name} is {_shown(here)}, but the parameters say {_shown(value)}"
+        if hasattr(event, name) and not _alike(in_event := getattr(event, name), value):
+            yield f"mechanism's {name} is {_shown(in_event)}, but the parameters say {_shown(value)}"
 
 
 def _rate_and_steps(parameters: BudgetParameters, size: int) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def gaps(report: PrivacyReport) -> Iterator[str]:
         yield f"a step named {report.step!r} cannot have the mechanism stated"
     if report.guarantees and report.step not in _MECHANISMS:
         yield f"a step named {report.step!r} guarantees nothing, but {len(report.guarantees)} are stated"
-    twice = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
-    for (name, _, _), count in twice.items():
+    counts = Counter((g.name, g.adjacency, g.scope) for g in report.guarantees)
+    for (name, _, _), count in counts.items():
         if count > 1:
             yield f"it states {name!r} {count} times for the same neighbours and files"
     for guarantee in report.guarantees:
@@ -149,10 +149,10 @@ def _candidates(report: PrivacyReport, mechanism: WeightNoise) -> Iterator[str]:
     if not regimes and mechanism.training is not None:
         yield "no regime's bound is stated for its noise"
     scopes = (Scope.THIS_MODEL, Scope.ALL_CANDIDATES) if len(mechanism.candidate_stddevs) > 1 else (Scope.THIS_MODEL,)
-    here = {(g.name, g.adjacency, g.scope) for g in regimes}
+    stated = {(g.name, g.adjacency, g.scope) for g in regimes}
     for name, adjacency in sorted({(g.name, g.adjacency) for g in regimes}):
         for scope in scopes:
-            if (name, adjacency, scope) not in here:
+            if (name, adjacency, scope) not in stated:
                 yield f"{name!r}, {adjacency}, is not stated for {scope}"
 
 

@@ -88,15 +88,15 @@ class _Chain:
     def _lineage(self, path: Path, report: PrivacyReport) -> Iterator[Verdict]:
         """The step must have read what a parent wrote; undecided if a parent is missing or unreadable."""
         written: dict[str, tuple[TensorDigest, ...]] = {}
-        beside: dict[str, str] = {}
+        companions: dict[str, str] = {}
         for place in dict.fromkeys(path_of(path, parent) for parent in report.parents):
             found = self.reports.at(place)
             if found.report is None:
                 return
             written |= {a.digest: a.tensors for a in found.report.outputs}
-            beside |= {Path(a.path).name: a.digest for a in found.report.outputs if a.role == _COMPANION_ROLE}
+            companions |= {Path(a.path).name: a.digest for a in found.report.outputs if a.role == _COMPANION_ROLE}
         for artifact in report.inputs if report.parents else ():
-            recorded = beside.get(Path(artifact.path).name, artifact.digest)
+            recorded = companions.get(Path(artifact.path).name, artifact.digest)
             if artifact.role in _BESIDE_ROLES and recorded != artifact.digest:
                 yield Verdict(
                     subject=artifact.path,
@@ -172,14 +172,14 @@ def _check_others(
     path: Path, report: PrivacyReport, weights: Mapping[Path, TensorHasher], files: NamedFiles
 ) -> Iterator[Verdict]:
     """Checks outputs other than weights (scores, configuration, tokenizer); companions must lie next to the weights."""
-    beside = next((file.absolute().parent for file in weights), None)
-    yield from _check_unlisted(report, weights, beside)
+    model_folder = next((file.absolute().parent for file in weights), None)
+    yield from _check_unlisted(report, weights, model_folder)
     for artifact in report.outputs:
         if artifact.role == _MODEL_ROLE:
             continue
         place = path_of(path, artifact)
-        if artifact.role == _COMPANION_ROLE and beside is not None:
-            place = beside / place.name
+        if artifact.role == _COMPANION_ROLE and model_folder is not None:
+            place = model_folder / place.name
         if not os.path.isfile(place):
             yield Verdict(subject=place.name, outcome=Outcome.INCONCLUSIVE, reason="the file is not where it was")
             continue
@@ -193,16 +193,16 @@ def _check_others(
 
 
 def _check_unlisted(
-    report: PrivacyReport, weights: Mapping[Path, TensorHasher], beside: Path | None
+    report: PrivacyReport, weights: Mapping[Path, TensorHasher], model_folder: Path | None
 ) -> Iterator[Verdict]:
     """Refutes files in a model's folder that the report does not list, since a loader may take them for its part."""
     listed = {Path(a.path).name for a in report.outputs if a.role == _COMPANION_ROLE}
-    if beside is None or not listed:
+    if model_folder is None or not listed:
         return
-    known, strays = {file.name for file in weights} | listed, _strays(beside)
+    known, strays = {file.name for file in weights} | listed, _strays(model_folder)
     adapter = {file.name for file in weights} == {ADAPTER_NAME}
-    for path in files_of(beside):
-        name = path.relative_to(beside).as_posix()
+    for path in files_of(model_folder):
+        name = path.relative_to(model_folder).as_posix()
         if name not in known:
             yield Verdict(subject=name, outcome=Outcome.REFUTED, reason="it lies in the folder, and no report lists it")
         elif path in strays or (name in listed and never_released(name, adapter=adapter)):

@@ -75,9 +75,11 @@ def _differences(stated: StatedUpdates, header: Mapping[str, Any], rule: Mapping
     expected = {name: header[key] for name, key in _HEADER.items() if key in header}
     # Older streams do not state the number of directions, which is 1.
     expected |= {"directions": 1} | {name: rule[name] for name in _RULE if name in rule}
-    for field, there in expected.items():
-        here = getattr(stated, field)
-        if here is not None:
-            yield from compare(field, list(map(list, here)) if field == "lost_steps" else here, there, source)
+    for field, in_header in expected.items():
+        in_report = getattr(stated, field)
+        if in_report is not None:
+            yield from compare(
+                field, list(map(list, in_report)) if field == "lost_steps" else in_report, in_header, source
+            )
     if not header.get("lost"):  # the stream holds nothing of a step that was begun and lost
         yield from compare("fired", stated.fired, header.get("published"), source)

@@ -82,8 +82,8 @@ def _of_best(run: StatisticLaw, runs: LawOfRuns, *, highest: bool) -> LossCells:
         runs.best(np.append(unseen, masses[order])) for masses, unseen in zip((run.p, run.q), run.unseen, strict=True)
     )
     if runs.shape is None:  # there may be no run, and nothing released
-        none = math.exp(-runs.mean)
-        p, q = np.append(p, none), np.append(q, none)
+        no_run = math.exp(-runs.mean)
+        p, q = np.append(p, no_run), np.append(q, no_run)
     both = (p > 0) & (q > 0)
     losses = np.log(p[both]) - np.log(q[both])
     rank = np.argsort(losses, kind="stable")

@@ -160,13 +160,13 @@ def _directions(parameters: SignTraining) -> Iterator[str]:
 def _published(mechanism: SignBits, parameters: SignTraining) -> Iterator[str]:
     """Compares the mechanism of published signs with the parameters."""
     yield from compare("release", parameters.release, _PUBLISHED, "signs as they are is")
-    for name, here, key, there in (
+    for name, in_mechanism, key, in_parameters in (
         ("groups", mechanism.groups, "number_of_groups", parameters.number_of_groups * parameters.directions),
         ("fire_probability", mechanism.fire_probability, "fire_probability", parameters.fire_probability),
         ("sample_rate", mechanism.sample_rate, "sample_rate", parameters.sample_rate),
         ("steps", mechanism.steps, "steps", parameters.steps),
     ):
-        yield from compare(f"mechanism's {name}", here, there, f"parameter {key} says")
+        yield from compare(f"mechanism's {name}", in_mechanism, in_parameters, f"parameter {key} says")
 
 
 def _noised(ledger: Ledger, parameters: SignTraining) -> Iterator[str]:

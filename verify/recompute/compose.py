@@ -167,8 +167,8 @@ class UpperDelta:
         start = min(max(math.floor(epsilon / grid.width) - grid.first + 1, 0), grid.count)
         if start == 0:
             return 1.0  # epsilon lies below the grid
-        behind = epsilon - (grid.first + start) * grid.width
-        gap = max(0.0, float(self.sums[0][start]) - math.exp(min(behind, 0.0)) * float(self.sums[1][start]))
+        beyond = epsilon - (grid.first + start) * grid.width
+        gap = max(0.0, float(self.sums[0][start]) - math.exp(min(beyond, 0.0)) * float(self.sums[1][start]))
         # Errors of the transform at every point above, and the mass above the grid.
         scale = math.exp(min(law.log_scale - law.tilt * epsilon, 700.0))
         points = min(float(grid.count), 1 / -math.expm1(-law.tilt * grid.width)) if law.tilt else float(grid.count)

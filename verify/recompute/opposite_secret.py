@@ -53,11 +53,11 @@ def opposite_information(probabilities: Sequence[float], sigma: float, steps: in
 def _density(z: NDArray[np.float64], law: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[np.float64]:
     """The integrand times sqrt(2 pi) at ``z``."""
     ahead, behind = _log_ratio(z, law, shifts), _log_ratio(-z, law, shifts)
-    apart = ahead - behind
+    log_ratio = ahead - behind
     with np.errstate(over="ignore", invalid="ignore"):
-        small = np.exp(behind - z * z / 2) * _convex(apart)
-        large = np.exp(ahead - z * z / 2) * (apart - 1) + np.exp(behind - z * z / 2)
-    return np.maximum(np.where(np.abs(apart) < 1, small, large), 0.0)
+        small = np.exp(behind - z * z / 2) * _convex(log_ratio)
+        large = np.exp(ahead - z * z / 2) * (log_ratio - 1) + np.exp(behind - z * z / 2)
+    return np.maximum(np.where(np.abs(log_ratio) < 1, small, large), 0.0)
 
 
 def _convex(x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -34,13 +34,15 @@ def check_warnings(path: Path, report: PrivacyReport, parents: Sequence[PrivacyR
     except ParametersError:
         return  # reported by another check
     # The warnings of an unknown method are unknown too.
-    same = report.versions.get("privctl") == VERSION and (report.step != TRAINING or method_of(report) is not None)
+    same_version = report.versions.get("privctl") == VERSION and (
+        report.step != TRAINING or method_of(report) is not None
+    )
     for text, times in Counter(report.warnings).items():
         if times > 1:
             yield _refuted(f"it warns {times} times that {_shortened(text)}")
         if any(re.fullmatch(pattern, text, re.DOTALL) for pattern in known.values()):
             continue
-        if same:
+        if same_version:
             yield _refuted(f"unknown warning: no {report.step} report of this version says {_shortened(text)}")
         else:
             reason = f"unknown warning: what another version or method may mean by {_shortened(text)} is not known here"

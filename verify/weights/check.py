@@ -106,18 +106,18 @@ def _judge(report: PrivacyReport, start: Start, output: Path, found: Found) -> N
             matrices = [info.name for info in file.tensors if len(info.shape) > 1]
             trained = matrices or ["*"]
         compared = compare(start, file, trained, None if bounds is None else bounds.scale)
-    wrong = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
+    faults = [f"tensor {name!r} was not trained, but is not what it began as" for name in compared.touched[:5]]
     sentences = [f"the first weights were {start.source}"]
     if compared.still:
         as_begun = "tensor that was not trained is what it", "tensors that were not trained are what they"
         sentences.append(f"{counted(compared.still, *as_begun)} began as")
     if bounds is not None and compared.moved:
-        wrong += bounds.complaints(compared)
+        faults += bounds.complaints(compared)
         sentences += bounds.sentences(compared)
         found.evidence.append(bounds.evidence(compared))
-    if wrong:
+    if faults:
         outcome, caveat = (Outcome.REFUTED, "") if start.exact else _of_versions(report)
-        found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in wrong]
+        found.verdicts += [Verdict(subject=_SUBJECT, outcome=outcome, reason=text + caveat) for text in faults]
     elif compared.still or (bounds is not None and compared.moved):
         found.verdicts.append(Verdict(subject=_SUBJECT, outcome=Outcome.CONSISTENT, reason="; ".join(sentences)))
 

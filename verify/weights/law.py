@@ -72,16 +72,16 @@ def _moves(settings: TrainingFacts, draws: int, coins: np.random.Generator) -> F
     stddevs, grids = settings.noise_stddevs.tolist(), settings.grids.tolist()
     total, weights = np.zeros(draws), coefficients(settings)
     mean, square = np.zeros(draws), np.zeros(draws)
-    own, earlier = settings.correlation[0], settings.correlation[1:]
-    past: deque[Floats] = deque(maxlen=len(earlier))
+    own_coefficient, earlier_coefficients = settings.correlation[0], settings.correlation[1:]
+    past: deque[Floats] = deque(maxlen=len(earlier_coefficients))
     rates = settings.rates * kept(settings)[:-1]
     for step in range(settings.updates):
         noise, grid = coins.standard_normal(draws), grids[step]
         noise *= stddevs[step] / grid
-        for share, before in zip(earlier, past, strict=False):
+        for share, before in zip(earlier_coefficients, past, strict=False):
             noise -= share / grid * before
         np.rint(noise, out=noise)
-        noise *= grid / own
+        noise *= grid / own_coefficient
         past.appendleft(noise)
         if not settings.adaptive:
             total += weights[step] * noise

@@ -119,11 +119,11 @@ def draws_bound(trials: float, rate: float, level: float) -> float:
     """
     if rate >= 1:
         return trials
-    goal = -math.log(level) / trials
+    exponent = -math.log(level) / trials
 
     def divergence(share: float) -> float:
         rest = (1 - share) * math.log((1 - share) / (1 - rate)) if share < 1 else 0.0
-        return share * math.log(share / rate) + rest - goal
+        return share * math.log(share / rate) + rest - exponent
 
     if divergence(1.0) <= 0:
         return trials

@@ -84,8 +84,12 @@ class TrainingFacts:
     def rates(self) -> Floats:
         """The learning rate of each update: a linear warm-up, then constant, linear, or half a cosine."""
         steps = np.arange(self.updates, dtype=np.float64)
-        gone = (steps - self.warmup) / max(1, self.planned - self.warmup)
-        after = {"constant": np.ones(self.updates), "linear": 1 - gone, "cosine": (1 + np.cos(math.pi * gone)) / 2}
+        progress = (steps - self.warmup) / max(1, self.planned - self.warmup)
+        after = {
+            "constant": np.ones(self.updates),
+            "linear": 1 - progress,
+            "cosine": (1 + np.cos(math.pi * progress)) / 2,
+        }
         share = np.where(steps < self.warmup, (steps + 1) / max(1, self.warmup), after[self.schedule])
         return np.asarray(self.learning_rate * share, dtype=np.float64)
 

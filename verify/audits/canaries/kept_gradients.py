@@ -40,17 +40,17 @@ def recount(path: Path, report: PrivacyReport, files: NamedFiles) -> Recount:
     if not (bounds := bounds_in(report)):
         return Recount()
     try:
-        observed, kept = observations_at_hand(path, report), _kept(path, report, files)
+        observed, stored = observations_at_hand(path, report), _kept(path, report, files)
     except (InputError, ValueError, TypeError, KeyError) as fault:
         omitted = tuple(unchecked_counts(report, f"what was observed of them cannot be read ({fault})"))
         return Recount(bounds=bounds, omissions=omitted)
-    if observed is None and kept is None:
+    if observed is None and stored is None:
         reason = "neither what the training observed of them nor what the audit kept of that is at hand"
         return Recount(bounds=bounds, omissions=tuple(unchecked_counts(report, reason)))
-    if observed is None and kept is not None:
-        return Recount(bounds=bounds, verdicts=tuple(verdicts_on(bounds, report, kept)))
-    if observed is not None and kept is not None and not observed.same(kept):
-        reason = f"{kept.source} holds other observations of canaries than {observed.source}"
+    if observed is None and stored is not None:
+        return Recount(bounds=bounds, verdicts=tuple(verdicts_on(bounds, report, stored)))
+    if observed is not None and stored is not None and not observed.same(stored):
+        reason = f"{stored.source} holds other observations of canaries than {observed.source}"
         return Recount(bounds=bounds, verdicts=(Verdict(subject=SUBJECT, outcome=Outcome.REFUTED, reason=reason),))
     return Recount(bounds=bounds)
 

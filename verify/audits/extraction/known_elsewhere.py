@@ -82,9 +82,9 @@ def _more_than_there_are(item: Evidence, evidence: Sequence[Evidence], *, by_coi
 
 def compares_nothing(item: Evidence) -> bool:
     """Whether ``item`` compares nothing because all texts of one side are known from elsewhere."""
-    left = [item.details.get(f"{side}_texts") for side in _SIDES]
-    gone = [item.details.get(name, 0) for name in _KNOWN]
-    none_left = any(texts == 0 and known > 0 for texts, known in zip(left, gone, strict=True))
+    compared = [item.details.get(f"{side}_texts") for side in _SIDES]
+    left_out = [item.details.get(name, 0) for name in _KNOWN]
+    none_left = any(texts == 0 and known > 0 for texts, known in zip(compared, left_out, strict=True))
     return none_left and item.estimate is None and "p_value" not in item.details and bool(item.reason)
 
 

@@ -204,8 +204,8 @@ def _weighted_means(values: NDArray[np.float64], index: NDArray[np.int64]) -> ND
     means = np.bincount(index, weights=values) / sizes
     alike = _intraclass_correlation(values, index, sizes, means)
     counts = sizes / (1 + (sizes - 1) * alike)
-    away = means - (counts * means).sum() / counts.sum()
-    return np.where(np.abs(away) > _NEAR * np.abs(means).max(), counts * away, 0.0)
+    distances = means - (counts * means).sum() / counts.sum()
+    return np.where(np.abs(distances) > _NEAR * np.abs(means).max(), counts * distances, 0.0)
 
 
 def _intraclass_correlation(

@@ -101,8 +101,8 @@ class Relabelled:
             parts[FUSED] = []
         for labels in self._labels(count):
             for name, found in parts.items():
-                of = self._of_fused(labels) if name == FUSED else _statistics(self.scores[name], labels)
-                found.append(np.maximum(of.max(axis=1), _LOW))
+                statistics = self._of_fused(labels) if name == FUSED else _statistics(self.scores[name], labels)
+                found.append(np.maximum(statistics.max(axis=1), _LOW))
         largest = {name: np.concatenate(found) for name, found in parts.items()}
         whole = np.max(list(largest.values()), axis=0)
         allowed = math.floor(level * len(whole) + _ROUNDING)
