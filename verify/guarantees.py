@@ -376,7 +376,7 @@ def _without_float_allowance(check: Verifier, report: PrivacyReport, guarantee: 
 
 
 def titles(report: PrivacyReport) -> Iterator[str]:
-    """The title of each guarantee, with its adjacency and scope where names repeat."""
+    """Yields the title of each guarantee, with its adjacency and scope if its name occurs more than once."""
     times = Counter(g.name for g in report.guarantees)
     for guarantee in report.guarantees:
         more = [str(guarantee.adjacency), *(["all candidates"] if guarantee.scope is Scope.ALL_CANDIDATES else [])]

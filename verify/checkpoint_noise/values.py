@@ -1,4 +1,4 @@
-"""Stored weights as numbers, and the noise in them before rounding."""
+"""Converts stored weights to numbers, and recovers the noise in them before rounding."""
 
 from __future__ import annotations
 

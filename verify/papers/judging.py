@@ -102,7 +102,7 @@ def judge_event(
 def judge_drawn(
     prover: Prover, name: str, words: str, event: DrawnEvent, delta: Fraction, epsilon: Rational
 ) -> Judgement:
-    """The verdict on (``epsilon``, ``delta``)-DP of one sum into which a record may be drawn several times."""
+    """The verdict on (``epsilon``, ``delta``)-DP of one noisy sum in which a record may be drawn several times."""
     above_cut = DistinguishingEvent(p=event.p, q=event.q, text=f"S: the sum is above {decimal(event.cut, 7)}")
     refuted = judge_event(prover, name, words, above_cut, delta, epsilon)
     if refuted.outcome is Outcome.REFUTED:

@@ -22,7 +22,7 @@ _FAR = 50
 
 
 def discrete_gaussian(stddev: Rational, sensitivity: int, epsilon: Rational) -> DistinguishingEvent:
-    """Probabilities in proportion to e^(-y^2 / (2 stddev^2)) (Canonne, Kamath and Steinke 2020)."""
+    """The event for noise with probabilities proportional to e^(-y^2 / (2 stddev^2)) (Canonne et al. 2020)."""
     variance = Fraction(stddev) ** 2
     # The loss of y is s (2 y - s) / (2 variance).
     least = math.floor(Fraction(epsilon) * variance / sensitivity + Fraction(sensitivity, 2)) + 1
@@ -37,7 +37,7 @@ def discrete_gaussian(stddev: Rational, sensitivity: int, epsilon: Rational) -> 
 
 
 def discrete_laplace(decay: Rational, sensitivity: int, epsilon: Rational) -> DistinguishingEvent:
-    """Probabilities in proportion to e^(-decay |y|) (Ghosh, Roughgarden and Sundararajan 2012)."""
+    """The event for noise with probabilities proportional to e^(-decay |y|) (Ghosh et al. 2012)."""
     # The loss of y is decay (2 y - s) between 0 and s.
     least = math.floor((Fraction(epsilon) / Fraction(decay) + sensitivity) / 2) + 1
 
