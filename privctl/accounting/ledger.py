@@ -88,7 +88,7 @@ def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_floor_at(delta, exact) if exact else 0.0
-    once = _once(ledger, delta)
+    once = _once(ledger, delta, lower=True)
     if once is not None:
         return once[0]
     steps = _steps(ledger, lower=True)
@@ -107,7 +107,7 @@ def order_epsilons(
 
     An order whose largest possible loss is below the first order's epsilon is not computed.
     """
-    once = _once(ledger, delta)
+    once = _once(ledger, delta, lower=False)
     if once is not None:
         return (once[1],)
     found: list[float] = []
@@ -121,19 +121,26 @@ def order_epsilons(
     return tuple(found)
 
 
-def _once(ledger: Ledger, delta: float) -> tuple[float, float] | None:
-    """A floor and a bound of epsilon for one step alone, exact to rounding; None for other ledgers."""
-    steps = _steps(ledger, lower=False)
+def _once(ledger: Ledger, delta: float, *, lower: bool) -> tuple[float, float] | None:
+    """A floor and a bound of epsilon for one use of the ledger's only pair, exact to rounding; None for other ledgers.
+
+    ``lower`` takes the pair that bounds it from below, which is another one where a mechanism's law is not known.
+    """
+    steps = _steps(ledger, lower=lower)
     _require_one_notion(ledger)
     return single_step_epsilon(steps[0].pair, delta) if len(steps) == steps[0].count == 1 else None
 
 
 def delta_bound(ledger: Ledger, epsilon: float, *, near: float) -> float:
-    """A delta that ``ledger`` certainly has at ``epsilon``; sharpest where it is about ``near``."""
+    """A delta that ``ledger`` certainly has at ``epsilon``; sharpest where it is about ``near``.
+
+    With losses of ``most`` at the most it is 1 - e^(epsilon - most) at the most, 0 from there on.
+    """
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.delta_at(epsilon, exact)
-    return max(math.exp(found.log_delta(epsilon)) for found in composed(ledger, near))
+    ceiling = -math.expm1(min(0.0, epsilon - pure_epsilon(ledger)))
+    return min(ceiling, max(math.exp(found.log_delta(epsilon)) for found in composed(ledger, near)))
 
 
 def gaussian_shift(ledger: Ledger) -> float | None:

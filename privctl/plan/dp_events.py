@@ -222,7 +222,7 @@ _NOISES: Mapping[str, Callable[[_Tree, float], Sequence[Event]]] = {
         tree, lambda epsilon: LaplaceNoise(scale=1 / epsilon, sample_rate=rate)
     ),
     "DiscreteLaplaceDpEvent": lambda tree, rate: (
-        _ALL_TOLD if _number(tree, "noise_parameter") == math.inf else (_discrete_laplace(tree, rate),)
+        _ALL_TOLD if _number(tree, "noise_parameter") in (0, math.inf) else (_discrete_laplace(tree, rate),)
     ),
     "DiscreteGaussianDpEvent": _discrete_gaussian,
     "MixtureOfGaussiansDpEvent": _mixture,

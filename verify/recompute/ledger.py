@@ -73,10 +73,12 @@ class Bounds:
     def _top(self) -> float:
         return max(float(bound.law.grid.losses[-1]) for bound in self.above)
 
-    def witness(self, epsilon: float) -> str:
-        """A sentence that names the event behind the lower bound on delta at ``epsilon``."""
+    def witness(self, epsilon: float, delta: float) -> str | None:
+        """A sentence on the event that takes more than ``delta`` at ``epsilon``; None where the grid shows none."""
         events = [bound.event(epsilon) for bound in self.below]
         gain, threshold, present, absent = max(events)
+        if gain <= delta:
+            return None
         order = "present" if events.index((gain, threshold, present, absent)) == 0 else "absent"
         return (
             f"rounding each step's privacy loss to multiples of {self.below[0].grid.width:.3g}, the event "

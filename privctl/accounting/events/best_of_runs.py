@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,14 +23,15 @@ _ANY = 1 + np.geomspace(1e-3, 1e6, 2000)
 
 
 def _pair(event: BestOfRuns, lower: bool) -> RepeatedPair:
-    """What follows from the divergences; from below one run, which is all of it where all runs are equally good.
-
-    A Poisson number of runs may be none, which tells nothing.
-    """
+    """What follows from the divergences; from below one run, which is all of it where all runs are equally good."""
     if lower:
-        rate = 0.0 if event.shape is None else event.sample_rate
-        return RepeatedPair(Sampled(Gaussian(1 / event.noise_multiplier), rate), event.run_steps)
+        return RepeatedPair(Sampled(Gaussian(1 / event.noise_multiplier), event.sample_rate), event.run_steps)
     return RepeatedPair(_pair_of_all(event), 1)
+
+
+def _for_floor(event: BestOfRuns) -> BestOfRuns:
+    """A Poisson number of runs may be none, which tells nothing."""
+    return replace(event, sample_rate=0.0) if event.shape is None else event
 
 
 @lru_cache(maxsize=8)
@@ -104,4 +106,4 @@ def of_poisson_law(orders: Floats, run: Floats, mean: float) -> Floats:
     return np.asarray(run + math.log(mean) / above + mean * deltas)
 
 
-ROW = EventAccounting(pair=_pair, divergences=_divergences)
+ROW = EventAccounting(pair=_pair, divergences=_divergences, for_floor=_for_floor)

@@ -207,7 +207,10 @@ def test_a_witness_is_an_event_that_can_be_checked() -> None:
     gain, _, present, absent = max(bound.event(1.5) for bound in found.below)
     assert gain == pytest.approx(present - math.exp(1.5) * absent)
     assert gain > 1e-5
-    assert "the event 'their sum exceeds" in found.witness(1.5)
+    assert "the event 'their sum exceeds" in str(found.witness(1.5, 1e-5))
+    # At an epsilon that holds no event refutes it, nor where no event is on the grid.
+    assert found.witness(2.0, 1e-5) is None
+    assert bounds(poisson(0.004, 0.01, 1), math.log(1e-5), 1e-3, 3e4).witness(1000.0, 1e-5) is None
 
 
 @pytest.mark.parametrize("delta", [1e-3, pytest.param(1e-10, marks=pytest.mark.slow)])
