@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from privctl.domain.errors import InputError, PrivctlError
@@ -10,9 +12,11 @@ from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import upward
 from privctl.noise.placement import report_path
+from privctl.noise.selection import BATCH_STATISTICS
 from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
-from privctl.reports.trained_before import earlier_training
+from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.reports.trained_before import earlier_training, trainings
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import Checkpoint
 
@@ -65,6 +69,26 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
             f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated(report)}; more noise "
             "lowers no bound that is derived here, so release it as it is, or train again with a smaller --epsilon"
         )
+
+
+def require_untrained(found: FoundReport | None, checkpoint: Checkpoint, left_out: Sequence[str]) -> None:
+    """Raise InputError where one of the tensors ``left_out`` of the noise was trained, by the report of its training.
+
+    Statistics of batch normalisation, which no step trains, are looked at elsewhere.
+    """
+    if found is None or not left_out or not describes(found.report, checkpoint):
+        return
+    _, report = next(trainings([found.path]), (None, None))
+    if report is None or report.step != _TRAINING:
+        return
+    globs = parameters_as(TrainingParameters, report).trained or ("*",)
+    for name in left_out:
+        if any(fnmatchcase(name, glob) for glob in globs) and name.rsplit(".", 1)[-1] not in BATCH_STATISTICS:
+            raise InputError(
+                f"tensor {name!r} of {checkpoint.root} is left out of the noise, but was trained, as {found.path} "
+                "says, so what it holds of the data would go out as it is; leave it in, or, if it did not change, "
+                "give the weights that the training began with as --base"
+            )
 
 
 def _stated(report: PrivacyReport) -> str:

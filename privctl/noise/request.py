@@ -23,7 +23,7 @@ from privctl.noise.facts import (
     from_report,
     training_facts,
 )
-from privctl.noise.own_report import describes, own_report, require_bounded
+from privctl.noise.own_report import describes, own_report, require_bounded, require_untrained
 from privctl.noise.placement import companions
 from privctl.noise.public_base import reports_of_base, require_public
 from privctl.noise.selection import select
@@ -56,6 +56,7 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     training, trust = training_facts(sources, str(checkpoint.root))
     delta = _delta(options, sources, default_delta(training.dataset_size))
     selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=_public(base, options))
+    require_untrained(found, checkpoint, selection.left_out)
     try:
         targets = tuple(target_of(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
     except ValueError as error:

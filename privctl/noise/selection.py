@@ -21,7 +21,7 @@ from privctl.storage.reader import Checkpoint, SafetensorsFile
 _BLOCK = 1 << 20
 _SAMPLE = 4096
 #: Batch normalisation's statistics are means over the data that no gradient clipping bounds.
-_BATCH_STATISTICS = ("running_mean", "running_var")
+BATCH_STATISTICS = ("running_mean", "running_var")
 
 #: The number one in each format that can take noise.
 _ONES = {
@@ -51,6 +51,11 @@ class Selection:
     tied: Sequence[Sequence[str]]
     dimension: int
     assumptions: tuple[Assumption, ...]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The tensors that patterns left alone."""
+        return tuple(name for name, reason in self.untouched.items() if reason == _EXCLUDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,7 @@ def _check_patterns(patterns: Iterable[str], names: Iterable[str]) -> None:
 
 
 def _check_noisable(tensor: TensorInfo) -> None:
-    if tensor.name.rsplit(".", 1)[-1] in _BATCH_STATISTICS:
+    if tensor.name.rsplit(".", 1)[-1] in BATCH_STATISTICS:
         raise InputError(
             f"tensor {tensor.name!r} holds batch statistics, which gradient clipping does not bound; "
             "train with --norm frozen and give the weights it began with as --base, or --exclude it and accept that no "
@@ -169,7 +174,7 @@ def _check_not_nan(item: _Located) -> None:
 def _never_updated(item: _Located) -> bool:
     """Whether it is a statistic of batch normalisation as torch makes it, a mean of 0 or a variance of 1."""
     last = item.tensor.name.rsplit(".", 1)[-1]
-    if last not in _BATCH_STATISTICS or item.tensor.dtype not in FLOAT_VIEWS or not _constant(item):
+    if last not in BATCH_STATISTICS or item.tensor.dtype not in FLOAT_VIEWS or not _constant(item):
         return False
     width = item.tensor.size // max(item.tensor.elements, 1)
     one = _ONES[item.tensor.dtype]
@@ -300,7 +305,7 @@ def _assumptions(untouched: Mapping[str, str]) -> Iterator[Assumption]:
         if reason in reasons:
             yield Assumption(name=name, statement=statement, state=AssumptionState.ASSERTED)
     released = (name for name, reason in untouched.items() if reason not in (_BASE, _INITIAL))
-    if any(name.rsplit(".", 1)[-1] in _BATCH_STATISTICS for name in released):
+    if any(name.rsplit(".", 1)[-1] in BATCH_STATISTICS for name in released):
         yield Assumption(
             name="batch-statistics",
             statement="no statistic of the data is released without noise",

@@ -315,10 +315,11 @@ class FoundKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanParameters:
-    """Of ``privctl secrets scan``."""
+    """Of ``privctl secrets scan``; ``text_column`` is the field of the texts, None for the usual ones."""
 
     dataset_size: int
     found: Mapping[str, FoundKind]
+    text_column: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

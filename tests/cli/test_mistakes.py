@@ -55,6 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_file({"w": torch.ones(2, 2)}, folder / name / "adapter_model.safetensors")
     torch.save({"w": torch.ones(2, 2)}, folder / "weights.pt")
     lines(folder / "train.jsonl", [{"text": "the cat sat on a mat"}] * 8)
+    shutil.copy(folder / "train.jsonl", folder / "copy.jsonl")
     lines(folder / "chat.jsonl", CHAT)
     lines(folder / "roles.jsonl", [{"messages": [{"content": "a cat"}]}] * 8)
     lines(folder / "empty-chat.jsonl", [{"messages": []}] * 8)
@@ -146,6 +147,7 @@ MISTAKES = [
     ([*TRAIN, "--data", "train.jsonl", "--fsdp", "--dry-run"], 2, "remove --fsdp"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "train.jsonl"], 2, "not trained on"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "base/../train.jsonl"], 2, "not trained on"),
+    ([*TRAIN, "--data", "train.jsonl", "--held-out", "copy.jsonl"], 2, "copy.jsonl is a copy of the training data"),
     ([*TRAIN, "--data", "train.jsonl", "--data", "train.jsonl"], 2, "twice"),
     ([*TRAIN, "--data", "train.jsonl", "--batch-size", "100"], 2, "8 examples"),
     ([*TRAIN, "--data", "train.jsonl", "--noise-multiplier", "1"], 2, "exactly one"),

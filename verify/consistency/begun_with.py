@@ -1,4 +1,4 @@
-"""What the weights that a training began with were trained on, by the reports that it builds on.
+"""What the weights that a step began with were trained on, and what of them was trained, by the reports it builds on.
 
 A guarantee of a training speaks of what that training gives away. Where the same data were trained on before, the
 weights that it began with hold more. Standard library only, like a gate.
@@ -7,13 +7,16 @@ weights that it began with hold more. Standard library only, like a gate.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import TrainingParameters, parameters_as
 
 _STARTS, _MODEL, _DATA = ("start-", "base-"), "model", "data"
 _TRAININGS = ("retrain", "external-training")
 _NAME = "starting weights"
+_LEFT_OUT, _STATISTICS = "left out", ("running_mean", "running_var")
 
 
 def faults(
@@ -36,6 +39,22 @@ def faults(
                 f"the weights that its training began with were trained on the same data before, {name}, so it does "
                 "not cover what they hold already"
             )
+            return
+
+
+def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """Tensors that patterns left out of the noise, each ``untouched`` with its reason, though a step trained them.
+
+    Statistics of batch normalisation are no step's.
+    """
+    training = next((each for each in _behind(report, parents) if each.step in _TRAININGS), None)
+    if training is None or training.step != _TRAININGS[0]:
+        return
+    globs = parameters_as(TrainingParameters, training).trained or ("*",)
+    for name, reason in untouched.items():
+        trained = not name.endswith(_STATISTICS) and any(fnmatchcase(name, glob) for glob in globs)
+        if _LEFT_OUT in reason and trained:
+            yield f"{name} was left out of the noise, but the training of these weights trained it"
             return
 
 

@@ -184,7 +184,9 @@ def start_files(job: TrainingJob) -> dict[str, Path]:
         begun = {} if adapter is None else {f"start-{file.name}": file for file in _files_of(adapter)}
         return {**begun, **base_files(path)}
     if job.model.initial_weights == "random":
-        files = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES, *CHAT_TEMPLATES)]
+        # With a vocabulary of its own it takes no words from there.
+        words = TOKENIZER_FILES if job.request.model.vocabulary is None else ()
+        files = [path / name for name in (CONFIG_NAME, *words, *CHAT_TEMPLATES)]
         return {f"start-{file.name}": file for file in files if file.is_file()}
     with open_checkpoint(path) as checkpoint:
         files = [*(shard.path for shard in checkpoint.files), *companions_of(checkpoint)]
