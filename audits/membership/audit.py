@@ -336,6 +336,7 @@ class MembershipAudit:
             "nonmember_loss": _nonmember_loss(table),
             "zlib": zlib.ZLIB_RUNTIME_VERSION,
             **self._subject.describe(),
+            **({"cut": cut} if (cut := table.cut_counts) else {}),
             **({} if self._drawn is None else split_parameters(self._drawn)),
             **({} if shadows is None else {"shadow": summary(shadows)}),
             **({} if self._grouping is None else self._grouping.parameters(records)),

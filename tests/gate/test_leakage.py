@@ -306,10 +306,10 @@ def test_training_data_are_no_records_to_compare_with(
     """The audit names no parent: which data the model was trained on is known from the reports of the model."""
     more = replace(DATA, path="more.jsonl", digest="blake3:" + "e" * 64)
     report = making(tmp_path / "m.json", PROVED, inputs=(DATA, more))
-    taken = replace(DATA, role="members" if rule == "max_auc" else "train")
+    taken = [replace(each, role="members" if rule == "max_auc" else "train") for each in (DATA, more)]
     other = replace(more, role=role, digest=more.digest if outcome is INCONCLUSIVE else "blake3:" + "f" * 64)
     item = auc(0.5, 0.4, 0.55) if rule == "max_auc" else extraction(0.02, 0.0, 0.05)
-    looked = audit(tmp_path / "a.json", item, inputs=[weights("m"), taken, other])
+    looked = audit(tmp_path / "a.json", item, inputs=[weights("m"), *taken, other])
     found = only(judged(report, looked, **{rule: "0.6"}), rule)
     assert found.outcome is outcome, compared
     assert ("was trained on by the model's reports" in found.message) is (outcome is INCONCLUSIVE)

@@ -15,7 +15,7 @@ from privctl.domain.verdict import Outcome
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
-from verify import begun_with
+from verify.consistency import begun_with
 
 RULE = "contradiction"
 _ANEW = "train again from weights that were made without these examples"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: What rounding explains.
 ROUNDING = 1e-9
 #: With fewer records than this on one side, and this many times as many on the other, pairs of them are counted.
-_FEW_ONCE, _FEW, _SOME = 10, 12, 30
+_FEW_ONCE, _FEW = 10, 12
 _LOPSIDED_ONCE, _LOPSIDED = 4, 2
 #: Where half of all scores are one, this many of each side have to differ from it.
 _DIFFERENT = 10
@@ -55,8 +55,8 @@ def won(members: NDArray[Any], others: NDArray[Any]) -> float:
 def area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
     """The AUC with DeLong's interval on the logit scale, or Chernoff's where there is no such variance.
 
-    Older audits took the normal quantile for every size and however many scores were equal, and counted as many pairs
-    as the smaller side has records in place of Chernoff's inequality (``called`` so).
+    Older audits took the normal quantile for every size, or from 30 records on, and however many scores were equal, and
+    counted as many pairs as the smaller side has records in place of Chernoff's inequality (``called`` so).
     """
     m, n = len(members), len(others)
     above, beneath = _below(members, others), 1 - _below(others, members)
@@ -75,7 +75,7 @@ def area(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str)
         return _of_unequal_pairs(members, others, value, alpha)
     logit = math.log(value / (1 - value))
     name, quantile = _DELONG, float(normal_quantile(alpha / 2))
-    if lopsided and min(m, n) < _SOME and called != _DELONG:
+    if lopsided and called != _DELONG:
         parts = [(float(side.var(ddof=1)) / len(side), len(side) - 1) for side in (above, beneath)]
         freedom = variance**2 / sum(part**2 / free for part, free in parts)
         name, quantile = _DELONG_T, student_quantile(alpha / 2, freedom)
