@@ -22,12 +22,13 @@ _BELONGS = {
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("adversarial", "prompts", "divergence"), "train"),
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
-    **dict.fromkeys(("data", "plan", "candidates", "most_secrets", "beam"), "secrets"),
+    **dict.fromkeys(("data", "heldout_secrets", "plan", "candidates", "most_secrets", "beam"), "secrets"),
+    "heldout_data": "heldout_secrets",
 }
 #: Options that name files which an audit reads.
 _READ = (
     "members", "nonmembers", "split", "canaries", "canary_data", "train", "heldout", "extraction_split", "prompts",
-    "secrets", "data", "plan",
+    "secrets", "data", "heldout_secrets", "heldout_data", "plan",
 )  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def settled(model: Path, output: Path | None, options: Mapping[str, Any]) -> dic
     Raises CommandError for options that do not go together and for files that are in the way, InputError for missing
     inputs.
     """
-    options = _with_extraction_split(_with_split(options))
+    options = _with_heldout_data(_with_extraction_split(_with_split(options)))
     _check(options)
     _check_untargeted(options)
     claim_of(options["claim"])
@@ -170,3 +171,13 @@ def _with_extraction_split(options: Mapping[str, Any]) -> dict[str, Any]:
     manifest = read_manifest(path)
     train, heldout = (path.with_name(file.name) for file in manifest.sides.values())
     return {**options, "train": train, "heldout": heldout, "extraction_split": path}
+
+
+def _with_heldout_data(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` with the records of ``--heldout-secrets``: where none are given, the non-members or held-out text."""
+    if options["heldout_secrets"] is None or options["heldout_data"] is not None:
+        return dict(options)
+    found = next((options[name] for name in ("nonmembers", "heldout") if options[name] is not None), None)
+    if found is None:
+        raise CommandError("--heldout-secrets needs the records that hold these secrets; give --heldout-data too")
+    return {**options, "heldout_data": found}

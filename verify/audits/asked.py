@@ -48,6 +48,7 @@ _ADVERSARIAL = "adversarial prefix"
 #: Roles of what an audit attacks by; each such file that it read, it was asked about.
 _GIVEN = frozenset({
     "members", "nonmembers", "train", "heldout", "split", "canaries", "planted", "secrets", "plan", "prompts", "scores",
+    "heldout secrets", "heldout data",
 })  # fmt: skip
 #: In a warning, why nothing is compared but for equality.
 _NOT_NEAR = "as comparing it needs a network that transformers can generate with"

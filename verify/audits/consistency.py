@@ -156,7 +156,7 @@ def _relabelled(item: Evidence, low: float, value: float, high: float) -> str:
 
 
 def _is_auc(item: Evidence) -> bool:
-    return item.quantity == "AUC"
+    return item.quantity in ("AUC", alike_texts.APART)
 
 
 def _counts(item: Evidence) -> tuple[int, int, int] | None:
@@ -325,7 +325,8 @@ def _others(report: PrivacyReport, conditions: Sequence[Assumption], *, by_coins
             yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"
     traces = [item for item in report.evidence if item.method == _TRACE]
     if traces:
-        yield from _settled(report, _TOLD, any(_found(item) for item in traces))
+        shown = [item for item in traces if not alike_texts.is_doubtful(item, report.evidence)]
+        yield from _settled(report, _TOLD, any(_found(item) for item in shown))
     yield from (
         f"{item.quantity}: whether a trace was found is not what its p-value says"
         for item in traces

@@ -1,4 +1,6 @@
-"""What an extraction audit found again among texts alike: the test within blocks, from the counts of the blocks.
+"""Comparisons with held-out records that their own controls silence: texts alike, and records read without the model.
+
+What an extraction audit found again among texts alike is the test within blocks, from the counts of the blocks.
 
 Products of binomial coefficients, as Python's whole numbers, where the audit multiplies floating-point laws. Standard
 library only, like ``verify.audits.consistency``.
@@ -15,6 +17,10 @@ from privctl.domain.evidence import Evidence
 
 ALIKE = ", among texts alike"
 _BLOCKS = re.compile(r"blocks of ([0-9]+) and ([0-9]+), ([0-9]+) out")
+#: Another reading of the records than the model's must be this unlikely under chance to be left aside.
+_DOUBT = 0.2
+_BASELINE, APART, _OVER = "secret baseline", "area without the model", "area by {} over that"
+_HELD_OUT = ", against held-out secrets, by "
 #: Texts that such a test looks at, and how far its figures may be off.
 _MOST, _CLOSE = 2000, 1e-6
 
@@ -86,3 +92,17 @@ def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
                     more[i + j] += left * right
             ways = more
     return Fraction(sum(ways[max(0, found) :]), sum(ways))
+
+
+def is_doubtful(trace: Evidence, evidence: Sequence[Evidence]) -> bool:
+    """Whether ``trace`` compares with held-out secrets whose records may differ from the others without the model."""
+    if _HELD_OUT not in trace.quantity:
+        return False
+    blind = {item.quantity: item for item in evidence if item.method == _BASELINE}
+    records, score = blind.get(APART), trace.quantity.split(_HELD_OUT, 1)[1]
+    if records is None or records.lower is None or records.upper is None:
+        return True
+    if records.lower > 0.5 or records.upper < 0.5:
+        return True
+    beyond = blind.get(_OVER.format(score))
+    return records.details.get("p_value", 0.0) <= _DOUBT and (beyond is None or not (beyond.lower or 0.0) > 0)
