@@ -24,7 +24,7 @@ from privctl.storage.digest import file_digest
 from tests.audits.canaries.small import new_model, train
 from tests.audits.secrets.small import book, judged, of, pins, prefixes, protect, records
 from tests.audits.secrets.test_part import traced
-from verify.alike_texts import is_doubtful
+from verify.audits.extraction.alike_texts import is_doubtful
 
 SEEN, HELD = 40, 40
 PINS = pins(SEEN + HELD, 2)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from verify.laws.common import common as laws
+from verify.laws import common as laws
 
 
 @pytest.mark.parametrize("tail", [1e-12, 1e-6, 0.025, 0.5, 0.9])
