@@ -13,7 +13,7 @@ from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import Artifact
-from privctl.domain.sample_size import in_words, times_for_bound
+from privctl.domain.sample_size import needed_sample, times_for_bound
 from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.checks.outside_scores import FIX, why_unaccepted
 from privctl.gate.files import LoadedReport
@@ -232,7 +232,7 @@ def _enough(items: Sequence[Evidence], limit: float) -> str:
         and (more := times_for_bound(item.estimate, item.upper, limit)) is not None
     ]
     more, item = max(times, key=lambda each: each[0], default=(0.0, None))
-    return ("" if item is None else in_words(item, more)) or "more records"
+    return ("" if item is None else needed_sample(item, more)) or "more records"
 
 
 def _pass_finding(
