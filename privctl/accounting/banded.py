@@ -72,8 +72,8 @@ def require_bands(bands: int, sample_rate: float, steps: int) -> None:
     """Raise ValueError if ``bands`` exceeds ``most_bands``."""
     if bands > (most := most_bands(sample_rate, steps)):
         raise ValueError(
-            f"bands is {bands}; at a sampling rate of {sample_rate:g} and {steps} steps it must be {most} at most, as "
-            "each of so many parts of the data must hold a whole batch, and the steps reach each"
+            f"bands is {bands}; at a sampling rate of {sample_rate:g} and {steps} steps it must be at most {most}, as "
+            "each of that many parts of the data must hold a whole batch and be reached by a step"
         )
 
 

@@ -34,7 +34,7 @@ def buffered_matrix(buffers: int, steps_per_pass: int, steps: int) -> BufferedMa
     if not BUFFERS.low <= buffers <= BUFFERS.high:
         raise ValueError(f"buffers is {buffers}; it must lie between {BUFFERS.low:g} and {BUFFERS.high:g}")
     if steps < 1 or steps_per_pass < 1:
-        raise ValueError(f"steps is {steps}, {steps_per_pass} a pass; both must be 1 at least")
+        raise ValueError(f"steps is {steps}, {steps_per_pass} a pass; both must be at least 1")
     require_followed(steps_per_pass, steps)
     longest = min(steps, max(_MANY, min(4 * steps_per_pass, _MOST)))
     best = min(

@@ -118,7 +118,7 @@ class ManyWayResponse(Event):
 
     def _check_together(self) -> None:
         if self.neighbours is Adjacency.ADD_OR_REMOVE:
-            raise ValueError("neighbours is add-or-remove; whose answer is missing shows, so state another")
+            raise ValueError("neighbours is add-or-remove, but a missing answer shows; state replace-one or zero-out")
 
     @property
     def rates(self) -> tuple[float, ...]:

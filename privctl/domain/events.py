@@ -220,9 +220,9 @@ class MixtureOfGaussians(Event):
 
     def _check_together(self) -> None:
         if len(self.sensitivities) != len(self.probabilities) or not self.probabilities:
-            raise ValueError("probabilities and sensitivities must be as many, one at least")
+            raise ValueError("probabilities and sensitivities must have the same length, at least 1")
         if abs(math.fsum(self.probabilities) - 1) > 1e-9:
-            raise ValueError(f"probabilities add up to {math.fsum(self.probabilities):.12g}; they must to 1")
+            raise ValueError(f"probabilities add up to {math.fsum(self.probabilities):.12g}; they must add up to 1")
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ _MOST_STEPS, _MOST_PASSES = 1_000_000, 10_000
 def require_followed(steps_per_pass: int, steps: int) -> None:
     """Raise ValueError for more ``steps`` or passes than sensitivity can be computed for."""
     if steps > _MOST_STEPS:
-        raise ValueError(f"steps is {steps}; correlated noise is followed for {_MOST_STEPS:,} steps at most")
+        raise ValueError(f"steps is {steps}; correlated noise is supported for at most {_MOST_STEPS:,} steps")
     if (passes := -(-steps // steps_per_pass)) > _MOST_PASSES:
         raise ValueError(
             f"steps is {steps}, in which each record takes part {passes} times; with correlated noise it must be "
@@ -49,8 +49,8 @@ class FixedOrderEvent(SampledEvent):
         """Raise ValueError unless the sampling rate is 1 over a whole number of steps."""
         if self.sample_rate != 1 / self.steps_per_pass:
             raise ValueError(
-                f"sample_rate is {self.sample_rate:g}; where every pass has one order it must be 1 over a whole number "
-                "of steps, such as 0.01"
+                f"sample_rate is {self.sample_rate:g}; with the same order in every pass it must be 1 over a whole "
+                "number of steps, such as 0.01"
             )
 
 
@@ -87,7 +87,7 @@ class BufferedGaussian(FixedOrderEvent):
 
     def _check_together(self) -> None:
         if len(self.weights) != len(self.decays) or not 1 <= len(self.decays) <= BUFFERS.high:
-            raise ValueError(f"decays and weights must be as many, 1 to {BUFFERS.high:g}")
+            raise ValueError(f"decays and weights must have the same length, from 1 to {BUFFERS.high:g}")
         if not all(decay < 1 for decay in self.decays):
             raise ValueError(f"decays holds {max(self.decays):g}; each must be below 1")
         if not sum(self.weights) <= self.first:

@@ -51,7 +51,7 @@ class EpsilonDeltaDp(SampledEvent):
 
     def _check_together(self) -> None:
         if self.epsilon == 0 == self.delta:
-            raise ValueError("epsilon is 0 and delta is 0; such a step tells nothing, so leave it out")
+            raise ValueError("epsilon is 0 and delta is 0; such a step reveals nothing, so leave it out")
         if self.neighbours is Adjacency.REPLACE_ONE and self.sample_rate < 1:
             raise ValueError("neighbours is replace-one, for which no bound is derived here on batches")
 

@@ -89,8 +89,8 @@ def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candida
     stddevs = [noise_stddev(training, target, dimension, count) for target in release.targets]
     if min(stddevs) <= 0:
         raise CommandError(
-            "the noise that follows from these facts is too small for a number: check --learning-rate and --clip-norm, "
-            "whose product says how far a record can move the weights"
+            "the noise that follows from these facts is too small for floating point: check --learning-rate and "
+            "--clip-norm, whose product says how far a record can move the weights"
         )
     if len(set(stddevs)) < len(stddevs):
         raise CommandError("two of the epsilons ask for the same noise; give each --epsilon once")

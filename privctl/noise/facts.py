@@ -160,7 +160,7 @@ def training_facts(sources: Sequence[FactSource], model: str = "MODEL") -> tuple
     except ValueError as error:
         if all(source.name == FLAGS for _, source in facts.values()):
             raise CommandError(flagged(str(error), _FIELDS)) from None
-        raise InputError(f"the training facts do not hold together: {error}") from None
+        raise InputError(f"the training facts contradict each other: {error}") from None
     return training, _facts_assumption(facts)
 
 

@@ -51,7 +51,7 @@ def require_public(
     if (shared := _shared_record(reports, found)) is not None:
         record, earlier, private = shared
         raise _not_public(
-            base, f"trained on record {record} of {earlier}, which stands in {private} too, case and white space aside"
+            base, f"trained on record {record} of {earlier}, which is also in {private}, ignoring case and white space"
         )
 
 

@@ -162,6 +162,6 @@ def _trade_offs(ledger: Ledger, epsilon: float | None, delta: float) -> tuple[Ra
 
 def _paired(label: str, x_name: str, x: Sequence[float], y_name: str, y: Sequence[float]) -> None:
     if len(x) != len(y):
-        raise ValueError(f"{label}: {len(x)} {x_name} and {len(y)} {y_name}; each needs its other")
+        raise ValueError(f"{label}: {len(x)} {x_name} and {len(y)} {y_name}; they must be equally many")
     if any(b < a for a, b in pairwise(x)):
         raise ValueError(f"{label}: {x_name} must rise")

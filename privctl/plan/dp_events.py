@@ -166,7 +166,7 @@ def _answers(tree: _Tree) -> Sequence[Event]:
     """Randomized response: with probability ``noise_parameter``, the answer is a uniformly random bucket."""
     uniform, buckets = _number(tree, "noise_parameter"), _whole(tree, "num_buckets")
     if not 0 <= uniform <= 1 or buckets < 1:
-        raise ValueError(f"noise_parameter is {uniform:g} of {buckets} buckets; expected 0 to 1, of at least 1")
+        raise ValueError(f"noise_parameter is {uniform:g} and num_buckets {buckets}; expected 0 to 1, and at least 1")
     if uniform == 1 or buckets == 1:
         return ()
     if uniform == 0:
@@ -282,7 +282,7 @@ class _TreeReader:
         """The events of each leaf, at the sampling ``rate`` of Poisson batches, and how often each happens."""
         name = tree.get("class_name") if isinstance(tree, dict) else None
         if name is None or depth > DEEPEST:
-            raise InputError(f"{self._source}: {shown(tree)} is no DpEvent; expected {self._known}")
+            raise InputError(f"{self._source}: {shown(tree)} is not a DpEvent; expected {self._known}")
         if name == "NoOpDpEvent":
             return
         if name == "ComposedDpEvent" and isinstance(tree.get("events"), list) and rate == 1:

@@ -72,7 +72,7 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
         return for_neighbours(of_tree(data, source, _KNOWN), stated, source)
     history = data.get("history") if isinstance(data, dict) else data
     if not isinstance(history, list) or not (history or history is data):
-        raise InputError(f"{source} is no ledger; expected {_KNOWN}")
+        raise InputError(f"{source} is not a ledger; expected {_KNOWN}")
     if all(isinstance(entry, dict) for entry in history):
         if history is data:
             return None
@@ -121,7 +121,7 @@ def _refuse_entry(entry: Any, index: int, source: str) -> NoReturn:
 
 def _of_repr(text: str, source: str) -> Any:
     """Parse the ``repr`` of a DpEvent tree into dictionaries; nothing is evaluated."""
-    fault = InputError(f"{source} is no ledger; expected {_KNOWN}")
+    fault = InputError(f"{source} is not a ledger; expected {_KNOWN}")
     if len(text) > _LONGEST_REPR:
         raise fault
     try:

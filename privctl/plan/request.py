@@ -214,7 +214,7 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
     kind = _kind(options["mechanism"])
     if kind is None:
         known = ", ".join(kind.mechanism for kind in EVENTS.values())
-        raise CommandError(f"--mechanism {options['mechanism']} is none of privctl's; choose from {known}")
+        raise CommandError(f"--mechanism {options['mechanism']} is not known; choose from {known}")
     setting = setting_of(kind)
     target, stated = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)

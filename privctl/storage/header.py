@@ -107,11 +107,11 @@ def header_length(prefix: bytes, file_size: int, source: str) -> int:
     if prefix[:4] == b"GGUF":
         raise InputError(f"{source} is a GGUF file, whose weights are usually quantized; {GGUF_ADVICE}")
     if not plausible and prefix[:1] in (b"{", b"["):
-        raise InputError(f"{source} is JSON and no model; give a Hugging Face model's folder, or a .safetensors file")
+        raise InputError(f"{source} is JSON, not a model; give a Hugging Face model's folder, or a .safetensors file")
     if file_size < 8:
         raise InputError(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
     if not plausible and prefix.isascii() and prefix.decode("ascii").isprintable():
-        raise InputError(f"{source} is text and no model; give a Hugging Face model's folder, or a .safetensors file")
+        raise InputError(f"{source} is text, not a model; give a Hugging Face model's folder, or a .safetensors file")
     if not plausible:
         raise InputError(
             f"{source} declares a header of {length} bytes but is {file_size} bytes long; "
