@@ -1,4 +1,4 @@
-"""The report of the model that noise is added to: where it lies, and what it rules out."""
+"""The report of the model that noise is added to: finding it, and refusing models whose report rules noise out."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _TRAINING = "retrain"
 
 
 def own_report(checkpoint: Checkpoint) -> FoundReport | None:
-    """The report that the header points to; without a pointer, the one beside the model, if it names these very bytes.
+    """The report that the header points to or, without a pointer, the one beside the model if its digests match.
 
-    Raises InputError where the header points to something that is no report.
+    None if there is none. Raises InputError if the header points to something that is not a report.
     """
     if pointer_of(checkpoint) is not None:
         return report_of(checkpoint)
@@ -36,14 +36,15 @@ def own_report(checkpoint: Checkpoint) -> FoundReport | None:
     try:
         found = FoundReport(path, read_report(path))
     except PrivctlError:
-        return None  # someone else's file: nothing here said that it is the model's report
+        return None  # nothing said that this file is the model's report
     return found if describes(found.report, checkpoint) else None
 
 
 def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts: bool) -> None:
-    """Raise InputError where the model's report says that no noise follows from its training, and what would help.
+    """Raise InputError if, by the model's report ``found``, no noise level follows from its training.
 
-    That is so of a training without clipping; and of one that was private itself, unless the user stated ``facts``.
+    That is so if it began with weights trained on the same data, or did not clip, or was private itself and the user
+    gave no ``facts``.
     """
     if found is None or found.report.step != _TRAINING:
         return
@@ -98,7 +99,7 @@ def _stated(report: PrivacyReport) -> str:
 
 
 def describes(report: PrivacyReport, checkpoint: Checkpoint) -> bool:
-    """Whether the report's outputs are these very bytes."""
+    """Whether all files of ``checkpoint`` are outputs of ``report``, by their digests."""
     sizes = {artifact.bytes for artifact in report.outputs}
     if not all(file.size in sizes for file in checkpoint.files):
         return False

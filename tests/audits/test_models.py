@@ -104,7 +104,7 @@ def test_what_is_no_model_is_told_so(folder: Path, tmp_path: Path) -> None:
     """The data in the model's place, and a folder without weights."""
     (data := tmp_path / "members.jsonl").write_text('{"text": "a"}\n')
     (empty := tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"members\.jsonl is JSON and no model; give a Hugging Face model's folder"):
+    with pytest.raises(InputError, match=r"members\.jsonl is JSON, not a model; give a Hugging Face model's folder"):
         load_model(data, device="cpu")
     with pytest.raises(InputError, match="empty is no model; give a Hugging Face model's folder"):
         read_config(empty, empty)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
-from privctl.domain.sample_size import in_words, times_for_bound
+from privctl.domain.sample_size import needed_sample, times_for_bound
 from privctl.gate.checks.audited_records import (
     MEMBERS,
     TRAIN,
@@ -250,7 +250,7 @@ def _enough(items: Sequence[Evidence], limit: float) -> str:
         and (more := times_for_bound(item.estimate, item.upper, limit)) is not None
     ]
     more, item = max(times, key=lambda each: each[0], default=(0.0, None))
-    return ("" if item is None else in_words(item, more)) or "more records"
+    return ("" if item is None else needed_sample(item, more)) or "more records"
 
 
 def _pass_finding(
