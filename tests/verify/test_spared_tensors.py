@@ -1,4 +1,4 @@
-"""Tensors that ``noise --include`` and ``--exclude`` leave out: what was trained on the data does not go out as it is."""
+"""Tensors that ``noise --include`` and ``--exclude`` leave out: none that was trained on the data goes out as it is."""
 
 from __future__ import annotations
 
