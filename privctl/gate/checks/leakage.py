@@ -169,8 +169,13 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.lower is not None else "it has no lower bound")
         doubt = doubt or why_not_planted(report)
+        delta = item.details.get("delta", 0.0)
         if doubt:
             yield _inconclusive(LOWER_BOUND, report, i, item, doubt, _MEND)
+        elif delta > policy.at_delta and not (item.lower is not None and item.lower > limit):
+            # A larger delta makes any epsilon small.
+            message = f"it is at delta {delta:g}, and the policy asks at {policy.at_delta:g}"
+            yield _inconclusive(LOWER_BOUND, report, i, item, message, f"audit with --delta {policy.at_delta:g}")
         elif item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=LOWER_BOUND,
