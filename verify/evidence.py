@@ -23,6 +23,7 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify import unscored
 from verify.asked import not_as_kept
 from verify.canary_bounds import NOISE
 from verify.counted_again import KeptRanks, RightGuesses
@@ -76,7 +77,8 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if is_of_models(report):
         return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
-    again, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
+    again, left = 0, []
+    wrong = [*not_as_kept(path, report, files), *unscored.faults(path, report, files), *misread]
     gradients = count_again(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions
