@@ -29,6 +29,9 @@ from privctl.reports.audit_log import Entry
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, pending_artifact
 from privctl.storage.digest import DigestedFile
 
+#: The fields that are read where none is named.
+_USUAL = {"text_column": "text", "label_column": "label"}
+
 
 def run_audit(
     request: AuditRequest,
@@ -82,18 +85,32 @@ def run_audit(
 
 def _as_trained(request: AuditRequest, lineage: Lineage, notify: Callable[[str], None]) -> AuditRequest:
     """``request`` with the fields that the training read, where none are named: another would audit other texts."""
-    named, trained = request.columns.named, lineage.columns.named
-    unnamed = {name: field for name, field in trained.items() if name not in named}
-    if not unnamed or (request.membership, request.extraction, request.secrets) == (None, None, None):
+    if (request.membership, request.extraction, request.secrets) == (None, None, None):
         return request
-    flags = " ".join(f"{flag_of(name)} {field}" for name, field in unnamed.items())
-    notify(f"the audit goes by {flags}, as {lineage.source} says of the training; name another field to change that")
+    named, trained = request.columns.named, lineage.columns.named
+    other = {name: field for name, field in named.items() if (trained.get(name) or _USUAL[name]) != field}
+    if other and lineage.trained_on is not None:
+        notify(
+            f"the audit goes by {_flags(other)}, which {lineage.source} does not name as a field of the training: what "
+            "the model never read cannot leak, and a gate counts no such audit"
+        )
+    unnamed = {name: field for name, field in trained.items() if name not in named}
+    if not unnamed:
+        return request
+    notify(
+        f"the audit goes by {_flags(unnamed)}, as {lineage.source} says of the training; name another field to change "
+        "that"
+    )
     columns = replace(
         request.columns,
         text=request.columns.text or lineage.columns.text,
         label=request.columns.label or lineage.columns.label,
     )
     return replace(request, columns=columns)
+
+
+def _flags(fields: Mapping[str, str]) -> str:
+    return " ".join(f"{flag_of(name)} {field}" for name, field in fields.items())
 
 
 def _findings(models: AuditModels, parts: Sequence[AuditPart]) -> list[Findings]:

@@ -70,7 +70,9 @@ def test_an_audit_goes_by_the_fields_of_the_training(trained: Path, capsys: pyte
     assert said[said.index("--text-column") + 1] == "body"
     assert "as the training protected them" in step.advice
     other = audited(trained, "other", "--text-column", "text", "--group-by", "who")
-    assert "goes by" not in capsys.readouterr().err
+    said_of_it = " ".join(capsys.readouterr().err.split())
+    assert "goes by --text-column text, which model.report.json does not name as a field of the training" in said_of_it
+    assert "as model.report.json says" not in said_of_it
     said = shlex.split(next_step(read_report(other), other).command)
     assert "text" in said[said.index("--text-column") :]
 

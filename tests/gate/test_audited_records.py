@@ -54,20 +54,23 @@ def found(
     [
         ({}, {}, PASS, ""),
         ({}, {"asked": {"text_column": "title"}}, INCONCLUSIVE, "'title' of the records, and the training read the"),
+        ({}, {"asked": {"text_column": "text", "label_column": "label"}}, PASS, ""),
+        ({"task": "seq2seq-lm"}, {"asked": {"text_column": "text"}}, INCONCLUSIVE, "'text' of the records"),
         ({"text_column": "body"}, {"asked": {"text_column": "body"}}, PASS, ""),
         ({"text_column": "body"}, {"asked": {"text_column": "title"}}, INCONCLUSIVE, "'title' of the records, and"),
         ({"label_column": "sort"}, {"asked": {"label_column": "day"}}, INCONCLUSIVE, "--label-column"),
         ({}, {"asked": {"attacks": ["loss", "slope"]}}, PASS, ""),
         ({}, {"asked": {"attacks": ["fused"]}}, PASS, ""),
         ({}, {"asked": {"attacks": ["slope"]}}, INCONCLUSIVE, "it ran slope by choice, and not loss"),
-        # Where nothing was cut, a limit hides nothing.
+        # Where nothing was cut, a limit hides nothing. Of 80 members 40 that were cut may all be told, and 1 as well.
         ({"max_length": 64}, {"max_length": 8}, PASS, ""),
-        ({"max_length": 64}, {"max_length": 8, "cut": {"members": 3}}, INCONCLUSIVE, "the first 8 tokens of 3 of the"),
-        ({"max_length": 8}, {"max_length": 8, "cut": {"members": 3}}, PASS, ""),
-        ({"max_length": 64, "long": "split"}, {"max_length": 64, "cut": {"members": 3}}, INCONCLUSIVE, "in pieces"),
+        ({"max_length": 64}, {"max_length": 8, "cut": {"members": 40}}, INCONCLUSIVE, "0.775 of all: 50 % of the memb"),
+        ({"max_length": 64}, {"max_length": 8, "cut": {"members": 1}}, PASS, ""),
+        ({"max_length": 8}, {"max_length": 8, "cut": {"members": 40}}, PASS, ""),
+        ({"max_length": 64, "long": "split"}, {"max_length": 64, "cut": {"members": 40}}, INCONCLUSIVE, "in pieces"),
         # What a training does not say, only the auditor's choice is held against the audit.
-        ({}, {"max_length": 8, "cut": {"members": 3}, "asked": {"max_length": 8}}, INCONCLUSIVE, "--max-length"),
-        ({}, {"max_length": 2048, "cut": {"members": 3}}, PASS, ""),
+        ({}, {"max_length": 8, "cut": {"members": 40}, "asked": {"max_length": 8}}, INCONCLUSIVE, "--max-length"),
+        ({}, {"max_length": 2048, "cut": {"members": 40}}, PASS, ""),
         ({"resize": [32, 32]}, {"resize": [32, 32]}, PASS, ""),
         ({"resize": [32, 32]}, {"resize": [2, 2]}, INCONCLUSIVE, "resized to 2 x 2, and the training read them"),
         ({}, {"resize": [2, 2]}, INCONCLUSIVE, "as they are (--resize)"),
@@ -97,7 +100,7 @@ def test_members_that_were_not_scored_may_all_be_told(
 ) -> None:
     finding = found(tmp_path, upper=upper, omissions=(omission,))
     assert finding.outcome is outcome, finding.message
-    assert ("it may be 0.64 of all: 20 % of the members" in finding.message) is (outcome is INCONCLUSIVE)
+    assert ("0.64 of all: 20 % of the members" in finding.message) is (outcome is INCONCLUSIVE)
 
 
 @pytest.mark.parametrize(("taken", "outcome"), [((DATA,), INCONCLUSIVE), ((DATA, MORE), PASS)])

@@ -101,6 +101,9 @@ def test_the_baselines_are_those_of_the_audits() -> None:
         ("max_disclosed", "0.1", disclosed(0.5, 0.2, 0.8), FAIL, "lower bound"),
         ("max_epsilon_lower_bound", "2", lower_bound(2.0), PASS, "lower bound 2 is within 2"),
         ("max_epsilon_lower_bound", "2", lower_bound(2.1), FAIL, "certainly at least 2.1"),
+        # Where delta is large, no epsilon is.
+        ("max_epsilon_lower_bound", "2", lower_bound(0.0, delta=0.3), INCONCLUSIVE, "at delta 0.3, and the policy"),
+        ("max_epsilon_lower_bound", "2", lower_bound(2.1, delta=0.3), FAIL, "certainly at least 2.1"),
         ("max_epsilon_lower_bound", "2", lower_bound(None, reason="not a bound"), INCONCLUSIVE, "not a bound"),
         ("max_epsilon_lower_bound", "2", lower_bound(1.0, confidence=0.5), INCONCLUSIVE, "50 % confidence"),
         ("max_exposure", "8", exposed(3.0, 14.0), PASS, "at most, within 8"),

@@ -23,6 +23,7 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify.audits import unscored
 from verify.audits.asked import not_as_kept
 from verify.audits.canaries.kept_gradients import count_again
 from verify.audits.given.model_scores import against_scores, is_of_models
@@ -77,7 +78,8 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if is_of_models(report):
         return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
-    again, wrong, left = 0, [*not_as_kept(path, report, files), *misread], []
+    again, left = 0, []
+    wrong = [*not_as_kept(path, report, files), *unscored.faults(path, report, files), *misread]
     gradients = count_again(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions

@@ -6,7 +6,7 @@ model knows best.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from privctl.domain.report import Artifact
 from privctl.gate.files import LoadedReport
@@ -28,7 +28,9 @@ _UNSCORED = (
     "repeated, while others occur in both files",
     "given NaN or infinite scores by the model",
 )
-_COLUMNS = {"text_column": "--text-column", "label_column": "--label-column"}
+_PAIRS = "seq2seq-lm"
+#: What names a field, its option, and the field that is read first where none is named.
+_COLUMNS = {"text_column": ("--text-column", "text"), "label_column": ("--label-column", "label")}
 
 
 def why_not_attacked(case: JudgedModel, report: LoadedReport, role: str) -> str:
@@ -43,12 +45,11 @@ def why_not_attacked(case: JudgedModel, report: LoadedReport, role: str) -> str:
     if stated.score_conditions is not None:
         return ""  # scores of another tool, which a policy accepts or does not
     asked = stated.asked or AskedAudit()
-    trainings = [each for each in case.history if taken and holds_all(_data_of(each), taken, report)]
-    readings = [each for each in map(_training, trainings) if each is not None]
+    readings = _readings(case, report, taken)
     reason = _why_other_fields(readings, asked)
     if role == TRAIN:
         return reason or _why_hard(stated)
-    return reason or _why_cut(readings, stated, asked) or _why_other_size(readings, stated) or _why_weak(asked)
+    return reason or _why_other_size(readings, stated) or _why_weak(asked)
 
 
 def unaudited(case: JudgedModel, audits: Sequence[LoadedReport], role: str) -> Artifact | None:
@@ -69,19 +70,29 @@ def on_whose_word(case: JudgedModel) -> str:
     return "; no report names what the model was trained on, so that it was these records is the audit's word"
 
 
-def share_unscored(report: LoadedReport) -> tuple[float, str]:
-    """The largest share of the members that were not scored though the model may know them, and why not.
+def share_unscored(case: JudgedModel, report: LoadedReport) -> tuple[float, str]:
+    """The largest share of the members that were not scored to their end though the model may know them, and why not.
 
     Copies of a record count each, so that it is at least the share of different records.
     """
+    try:
+        stated = parameters_as(AuditParameters, report.report)
+    except ParametersError:
+        return 0.0, ""  # such an audit does not count
     left_out = {
         omission.reason: int(count)
         for omission in report.report.omissions
         for count, _, side in (omission.what.partition(" "),)
         if side in ("member", "members") and count.isdecimal() and omission.reason in _UNSCORED
     }
-    missing, scored = sum(left_out.values()), _scored(report)
-    return (missing / (missing + scored), " or ".join(left_out)) if missing else (0.0, "")
+    taken = [a for a in report.report.inputs if a.role == MEMBERS]
+    cut = _why_cut(_readings(case, report, taken), stated)
+    missing = sum(left_out.values())
+    partly = (stated.cut or {}).get(MEMBERS, 0) if cut else 0
+    if not missing + partly:
+        return 0.0, ""
+    everything = missing + max(partly, _scored(report, stated))
+    return (missing + partly) / everything, "; ".join([*left_out, *filter(None, [cut])])
 
 
 def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: LoadedReport) -> bool:
@@ -123,33 +134,38 @@ def _training(report: LoadedReport) -> TrainingParameters | None:
         return None  # verify's to say
 
 
+def _readings(case: JudgedModel, report: LoadedReport, taken: Sequence[Artifact]) -> list[TrainingParameters]:
+    """What the trainings that read what an audit has ``taken`` as training data say of how they read it."""
+    trainings = [each for each in case.history if taken and holds_all(_data_of(each), taken, report)]
+    return [each for each in map(_training, trainings) if each is not None]
+
+
 def _why_other_fields(readings: Sequence[TrainingParameters], asked: AskedAudit) -> str:
     """Each training read the fields that it names, or the usual ones; other fields hold what it never saw."""
     for reading in readings:
-        for name, option in _COLUMNS.items():
+        for name, (option, usual) in _COLUMNS.items():
             read, audited = getattr(reading, name), getattr(asked, name)
-            if read != audited:
-                usual = "the usual field"
-                return (
-                    f"it audited {repr(audited) if audited else usual} of the records, and the training read "
-                    f"{repr(read) if read else usual} ({option})"
-                )
+            # A pair has no field called text: without names its source is a prompt.
+            same = read == audited if reading.task == _PAIRS else (read or usual) == (audited or usual)
+            if not same:
+                found, known = (repr(each) if each else "the usual field" for each in (audited, read))
+                return f"it audited {found} of the records, and the training read {known} ({option})"
     return ""
 
 
-def _why_cut(readings: Sequence[TrainingParameters], stated: AuditParameters, asked: AskedAudit) -> str:
+def _why_cut(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:
     """Of members that were cut, what the training read behind the cut was not scored."""
-    cut = (stated.cut or {}).get(MEMBERS, 0)
-    if not cut or stated.max_length is None:
+    if not (stated.cut or {}).get(MEMBERS, 0) or stated.max_length is None:
         return ""
-    said = f"it scored only the first {stated.max_length} tokens of {cut} of the members"
+    said = f"cut to their first {stated.max_length} tokens"
     if any(each.long == "split" for each in readings):
         return f"{said}, and the training read all of them in pieces"
     limits = [each.max_length for each in readings if each.max_length is not None]
     if limits:
         return f"{said}, and the training read up to {max(limits)}" if stated.max_length < max(limits) else ""
     # Nothing says how much a training read: the usual limit counts, and no choice of the auditor's.
-    return f"{said}, as --max-length said" if asked.max_length is not None else ""
+    chosen = stated.asked is not None and stated.asked.max_length is not None
+    return f"{said} by --max-length" if chosen else ""
 
 
 def _why_other_size(readings: Sequence[TrainingParameters], stated: AuditParameters) -> str:
@@ -181,15 +197,7 @@ def _why_hard(stated: AuditParameters) -> str:
     return ""
 
 
-def _scored(report: LoadedReport) -> int:
+def _scored(report: LoadedReport, stated: AuditParameters) -> int:
     """How many members have a score."""
-    try:
-        grouped = parameters_as(AuditParameters, report.report).grouped_records or {}
-    except ParametersError:
-        grouped = {}
-    counts = (item.samples.get(MEMBERS, 0) for item in report.report.evidence if item.quantity == "AUC")
-    return max(0, grouped.get(MEMBERS) or max(_whole(counts), default=0))
-
-
-def _whole(counts: Iterator[int]) -> Iterator[int]:
-    return (each for each in counts if each >= 0)
+    counts = [item.samples.get(MEMBERS, 0) for item in report.report.evidence if item.quantity == "AUC"]
+    return max(0, (stated.grouped_records or {}).get(MEMBERS) or max(counts, default=0))

@@ -42,7 +42,10 @@ _EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
 _BIGGER = "audit again with {}, so that the interval is narrower"
 _MEND = "mend what the audit names, and audit again"
 _NOT_BIGGER = "the estimate itself is above the limit, so a larger audit would likely fail: make the model safer"
-_ALL = "give records to compare with of which the training data hold none, so that all members are scored"
+_ALL = (
+    "give records to compare with of which the training data hold none, and --max-length as the training, so that all "
+    "members are scored to their end"
+)
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
 #: Rule -> the role of what an audit took as training data for it.
@@ -169,8 +172,13 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.lower is not None else "it has no lower bound")
         doubt = doubt or why_not_planted(report)
+        delta = item.details.get("delta", 0.0)
         if doubt:
             yield _inconclusive(LOWER_BOUND, report, i, item, doubt, _MEND)
+        elif delta > policy.at_delta and not (item.lower is not None and item.lower > limit):
+            # A larger delta makes any epsilon small.
+            message = f"it is at delta {delta:g}, and the policy asks at {policy.at_delta:g}"
+            yield _inconclusive(LOWER_BOUND, report, i, item, message, f"audit with --delta {policy.at_delta:g}")
         elif item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=LOWER_BOUND,
@@ -203,7 +211,7 @@ def _check_maximum(
         doubt = doubt or (_why_confounded(report) if of_members else "")
         doubt = doubt or (why_not_attacked(case, report, _TRAINED[rule]) if rule in _TRAINED else "")
         doubt = doubt or (why_not_planted(report) if rule == DISCLOSED else "") or why_unaccepted(report, policy)
-        unscored, why = share_unscored(report) if of_members else (0.0, "")
+        unscored, why = share_unscored(case, report) if of_members else (0.0, "")
         if item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=rule,
@@ -222,8 +230,8 @@ def _check_maximum(
                 rule, report, i, item, f"{_interval_text(item)}: the upper bound is above {limit:g}", fix
             )
         elif item.upper is not None and (worst := _of_all(item.upper, unscored)) > limit:
-            of_all = f"it may be {worst:.4g} of all: {100 * unscored:.2g} % of the members were not scored, {why}"
-            yield _inconclusive(rule, report, i, item, f"{_interval_text(item)}, but {of_all}", _ALL)
+            of_all = f"it may be {worst:.4g} of all: {100 * unscored:.3g} % of the members were not scored to their end"
+            yield _inconclusive(rule, report, i, item, f"{_interval_text(item)}, but {of_all} ({why})", _ALL)
         else:
             passed.append((report, i, item))
     if passed and rule in _TRAINED and (left := unaudited(case, [report for report, _, _ in passed], _TRAINED[rule])):
