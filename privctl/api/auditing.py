@@ -181,7 +181,7 @@ def audit(
     ``canaries`` for what was planted, ``train`` for extraction (or ``extraction_split``, such a manifest), ``secrets``
     with ``data`` for secrets; ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the
     attacks too that score records many times. ``group_by`` names a field whose values say which records belong
-    together, such as those of one user.
+    together, such as those of one user; by default that of the training's ``unit``, and ``"none"`` judges records.
     ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
     its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.
