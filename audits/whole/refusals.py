@@ -12,6 +12,7 @@ from audits.split.manifest import manifest_at, read_manifest
 from audits.whole.options import flag_of
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError
+from privctl.reports.files import REPORT_SUFFIX, require_spare
 from privctl.storage.atomic import require_absent, require_regular
 from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_file
 
@@ -53,11 +54,14 @@ def settled(model: Path, output: Path | None, options: Mapping[str, Any]) -> dic
         raise CommandError(f"--base-bits is {options['base_bits']}; it must be 4")
     if options["base_bits"] is not None and options["precision"] is not None:
         raise CommandError("--base-bits holds the base in 4 bits and computes in float32; remove --precision")
+    if model.name.endswith(REPORT_SUFFIX) and model.is_file():
+        raise CommandError(f"{model} is a report; give the model that it describes")
     for path in (model, *(Path(options[name]) for name in ("reference", "base") if options[name] is not None)):
         if not path.exists():
             raise missing_model(path)
     require_inputs(*(options[name] for name in _READ))
     _check_texts(options)
+    require_spare(output_paths(model, output)[0], but="audit")
     for path in output_paths(model, output):
         _require_free(path, options["force"], "--output")
     if options["leaks"] is not None:

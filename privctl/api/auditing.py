@@ -184,7 +184,7 @@ def audit(
     with ``data`` for secrets (``heldout_secrets`` with ``heldout_data``, those of other records, are their control);
     ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the attacks too that score
     records many times. ``group_by`` names a field whose values say which records belong together, such as those of one
-    user.
+    user; by default that of the training's ``unit``, and ``"none"`` judges records.
     ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
     its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.

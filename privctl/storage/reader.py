@@ -213,8 +213,11 @@ def _no_weights(path: Path) -> InputError:
             f"{path} holds a config.json and no weights: an architecture, which privctl retrain trains; give a model "
             "that has weights"
         )
+    inside = sorted({*path.glob("*.safetensors"), *(p.parent for p in path.glob(f"*/{SINGLE_NAME}*"))})
+    such = f", such as {inside[0]}" if inside else ""
     return InputError(
-        f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a .safetensors file, or a folder that holds one"
+        f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a .safetensors file, or a folder that holds "
+        f"one{such}"
     )
 
 

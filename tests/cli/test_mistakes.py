@@ -261,3 +261,21 @@ def test_a_mistake_in_python_is_one_sentence(call: Callable[[], Any], part: str,
     assert part in str(raised.value)
     assert "\n" not in str(raised.value)
     assert files(here) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["scan", "mails.jsonl"], "privctl has no command 'scan'; did you mean privctl secrets scan?"),
+        (["dp-sgd", "base"], "privctl has no command 'dp-sgd'; did you mean privctl retrain dp-sgd?"),
+        (["retrain", "dp-sgd", "base", "--patient", "who"], "No such option '--patient'. Did you mean '--unit'?"),
+        (["audit", "base", "--patient", "who"], "No such option '--patient'. Did you mean '--group-by'?"),
+        (["audit", "base", "--held-out", "a.csv"], "No such option '--held-out'. Did you mean '--heldout'?"),
+        (["audit", "base", "--non-members", "a.csv"], "No such option '--non-members'. Did you mean '--nonmembers'?"),
+        (["retrain", "dp-sgd", "base", "--heldout", "a"], "No such option '--heldout'. Did you mean '--held-out'?"),
+    ],
+    ids=lambda each: " ".join(each[:2]) if isinstance(each, list) else "",
+)
+def test_what_was_meant_is_named(call: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(call) == 2
+    assert said in capsys.readouterr().err

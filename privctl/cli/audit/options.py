@@ -108,7 +108,10 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
     THOROUGH_FLAG,
     _REFERENCE,
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
-    click.option("--group-by", metavar="FIELD", help="Judge groups, such as users, by FIELD."),
+    click.option(
+        "--group-by", metavar="FIELD",
+        help="Judge groups, such as users, by FIELD; none: records. By default what the training protects.",
+    ),
     LEAST_AUC,
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")
