@@ -153,7 +153,13 @@ def test_a_model_of_sounds_is_not_asked_for_a_tokenizer(tmp_path: Path) -> None:
     [
         (BartConfig(), "BartModel", CommandError, "names BartModel, and a bart model may serve"),
         (WhisperConfig(), "WhisperForConditionalGeneration", InputError, r"\(whisper\), .*it reads no text"),
-        (BertConfig(), "BertForPreTraining", CommandError, "names BertForPreTraining, and a bert model may serve"),
+        (
+            BertConfig(),
+            "BertForPreTraining",
+            CommandError,
+            "names BertForPreTraining, and a bert model may serve several tasks; give --task: causal-lm, masked-lm, "
+            "text-classification, token-classification, question-answering$",
+        ),
     ],
 )
 def test_a_model_without_a_task_is_told_so(

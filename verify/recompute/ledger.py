@@ -97,6 +97,8 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
     if mu is not None:
         enclosure = gaussian.epsilon_at(delta, mu)
         return enclosure if is_attained(ledger) else BoundPair(0.0, enclosure.upper)
+    if _seldom(ledger) <= delta:
+        return BoundPair(0.0, 0.0)
     single = single_step_epsilon(ledger, delta)
     if single is not None and (single.lower > 0 or _met(ledger)):
         return single
@@ -227,6 +229,11 @@ def exact_shift(ledger: Ledger) -> float | None:
             return None
         total += squared
     return math.sqrt(total)
+
+
+def _seldom(ledger: Ledger) -> float:
+    """A bound on the chance that a protected record takes part in any step; where it does not, nothing differs."""
+    return math.fsum(event.steps * math.fsum(row_of(event).chances(event)) for event in ledger.events) * (1 + 1e-12)
 
 
 def is_attained(ledger: Ledger) -> bool:

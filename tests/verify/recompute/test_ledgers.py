@@ -23,6 +23,7 @@ from privctl.domain.events import (
 )
 from tests.few import few
 from verify.recompute import gaussian, ledger, risk
+from verify.recompute.bound_pair import BoundPair
 from verify.recompute.ledger import NoBoundError, bounds, epsilon_of
 
 
@@ -199,6 +200,16 @@ def test_an_attacker_s_chances() -> None:
         assert risk.power(whole, 0.01).near(0.0923622481, 1e-4)
     rare = poisson(0.3, 1e-3, 10)
     assert risk.advantage(rare).upper <= 1 - 0.999**10 + 1e-15
+
+
+def test_what_hardly_ever_takes_part_needs_no_epsilon() -> None:
+    """A record that is in no batch with probability 1 - delta or more changes nothing beyond delta."""
+    assert epsilon_of(poisson(100, 1e-9, 1000), 1e-5) == BoundPair(0.0, 0.0)
+    assert epsilon_of(poisson(0.5, 1e-9, 1000), 1.0001e-6) == BoundPair(0.0, 0.0)
+    together = Ledger(events=(*poisson(1, 4e-7, 1).events, LaplaceNoise(scale=0.1, sample_rate=4e-7)))
+    assert epsilon_of(together, 1e-6) == BoundPair(0.0, 0.0)
+    # At half of that chance there is an epsilon.
+    assert epsilon_of(poisson(0.5, 1e-6, 1), 5e-7).lower > 1e-7
 
 
 def test_a_witness_is_an_event_that_can_be_checked() -> None:
