@@ -44,7 +44,7 @@ def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[floa
     fraction("delta", delta)
     exact = _without_sampling(epsilon, delta, ledger_of)
     if exact is not None:
-        return _within(exact, epsilon, delta)
+        return _require_in_range(exact, epsilon, delta)
     search = _Search(epsilon, delta, ledger_of)
     coarse = search.root(_guess(epsilon, delta, ledger_of(1.0)), COARSE, 20 * _TOLERANCE)
     found = search.root(coarse, FINE, _TOLERANCE)
@@ -52,7 +52,7 @@ def noise_multiplier_for(epsilon: float, delta: float, ledger_of: Callable[[floa
     while found < MOST and epsilon_bound(ledger_of(found), delta) > epsilon:
         # Here the other order is the worse one; this is rare, and a little more noise suffices.
         found, step = found * (1 + step), 2 * step
-    return _within(found, epsilon, delta)
+    return _require_in_range(found, epsilon, delta)
 
 
 def _without_sampling(epsilon: float, delta: float, ledger_of: Callable[[float], Ledger]) -> float | None:
@@ -111,7 +111,7 @@ def _guess(epsilon: float, delta: float, ledger: Ledger) -> float:
     return min(max(max((guess for guess in guesses if guess is not None), default=1.0), 10 * LEAST), MOST / 10)
 
 
-def _within(noise: float, epsilon: float, delta: float) -> float:
+def _require_in_range(noise: float, epsilon: float, delta: float) -> float:
     if noise <= LEAST * (1 + 1e-3):
         raise ValueError(
             f"epsilon {epsilon} at delta {delta} is met with a noise multiplier below {LEAST}: hardly any noise is "

@@ -48,7 +48,11 @@ class DiscreteLaplaceNoise(SampledEvent):
     tag = "discrete-laplace"
     mechanism = "discrete-laplace"
     options = (
-        EventOption(name="decay", help="discrete-laplace: a, where noise k has the odds exp(-a |k|).", field="decay"),
+        EventOption(
+            name="decay",
+            help="discrete-laplace: a, where the probability of noise k is proportional to exp(-a |k|).",
+            field="decay",
+        ),
         SENSITIVITY,
     )
     contribution = "one example changes the whole number that noise is added to by its sensitivity at most"
@@ -71,7 +75,8 @@ class DiscreteGaussianNoise(SampledEvent):
     options = (
         EventOption(
             name="stddev",
-            help="discrete-gaussian: s, where noise k has the odds exp(-k^2 / (2 s^2)); 0.1 to 10,000.",
+            help="discrete-gaussian: s, where the probability of noise k is proportional to exp(-k^2 / (2 s^2)); "
+            "0.1 to 10,000.",
             field="stddev",
         ),
         SENSITIVITY,

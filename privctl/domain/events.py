@@ -246,7 +246,7 @@ class SecretMixture(Event):
             name="record", help="secret: sampling probability of a record, P or PxCOUNT.", kind=str, repeatable=True
         ),
         EventOption(
-            name="posterior", help="secret: largest chance of a right guess; needs one --prior.", within=FRACTION
+            name="posterior", help="secret: largest probability of a correct guess; needs one --prior.", within=FRACTION
         ),
     )
     unit = PrivacyUnit.SECRET

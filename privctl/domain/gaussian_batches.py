@@ -111,7 +111,7 @@ class TruncatedGaussian(SampledEvent):
     options = (
         EventOption(
             name="largest_batch",
-            help="truncated-poisson: the most examples of a batch; of a larger one so many are kept at random.",
+            help="truncated-poisson: the most examples in a batch; larger batches are cut to this size at random.",
             field="largest_batch",
             kind=int,
             within=COUNT,

@@ -116,7 +116,7 @@ class ExponentialChoice(WholeDataEvent):
     options = (
         EventOption(
             name="range_epsilon",
-            help="exponential: epsilon of one choice by the exponential mechanism, the width of its losses.",
+            help="exponential: epsilon of one choice by the exponential mechanism, the range of its losses.",
             field="epsilon",
             within=LOG_ODDS,
         ),
@@ -161,7 +161,7 @@ class BestOfRuns(Event):
         ),
         EventOption(
             name="runs_law",
-            help="search: law of that number: geometric, logarithmic or poisson.  [default: geometric]",
+            help="search: distribution of that number: geometric, logarithmic or poisson.  [default: geometric]",
             kind=str,
         ),
     )

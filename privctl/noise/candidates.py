@@ -84,7 +84,7 @@ def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candida
     Raises CommandError if two targets need the same noise or a calibration does not apply.
     """
     if release.training is None:
-        return _given(release, output)
+        return _with_given_stddevs(release, output)
     training, dimension, count = release.training, release.selection.dimension, len(release.targets)
     stddevs = [noise_stddev(training, target, dimension, count) for target in release.targets]
     if min(stddevs) <= 0:
@@ -103,7 +103,7 @@ def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candida
     )
 
 
-def _given(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
+def _with_given_stddevs(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
     """A candidate for each given standard deviation, without any guarantee."""
     marks = [f"-stddev{stddev:g}" if len(release.stddevs) > 1 else "" for stddev in release.stddevs]
     if len(set(marks)) < len(marks):

@@ -137,7 +137,7 @@ def guarantees(
                 break
             rows.append(_regime_guarantee(bound, stddev, target.delta, premises, alone))
             if len(released_stddevs) > 1:
-                every = _all_of(released_stddevs, dimension)
+                every = _all_released(released_stddevs, dimension)
                 rows.append(_regime_guarantee(bound, min(released_stddevs), target.delta, premises, every))
     return tuple(rows), tuple(omitted)
 
@@ -157,7 +157,7 @@ def _published_claim(training: ClippedTraining, target: PrivacyTarget, premises:
     )
 
 
-def _all_of(stddevs: Sequence[float], dimension: int) -> Released:
+def _all_released(stddevs: Sequence[float], dimension: int) -> Released:
     """All candidates, released together."""
     ordered = sorted(stddevs)
     return Released(

@@ -98,7 +98,7 @@ class GrainOfTensors:
         block = _block(tensor, tensor.elements // 2)
         if piece.start <= block.start < piece.start + piece.size:
             start = block.start - piece.start
-            self._seen[tensor.name] = _counted(buffers[0][start : start + block.size], tensor)
+            self._seen[tensor.name] = _count_spacings(buffers[0][start : start + block.size], tensor)
 
     def of(self, checkpoint: Checkpoint) -> dict[str, Grain]:
         """The spacings counted in each tensor of ``checkpoint``, in the tensors' order."""
@@ -110,7 +110,7 @@ def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[st
 
     Raises InputError if weights are, or become, NaN or infinite.
     """
-    chosen = _chosen(checkpoint, noised)
+    chosen = _noised_tensors(checkpoint, noised)
     counts: Counter[int] = Counter()
     places = Counter(_places(chosen))
     for grain, times in zip(_sampled(list(places), noiser, threads), places.values(), strict=True):
@@ -123,7 +123,7 @@ def grains_of(
     checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str], threads: int = 1
 ) -> dict[str, Grain]:
     """As ``grain_of``, but for each tensor separately, from the block in its middle."""
-    middles = [(file, _block(tensor, tensor.elements // 2)) for file, tensor in _chosen(checkpoint, noised)]
+    middles = [(file, _block(tensor, tensor.elements // 2)) for file, tensor in _noised_tensors(checkpoint, noised)]
     grains = _sampled(middles, noiser, threads)
     return {piece.tensor.name: grain for (_, piece), grain in zip(middles, grains, strict=True)}
 
@@ -131,7 +131,7 @@ def grains_of(
 def typical_weight(checkpoint: Checkpoint, noised: Collection[str]) -> float:
     """Root mean square of the tensors ``noised`` before noise, sampled in up to ``_PLACES`` blocks."""
     squares, count = 0.0, 0
-    for file, piece in set(_places(_chosen(checkpoint, noised))):
+    for file, piece in set(_places(_noised_tensors(checkpoint, noised))):
         buffer = memoryview(bytearray(piece.size))
         file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffer)
         weights = _numbers(np.frombuffer(buffer, FLOAT_VIEWS[piece.tensor.dtype]), piece.tensor).astype(np.float64)
@@ -140,7 +140,7 @@ def typical_weight(checkpoint: Checkpoint, noised: Collection[str]) -> float:
     return math.sqrt(squares / count) if count else math.inf
 
 
-def _chosen(checkpoint: Checkpoint, noised: Collection[str]) -> list[tuple[SafetensorsFile, TensorInfo]]:
+def _noised_tensors(checkpoint: Checkpoint, noised: Collection[str]) -> list[tuple[SafetensorsFile, TensorInfo]]:
     return [(file, tensor) for file, tensor in checkpoint.tensors() if tensor.name in noised and tensor.elements]
 
 
@@ -152,7 +152,7 @@ def _sampled(places: Sequence[tuple[SafetensorsFile, Piece]], noiser: WeightNois
         buffers = [memoryview(bytearray(piece.size)) for _ in range(noiser.candidates)]
         file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffers[0])
         noiser(piece, buffers)
-        return _counted(buffers[0], piece.tensor)
+        return _count_spacings(buffers[0], piece.tensor)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="grain") as pool:
         yield from pool.map(sample, places)
@@ -181,7 +181,7 @@ def _numbers(stored: NDArray[np.generic], tensor: TensorInfo) -> NDArray[np.gene
     return (stored.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else stored
 
 
-def _counted(data: memoryview, tensor: TensorInfo) -> Grain:
+def _count_spacings(data: memoryview, tensor: TensorInfo) -> Grain:
     """Count the spacings of the weights of ``tensor`` stored in ``data``, by their exponents."""
     width = FLOAT_VIEWS[tensor.dtype].itemsize
     least, numbers = _LEAST[tensor.dtype], 1 << _EXPONENT[tensor.dtype]

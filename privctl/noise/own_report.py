@@ -67,15 +67,16 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
         )
     if not facts:
         raise InputError(
-            f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated(report)}; more noise "
-            "lowers no bound that is derived here, so release it as it is, or train again with a smaller --epsilon"
+            f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated_epsilon(report)}; more "
+            "noise lowers no bound that is derived here, so release it as it is, or train again with a smaller "
+            "--epsilon"
         )
 
 
 def require_untrained(found: FoundReport | None, checkpoint: Checkpoint, left_out: Sequence[str]) -> None:
-    """Raise InputError where one of the tensors ``left_out`` of the noise was trained, by the report of its training.
+    """Raise InputError if a tensor that gets no noise (``left_out``) was trained, by the report of its training.
 
-    Statistics of batch normalisation, which no step trains, are looked at elsewhere.
+    Statistics of batch normalisation, which no step trains, are checked elsewhere.
     """
     if found is None or not left_out or not describes(found.report, checkpoint):
         return
@@ -92,7 +93,7 @@ def require_untrained(found: FoundReport | None, checkpoint: Checkpoint, left_ou
             )
 
 
-def _stated(report: PrivacyReport) -> str:
+def _stated_epsilon(report: PrivacyReport) -> str:
     least = min((g.epsilon for g in report.guarantees if g.epsilon is not None), default=None)
     deltas = {g.delta for g in report.guarantees if g.epsilon == least}
     return "" if least is None else f" (epsilon {upward(least, 4)} at delta {upward(max(deltas), 3)})"

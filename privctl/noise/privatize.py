@@ -63,11 +63,11 @@ Evaluate = Callable[[Path], Mapping[str, float]]
 
 
 def checked_grain(release: NoiseRelease, candidates: Sequence[Candidate], *, threads: int = 2) -> tuple[str, ...]:
-    """``check_grain`` and ``coarse_of``, with noise drawn only for these checks, in ``threads`` threads."""
+    """``check_grain`` and ``coarse_warnings``, with noise drawn only for these checks, in ``threads`` threads."""
     stddevs = sorted(c.stddev for c in candidates)
     noiser = WeightNoiser(NoiseSource(release.seed), stddevs, release.selection.streams)
     check_grain(release, candidates, noiser, threads)
-    return coarse_of(grains_of(release.checkpoint, noiser, release.selection.streams.keys(), threads), candidates)
+    return coarse_warnings(grains_of(release.checkpoint, noiser, release.selection.streams.keys(), threads), candidates)
 
 
 def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser, threads: int = 2) -> None:
@@ -82,7 +82,7 @@ def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: 
         return
     dtypes = " and ".join(grain.dtypes)
     raise InputError(
-        f"{release.checkpoint.root}: the noise{_asked_for(least)} has standard deviation "
+        f"{release.checkpoint.root}: the noise{_for_epsilon(least)} has standard deviation "
         f"{least.stddev:.3g}, but {dtypes} numbers of the size of these weights lie {grain.median:.3g} apart (median), "
         f"so storing them would undo the noise in {100 * (1 - changed):.4g} % of the weights, and changes of training "
         f"would show there; expected a standard deviation of at least {grain.least_stddev:.2g}: "
@@ -90,9 +90,9 @@ def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: 
     )
 
 
-def coarse_of(tensors: Mapping[str, Grain], candidates: Sequence[Candidate]) -> tuple[str, ...]:
+def coarse_warnings(tensors: Mapping[str, Grain], candidates: Sequence[Candidate]) -> tuple[str, ...]:
     """For each candidate, a sentence about ``tensors`` that the noise leaves mostly unchanged; "" if there are none."""
-    return tuple(_coarse(tensors, candidate) for candidate in candidates)
+    return tuple(_coarse_warning(tensors, candidate) for candidate in candidates)
 
 
 #: How to get more noise: with a target, and with a given standard deviation.
@@ -102,11 +102,11 @@ _MORE_NOISE = (
 )
 
 
-def _asked_for(candidate: Candidate) -> str:
+def _for_epsilon(candidate: Candidate) -> str:
     return "" if candidate.target is None else f" for epsilon {candidate.target.epsilon:g}"
 
 
-def _coarse(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
+def _coarse_warning(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
     names = [name for name, grain in tensors.items() if grain.changed_share(candidate.stddev) < MOST_KEPT]
     if not names:
         return ""
@@ -165,7 +165,7 @@ def privatize(
         ]
         streamed = [(file, _stream(stack, file, places, noised, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
-        sentences = coarse_of(noised.of(release.checkpoint), candidates)
+        sentences = coarse_warnings(noised.of(release.checkpoint), candidates)
         coarse = dict(zip((c.path for c in candidates), sentences, strict=True))
         reports: dict[Path, PrivacyReport] = {}
         outputs: list[PendingFile | PendingFolder] = []
@@ -274,7 +274,7 @@ def _report(
             *omissions_of(release.checkpoint, release.companions),
             *_dropped_metadata(release.checkpoint),
         ),
-        warnings=(*_of_shortfall(candidate), *_warnings(release), *filter(None, [coarse])),
+        warnings=(*_shortfall_warning(candidate), *_warnings(release), *filter(None, [coarse])),
         parents=tuple(
             each.parent_of(place) for each in (release.model_report, *release.base_reports) if each is not None
         ),
@@ -326,7 +326,7 @@ def perplexity_of(report: PrivacyReport) -> float | None:
     return measures_of(report).get(PERPLEXITY)
 
 
-def _of_shortfall(candidate: Candidate) -> Iterator[str]:
+def _shortfall_warning(candidate: Candidate) -> Iterator[str]:
     if candidate.shortfall is not None:
         yield f"{candidate.shortfall.reason}. {candidate.shortfall.advice}"
 

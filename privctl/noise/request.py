@@ -40,7 +40,7 @@ def release_of(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping
     ``base`` is the public base model, or an adapter's. Raises CommandError for contradictory options and missing facts,
     InputError for models and reports that rule a release out.
     """
-    return (_given if options["noise_stddev"] else _for_targets)(checkpoint, base, options)
+    return (_for_stddevs if options["noise_stddev"] else _for_targets)(checkpoint, base, options)
 
 
 def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
@@ -56,7 +56,9 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
     training, trust = training_facts(sources, str(checkpoint.root))
     delta = _delta(options, sources, default_delta(training.dataset_size))
-    selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=_public(base, options))
+    selection = select(
+        checkpoint, include=options["include"], exclude=options["exclude"], base=_given_base(base, options)
+    )
     require_untrained(found, checkpoint, selection.left_out)
     try:
         targets = tuple(target_of(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
@@ -91,7 +93,7 @@ def _is_own(found: FoundReport | None, checkpoint: Checkpoint) -> bool:
     return found is not None and (compared or describes(found.report, checkpoint))
 
 
-def _public(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:
+def _given_base(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:
     """The ``base`` whose equal weights get no noise: only one given by the user, not one that an adapter names."""
     return base if options["base"] else None
 
@@ -104,7 +106,7 @@ _TARGET_OPTIONS = (
 )  # fmt: skip
 
 
-def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
+def _for_stddevs(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
     """A release with given standard deviations and no claim; raises CommandError for options that do not apply."""
     ignored = [f"--{name.replace('_', '-')}" for name in _TARGET_OPTIONS if options[name] not in (None, ())]
     if ignored:
@@ -121,7 +123,7 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
         checkpoint=checkpoint,
         training=None,
         selection=select(
-            checkpoint, include=options["include"], exclude=options["exclude"], base=_public(base, options)
+            checkpoint, include=options["include"], exclude=options["exclude"], base=_given_base(base, options)
         ),
         premises=Premises(assumptions=()),
         targets=(),

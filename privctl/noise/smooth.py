@@ -93,7 +93,7 @@ class _Epoch:
             before_visit = self.keep * before_visit + growth
         return after_visit
 
-    def next(self, start: float, room: int) -> tuple[float, int]:
+    def next_distance(self, start: float, room: int) -> tuple[float, int]:
         """The distance after one epoch, and how many of ``room`` steps may still be computed one by one."""
         if start <= self.most:
             return self.factor * start + self.added, room
@@ -117,7 +117,7 @@ def distance(training: ClippedTraining, change: float) -> float | None:
     reached, room, last_step = 0.0, _MOST_STEPS, 0
     for epoch in range(1, epochs + 1):
         end = total * epoch // epochs
-        reached, room = (short if end - last_step == short.count else long).next(reached, room)
+        reached, room = (short if end - last_step == short.count else long).next_distance(reached, room)
         last_step = end
     return reached
 
@@ -131,7 +131,7 @@ def _equal_epochs(epoch: _Epoch, epochs: int) -> float:
         if stay or epoch.count > room:
             return epoch.after_clipped(reached, epochs - done)
         previous = reached
-        reached, room = epoch.next(reached, room)
+        reached, room = epoch.next_distance(reached, room)
         done += 1
         if reached == previous:
             break

@@ -110,7 +110,7 @@ class WeightNoiser:
             sums = [np.asarray(out) for out in outputs]
             values = sums[0]
         else:
-            sums = self._wide(len(outputs), len(outputs[0]))
+            sums = self._work_arrays(len(outputs), len(outputs[0]))
             values = widen(outputs[0], dtype, sums[0])
         reach = largest(values)
         if not math.isfinite(reach):
@@ -131,7 +131,7 @@ class WeightNoiser:
                 f"{_WIDER.get(dtype, 'check that the facts, and so the noise, are right')}"
             )
 
-    def _wide(self, candidates: int, count: int) -> list[NDArray[np.floating]]:
+    def _work_arrays(self, candidates: int, count: int) -> list[NDArray[np.floating]]:
         """The current thread's float32 work arrays (count,), one per candidate."""
         if not hasattr(self._local, "arrays"):
             self._local.arrays = [np.empty(BLOCK, np.float32) for _ in range(candidates)]

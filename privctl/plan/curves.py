@@ -19,7 +19,7 @@ from privctl.plan.accountants import BudgetPlan
 ENDLESS = 1e300
 _POINTS = 16
 #: Methods drawn for comparison with the tight one, for Poisson batches.
-_BESIDE = ("advanced", "rdp", "gdp-clt")
+_COMPARED = ("advanced", "rdp", "gdp-clt")
 #: Shorter labels for the plot, which itself marks curves that are not bounds.
 _LABELS = {"gdp-clt": "GDP central limit"}
 
@@ -39,7 +39,7 @@ class StepCurve:
     claimed: bool = False
 
     def __post_init__(self) -> None:
-        _paired(self.label, "steps", self.steps, "epsilons", self.epsilons)
+        _require_increasing(self.label, "steps", self.steps, "epsilons", self.epsilons)
         if not all(0 <= step < ENDLESS for step in self.steps):
             raise ValueError(f"{self.label}: steps must be finite and 0 or more")
         if not all(epsilon >= 0 for epsilon in self.epsilons):
@@ -59,7 +59,7 @@ class RateCurve:
 
     def __post_init__(self) -> None:
         rates = (self.false_positive_rates, self.false_negative_rates)
-        _paired(self.label, "false_positive_rates", rates[0], "false_negative_rates", rates[1])
+        _require_increasing(self.label, "false_positive_rates", rates[0], "false_negative_rates", rates[1])
         if not all(0 <= rate <= 1 for side in rates for rate in side):
             raise ValueError(f"{self.label}: rates must lie between 0 and 1")
 
@@ -101,7 +101,7 @@ def _title(ledger: Ledger) -> str:
 def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ...]:
     """Epsilon over the steps of training. The proved curve uses coarse bounds and ends at the plan's own epsilon."""
     delta, end = plan.delta, plan.differential.epsilon
-    steps = _marks(event)
+    steps = _plotted_steps(event)
     at = [replace(event, steps=n) for n in steps]
     found = [
         StepCurve(
@@ -116,7 +116,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
             ),
         )
     ]
-    for key in _BESIDE if event.batches is Batches.POISSON else ():
+    for key in _COMPARED if event.batches is Batches.POISSON else ():
         method = METHODS[key]
         found.append(
             StepCurve(
@@ -129,7 +129,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
     return tuple(found)
 
 
-def _marks(event: SampledGaussian) -> tuple[int, ...]:
+def _plotted_steps(event: SampledGaussian) -> tuple[int, ...]:
     """The numbers of steps to plot: for shuffled passes, where epsilon is a step function, both ends of each step.
 
     For balls-and-bins batches, whole passes, whose losses are identically distributed.
@@ -160,7 +160,7 @@ def _trade_offs(ledger: Ledger, epsilon: float | None, delta: float) -> tuple[Ra
     )
 
 
-def _paired(label: str, x_name: str, x: Sequence[float], y_name: str, y: Sequence[float]) -> None:
+def _require_increasing(label: str, x_name: str, x: Sequence[float], y_name: str, y: Sequence[float]) -> None:
     if len(x) != len(y):
         raise ValueError(f"{label}: {len(x)} {x_name} and {len(y)} {y_name}; they must be equally many")
     if any(b < a for a, b in pairwise(x)):

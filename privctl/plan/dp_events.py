@@ -78,9 +78,9 @@ def for_neighbours(events: Sequence[Event], stated: Adjacency | None, source: st
         wanted = Adjacency.REPLACE_ONE  # zeroing a record is one way of replacing it
     if wanted is None and any(event.adjacency is Adjacency.REPLACE_ONE for event in events):
         wanted = Adjacency.REPLACE_ONE
-    found = tuple(checked(lambda event=event: _for(event, wanted), source) for event in events)  # type: ignore[misc]
+    found = tuple(checked(lambda event=event: _for_adjacency(event, wanted), source) for event in events)  # type: ignore[misc]
     for event in found:
-        if stated is not None and not _bounds(event, wanted):
+        if stated is not None and not _has_bound_for(event, wanted):
             raise InputError(
                 f"{source} holds {event.mechanism} among events for neighbours by {stated}, for which no bound on it "
                 f"is derived here; {_REMEDIES[stated]}"
@@ -98,7 +98,7 @@ _REMEDIES = {
 }
 
 
-def _for(event: Event, wanted: Adjacency | None) -> Event:
+def _for_adjacency(event: Event, wanted: Adjacency | None) -> Event:
     """The event for the ``wanted`` adjacency if there is one, else unchanged."""
     if wanted is None:
         return event
@@ -117,7 +117,7 @@ def _for(event: Event, wanted: Adjacency | None) -> Event:
     )  # fmt: skip
 
 
-def _bounds(event: Event, wanted: Adjacency | None) -> bool:
+def _has_bound_for(event: Event, wanted: Adjacency | None) -> bool:
     """Whether the event's bound holds for the ``wanted`` adjacency."""
     if wanted is Adjacency.ZERO_OUT:
         return event.adjacency is wanted or (event.adjacency is Adjacency.ADD_OR_REMOVE and event.holds_zeroed)
@@ -162,7 +162,7 @@ def _mixture(tree: _Tree, rate: float) -> Sequence[Event]:
     return _by_noise(_number(tree, "standard_deviation"), make)
 
 
-def _answers(tree: _Tree) -> Sequence[Event]:
+def _randomized_response(tree: _Tree) -> Sequence[Event]:
     """Randomized response: with probability ``noise_parameter``, the answer is a uniformly random bucket."""
     uniform, buckets = _number(tree, "noise_parameter"), _whole(tree, "num_buckets")
     if not 0 <= uniform <= 1 or buckets < 1:
@@ -183,7 +183,7 @@ def _stated_epsilon(tree: _Tree, rate: float) -> Sequence[Event]:
     return (EpsilonDeltaDp(epsilon=epsilon, delta=delta, sample_rate=rate),)
 
 
-def _concentrated(tree: _Tree) -> Sequence[Event]:
+def _zcdp(tree: _Tree) -> Sequence[Event]:
     """(xi, rho)-zCDP; if rho is 0, the divergences of all orders, including the infinite one, are at most xi."""
     rho, xi = _number(tree, "rho"), _number(tree, "xi") if "xi" in tree else 0.0
     if rho:
@@ -207,7 +207,7 @@ def _discrete_gaussian(tree: _Tree, rate: float) -> Sequence[Event]:
     return _by_noise(sigma, lambda s: ZeroConcentratedDp(rho=(moved / s) ** 2 / 2))
 
 
-def _of_range(tree: _Tree, make: Callable[[float], Event]) -> Sequence[Event]:
+def _by_epsilon(tree: _Tree, make: Callable[[float], Event]) -> Sequence[Event]:
     epsilon = _number(tree, "epsilon")
     return () if epsilon == 0 else _NO_PRIVACY if epsilon == math.inf else (make(epsilon),)
 
@@ -221,7 +221,7 @@ _NOISES: Mapping[str, Callable[[_Tree, float], Sequence[Event]]] = {
         _number(tree, "noise_multiplier"), lambda noise: LaplaceNoise(scale=noise, sample_rate=rate)
     ),
     # Permuting and flipping is dominated by Laplace noise (docs/batches.md#choices-among-candidates).
-    "PermuteAndFlipDpEvent": lambda tree, rate: _of_range(
+    "PermuteAndFlipDpEvent": lambda tree, rate: _by_epsilon(
         tree, lambda epsilon: LaplaceNoise(scale=1 / epsilon, sample_rate=rate)
     ),
     "DiscreteLaplaceDpEvent": lambda tree, rate: (
@@ -239,7 +239,7 @@ def _discrete_laplace(tree: _Tree, rate: float) -> Event:
     return DiscreteLaplaceNoise(decay=decay, sensitivity=moved, sample_rate=rate)
 
 
-def _of_trees(tree: _Tree) -> Sequence[Event]:
+def _tree_aggregation(tree: _Tree) -> Sequence[Event]:
     """Sums along binary trees; a record is in one leaf of one tree, so the tree with the most leaves decides."""
     noise, counts = _number(tree, "noise_multiplier"), tree.get("step_counts")
     leaves = counts if isinstance(counts, list) else [counts]
@@ -263,12 +263,12 @@ def _truncated(tree: _Tree) -> Sequence[Event]:
 
 
 #: DpEvents on the whole data only -> the events of one step; none if it reveals nothing.
-_ON_ALL: Mapping[str, Callable[[_Tree], Sequence[Event]]] = {
-    "RandomizedResponseDpEvent": _answers,
-    "SingleEpochTreeAggregationDpEvent": _of_trees,
+_WHOLE_DATA: Mapping[str, Callable[[_Tree], Sequence[Event]]] = {
+    "RandomizedResponseDpEvent": _randomized_response,
+    "SingleEpochTreeAggregationDpEvent": _tree_aggregation,
     "TruncatedSubsampledGaussianDpEvent": _truncated,
-    "ZCDpEvent": _concentrated,
-    "ExponentialMechanismDpEvent": lambda tree: _of_range(tree, lambda epsilon: ExponentialChoice(epsilon=epsilon)),
+    "ZCDpEvent": _zcdp,
+    "ExponentialMechanismDpEvent": lambda tree: _by_epsilon(tree, lambda epsilon: ExponentialChoice(epsilon=epsilon)),
 }
 
 
@@ -302,8 +302,8 @@ class _TreeReader:
         """The events of a DpEvent that holds no others, or of the best of several runs."""
         if name == "RepeatAndSelectDpEvent" and rate == 1:
             return (checked(lambda: self._of_runs(tree, depth + 1), self._source),)
-        if name in _ON_ALL and rate == 1:
-            return checked(lambda: _ON_ALL[name](tree), self._source)
+        if name in _WHOLE_DATA and rate == 1:
+            return checked(lambda: _WHOLE_DATA[name](tree), self._source)
         if name in _NOISES:
             return checked(lambda: _NOISES[name](tree, rate), self._source) if rate else ()
         within = f" within batches of rate {rate:g}" if rate != 1 else ""

@@ -125,12 +125,12 @@ def _of_repr(text: str, source: str) -> Any:
     if len(text) > _LONGEST_REPR:
         raise fault
     try:
-        return _plain(ast.parse(text.strip(), mode="eval").body, 0)
+        return _parsed(ast.parse(text.strip(), mode="eval").body, 0)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise fault from None
 
 
-def _plain(node: ast.expr, depth: int) -> Any:
+def _parsed(node: ast.expr, depth: int) -> Any:
     if depth > DEEPEST:
         raise ValueError
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
@@ -138,9 +138,9 @@ def _plain(node: ast.expr, depth: int) -> Any:
         # Duplicate keywords, which Python itself refuses, could hide the smaller noise or the event's real class.
         if len({"class_name", *names}) != 1 + len(names) or None in names:
             raise ValueError
-        return {"class_name": node.func.id, **{str(k.arg): _plain(k.value, depth + 1) for k in node.keywords}}
+        return {"class_name": node.func.id, **{str(k.arg): _parsed(k.value, depth + 1) for k in node.keywords}}
     if isinstance(node, ast.List | ast.Tuple):
-        return [_plain(each, depth + 1) for each in node.elts]
+        return [_parsed(each, depth + 1) for each in node.elts]
     if isinstance(node, ast.Name) and node.id == "inf":
         return math.inf
     return ast.literal_eval(node)

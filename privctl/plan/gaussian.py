@@ -98,7 +98,7 @@ def _row(
         return AccountantRow(key=key, title=method.title, seconds=time.perf_counter() - started, failure=str(error))
     seconds = time.perf_counter() - started
     single, sound = Ledger(events=(event,)), method.sound(event, epsilon)
-    follows, least = _bounds_on_truth(event, delta, epsilon, main)
+    follows, least = _proved_bounds(event, delta, epsilon, main)
     if sound:
         follows = min(follows, epsilon)
     status = Status.CONDITIONAL if sound else Status.REFUTED if least > epsilon * (1 + 1e-9) else Status.CLAIMED
@@ -118,7 +118,7 @@ def _row(
     return AccountantRow(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
 
 
-def _bounds_on_truth(event: SampledGaussian, delta: float, epsilon: float, main: AccountantRow) -> tuple[float, float]:
+def _proved_bounds(event: SampledGaussian, delta: float, epsilon: float, main: AccountantRow) -> tuple[float, float]:
     """The proved epsilon, and a lower bound on epsilon; the latter is 0 unless it might refute ``epsilon``."""
     assert main.guarantee is not None
     if event.noise_multiplier == main.guarantee.noise_multiplier:

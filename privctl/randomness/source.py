@@ -16,7 +16,7 @@ import numpy as np
 
 from privctl.randomness import gridded
 from privctl.randomness.compiled.release import release as release_compiled
-from privctl.randomness.compiled.release import takes
+from privctl.randomness.compiled.release import suits_kernel
 from privctl.randomness.keystream import WORDS, BlockKeystream, Keystream
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class NoiseSource:
 
     def takes_stored(self, kind: str, stored: NDArray[np.generic], stddev: float) -> bool:
         """Whether ``release_stored`` may be called for numbers ``stored`` as ``kind`` (F32, F16 or BF16)."""
-        return kind in self._code and takes(stored, stddev)
+        return kind in self._code and suits_kernel(stored, stddev)
 
     def release_stored(self, stream: int, block: int, stored: NDArray[np.generic], kind: str, stddev: float) -> float:
         """As ``release``, by machine code, for numbers ``stored`` as ``kind``, to which results are rounded.

@@ -28,7 +28,7 @@ _FOR_PEOPLE = (
 )
 _NOTICES = ("license", "notice", "copying", "readme")
 #: Suffixes with which these are documents; with any other, such as an archive's, the file counts.
-_OF_NOTICES = ("", ".txt", ".rst", ".md")
+_NOTICE_SUFFIXES = ("", ".txt", ".rst", ".md")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
@@ -117,5 +117,5 @@ def never_released(name: str, *, adapter: bool) -> bool:
 def _for_people(name: str) -> bool:
     lower = name.lower()
     ending = PurePosixPath(lower).suffix
-    named = lower.startswith(_NOTICES) and (ending in _OF_NOTICES or ending[1:].isdigit())  # LICENSE-APACHE-2.0
+    named = lower.startswith(_NOTICES) and (ending in _NOTICE_SUFFIXES or ending[1:].isdigit())  # LICENSE-APACHE-2.0
     return lower.endswith(_FOR_PEOPLE) or named

@@ -177,7 +177,7 @@ def recover(folder: Path) -> None:
     for path in _journals(folder):
         with suppress(OSError, ValueError):
             if not _is_held(path):
-                with turn(_reach(path), _PATIENCE):
+                with turn(_affected_folders(path), _PATIENCE):
                     _finish(path)
 
 
@@ -256,14 +256,14 @@ def _content(fd: int) -> Any:
         return []
 
 
-def _reach(path: Path) -> set[Path]:
+def _affected_folders(path: Path) -> set[Path]:
     """The folders in which the journal at ``path``, or the one that a note there points to, renames files."""
     with _opened(path) as fd:  # kept locked, so that notes that point to each other end the recursion
         content = [] if fd is None else _content(fd)
         if not isinstance(content, dict):
             return {path.parent, *(rename.place.parent for rename in _read_renames(path, content))}
-        found = _home_of(path, content)
-        return {path.parent} if found is None else {path.parent, *_reach(found)}
+        found = _journal_of(path, content)
+        return {path.parent} if found is None else {path.parent, *_affected_folders(found)}
 
 
 def _finish(path: Path) -> None:
@@ -273,21 +273,21 @@ def _finish(path: Path) -> None:
             return
         content = _content(fd)
         if isinstance(content, dict):
-            _follow(path, content)
+            _finish_from_note(path, content)
         else:
             _apply(path, list(_read_renames(path, content)))
 
 
-def _home_of(note: Path, content: dict[str, Any]) -> Path | None:
+def _journal_of(note: Path, content: dict[str, Any]) -> Path | None:
     """The journal that a note points to; None if there is none."""
     home = note.parent / str(content.get(_HOME))
     journals = (home / note.with_suffix(suffix).name for suffix in (".commit", ".undo"))
     return next((each for each in journals if os.path.lexists(each) and not os.path.samefile(each, note)), None)
 
 
-def _follow(note: Path, content: dict[str, Any]) -> None:
+def _finish_from_note(note: Path, content: dict[str, Any]) -> None:
     """Finish the journal that a note points to; without one, nothing was begun or everything is done."""
-    journal = _home_of(note, content)
+    journal = _journal_of(note, content)
     if journal is None:
         note.unlink(missing_ok=True)
     else:

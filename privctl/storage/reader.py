@@ -23,7 +23,7 @@ SINGLE_NAME = "model.safetensors"
 #: In bytes; a report with a million tensors is smaller.
 LARGEST_TEXT = 256 << 20
 #: Where Linux presents its own state as files, some of them endless although stat calls them regular.
-_MADE_UP = ("/proc/", "/sys/")
+_KERNEL_FOLDERS = ("/proc/", "/sys/")
 
 
 class SafetensorsFile:
@@ -228,7 +228,7 @@ _FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".json")
 
 def missing_model(path: Path) -> InputError:
     """The error for a model path that does not exist; it may be a model's name on the hub, which is never fetched."""
-    message = f"{path} does not exist; give a model's folder, or a .safetensors file{_unexpanded(path)}"
+    message = f"{path} does not exist; give a model's folder, or a .safetensors file{_tilde_advice(path)}"
     if _HUB_NAME.fullmatch(str(path)) and path.suffix.lower() not in _FILE_SUFFIXES:
         message += (
             ". privctl fetches nothing: if this is a model on the Hugging Face hub, download it first "
@@ -334,26 +334,26 @@ def require_ordinary(path: Path) -> None:
     """Raise InputError if ``path`` is a device, a pipe, or a file that the kernel generates when it is read."""
     try:
         mode = os.stat(path).st_mode
-        made_up = is_made_up(path)
+        from_kernel = is_kernel_file(path)
     except ValueError:
         raise InputError(f"{str(path)!r} is not a file's name") from None
     except OSError as error:
         raise unreadable(path, error) from None
-    if made_up or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if from_kernel or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError(f"{path} is a device or a pipe; give a regular file")
 
 
-def is_made_up(path: Path) -> bool:
+def is_kernel_file(path: Path) -> bool:
     """Whether ``path`` resolves to a file that the kernel generates when it is read."""
-    return os.path.realpath(path).startswith(_MADE_UP)
+    return os.path.realpath(path).startswith(_KERNEL_FOLDERS)
 
 
-def not_there(path: Path) -> InputError:
+def missing_file(path: Path) -> InputError:
     """The error for a path at which there is no file."""
-    return InputError(f"{path} is not a file; check the path{_unexpanded(path)}")
+    return InputError(f"{path} is not a file; check the path{_tilde_advice(path)}")
 
 
-def _unexpanded(path: Path) -> str:
+def _tilde_advice(path: Path) -> str:
     """Advice about a ``~`` that the shell did not expand; empty if ``path`` does not begin with one."""
     if not str(path).startswith("~"):
         return ""
@@ -363,5 +363,5 @@ def _unexpanded(path: Path) -> str:
 def unreadable(path: Path, error: OSError) -> InputError | FileSystemError:
     """The error for a file that could not be opened or read."""
     if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
-        return not_there(path)
+        return missing_file(path)
     return FileSystemError(f"{path} cannot be read: {error.strerror}")

@@ -84,14 +84,14 @@ class Allocation:
         """See ``Pair``."""
         losses, p, q, _, _ = self._atoms()
         tail = math.exp(log_tail)
-        ends = [_between(losses, mass, tail) for mass in (p, q)]
+        ends = [_quantiles(losses, mass, tail) for mass in (p, q)]
         return Span(*ends[0], *ends[1])
 
     def sketch(self, count: int, log_tail: float) -> Array:
         """See ``Pair``."""
         losses, p, q, _, _ = self._atoms()
         tail = math.exp(log_tail)
-        low, high = _between(losses, p + q, tail)
+        low, high = _quantiles(losses, p + q, tail)
         inside = losses[(losses >= low) & (losses <= high)]
         middles = (inside[:-1] + inside[1:]) / 2
         kept = middles[:: max(1, len(middles) // count)]
@@ -106,7 +106,7 @@ class Allocation:
         return -losses[::-1], law.masses[::-1], present[::-1], law.zero, law.infinite
 
 
-def _between(losses: Array, masses: Array, tail: float) -> tuple[float, float]:
+def _quantiles(losses: Array, masses: Array, tail: float) -> tuple[float, float]:
     """Losses below and above which the mass is at most about ``tail``."""
     below, above = np.cumsum(masses), np.cumsum(masses[::-1])
     last = len(losses) - 1
@@ -141,7 +141,7 @@ def _lognormal(noise: float, lower: bool) -> RatioLaw:
         raise ValueError(BEYOND_FLOATS)
     marks = np.linspace(-_REACH, _REACH + shift, 4 * _VALUES)
     without, with_record = (np.exp(log_normal_cells(marks - moved)) for moved in (0.0, shift))
-    return _on_values(np.exp(shift * marks - shift * shift / 2), without, with_record, 0.0, lower)
+    return _discretised(np.exp(shift * marks - shift * shift / 2), without, with_record, 0.0, lower)
 
 
 def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
@@ -159,7 +159,7 @@ def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
             at = np.ceil(np.clip((np.log(sums) - start) * per_log, 0, _MESH)).astype(np.intp)
         mass += np.bincount(at, masses, _MESH + 1)
         moment += np.bincount(at, masses * sums, _MESH + 1)
-    return _on_values(marks, mass, moment, first.infinite + second.infinite, lower)
+    return _discretised(marks, mass, moment, first.infinite + second.infinite, lower)
 
 
 def _with_zero(law: RatioLaw) -> RatioLaw:
@@ -167,9 +167,9 @@ def _with_zero(law: RatioLaw) -> RatioLaw:
     return RatioLaw(values=np.append(0.0, law.values), masses=np.append(law.zero, law.masses), infinite=law.infinite)
 
 
-def _on_values(marks: Array, mass: Array, moment: Array, infinite: float, lower: bool) -> RatioLaw:
+def _discretised(marks: Array, mass: Array, moment: Array, infinite: float, lower: bool) -> RatioLaw:
     """A distribution on few values, from the masses and first moments of cells (0, m0], (m0, m1], ..., (mn, inf)."""
-    at = _chosen(marks, mass, moment)
+    at = _kept_positions(marks, mass, moment)
     starts = np.concatenate([[0], at + 1])
     mass, moment = np.add.reduceat(mass, starts), np.add.reduceat(moment, starts)
     if lower:
@@ -185,7 +185,7 @@ def _on_values(marks: Array, mass: Array, moment: Array, infinite: float, lower:
     return RatioLaw(values=values, masses=masses, zero=float(mass[0] - up[0]), infinite=infinite + beyond)
 
 
-def _chosen(marks: Array, mass: Array, moment: Array) -> Array:
+def _kept_positions(marks: Array, mass: Array, moment: Array) -> Array:
     """Positions of the values to keep: densest where most of the mass is, with the record or without it.
 
     Spreading a cell of mass m and width w costs m w^2, whose total is smallest if w is proportional to the density to

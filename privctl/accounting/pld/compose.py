@@ -97,7 +97,7 @@ def _convolve(
         wrapped = _wrapped_mass(steps, grids, plan, size)
         return LossDistribution(first_loss, h, masses, plan.tilt, log_scale, -math.inf, margin, True, wrapped)
     beyond = min(
-        _cumulant(steps, grids, h, plan.tilt + push) - (plan.tilt + push) * last_loss for push in _pushes(plan)
+        _cumulant(steps, grids, h, plan.tilt + push) - (plan.tilt + push) * last_loss for push in _extra_tilts(plan)
     )
     log_beyond = float(np.logaddexp(log_outside, min(0.0, beyond)))
     simple = _simple_bounds(steps, grids, plan, log_outside)
@@ -120,13 +120,13 @@ def _wrapped_mass(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan
     h = plan.interval
     width = h * size
     value = _cumulant(steps, grids, h, plan.tilt)
-    below = min(0.0, *(_cumulant(steps, grids, h, -push) + push * plan.low for push in _pushes(plan)))
-    tilted = min(_cumulant(steps, grids, h, plan.tilt - push) - value + push * plan.low for push in _pushes(plan))
-    above = tuple((push, _cumulant(steps, grids, h, plan.tilt + push) - value) for push in _pushes(plan))
+    below = min(0.0, *(_cumulant(steps, grids, h, -push) + push * plan.low for push in _extra_tilts(plan)))
+    tilted = min(_cumulant(steps, grids, h, plan.tilt - push) - value + push * plan.low for push in _extra_tilts(plan))
+    above = tuple((push, _cumulant(steps, grids, h, plan.tilt + push) - value) for push in _extra_tilts(plan))
     return WrappedMass(below - plan.tilt * width, min(0.0, tilted), width, above)
 
 
-def _pushes(plan: GridPlan) -> list[float]:
+def _extra_tilts(plan: GridPlan) -> list[float]:
     """Additional tilts to try in Chernoff bounds on the mass outside the window."""
     unit = 2 * NEGLIGIBLE / max(plan.high - plan.low, plan.interval)
     return [unit * 2.0**k for k in range(-3, 5)]

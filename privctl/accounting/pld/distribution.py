@@ -45,7 +45,7 @@ class SimpleBounds:
 
     def log_delta(self, epsilon: float) -> float:
         """The best of the bounds on log delta at ``epsilon``."""
-        moment = min((value - tilt * epsilon - _gain(tilt) for tilt, value in self.moments), default=0.0)
+        moment = min((value - tilt * epsilon - _markov_gain(tilt) for tilt, value in self.moments), default=0.0)
         bound = min(0.0, float(np.logaddexp(moment, self.log_infinite)))
         return min(bound, self.log_variation) if epsilon >= 0 else bound
 
@@ -54,10 +54,12 @@ class SimpleBounds:
         if log_delta <= self.log_infinite:
             return math.inf
         rest = log_delta + math.log(-math.expm1(self.log_infinite - log_delta))
-        return max(0.0, min(((value - rest - _gain(tilt)) / tilt for tilt, value in self.moments), default=math.inf))
+        return max(
+            0.0, min(((value - rest - _markov_gain(tilt)) / tilt for tilt, value in self.moments), default=math.inf)
+        )
 
 
-def _gain(tilt: float) -> float:
+def _markov_gain(tilt: float) -> float:
     """The gain over Markov's inequality: (1 - exp(-x))_+ <= exp(tilt * x - gain) (Canonne, Kamath and Steinke 2020)."""
     return math.log1p(tilt) + tilt * math.log1p(1 / tilt)
 
@@ -166,7 +168,7 @@ class LossDistribution:
         if low < 0:
             return max(0.0, self.start)
         left, right = max(0.0, self.start + self.interval * low), self.start + self.interval * high
-        crossing = self._between(left, right, target)
+        crossing = self._crossing(left, right, target)
         return max(left, crossing * (1 - 1e-9)) if self.lower else crossing
 
     def _known_above(self, target: float) -> int:
@@ -185,7 +187,7 @@ class LossDistribution:
                 break
         return -1
 
-    def _between(self, left: float, right: float, target: float) -> float:
+    def _crossing(self, left: float, right: float, target: float) -> float:
         """Where the chord of delta as a function of exp(epsilon), which lies above delta, meets the target."""
         if right - left > 500:
             return left if self.lower else right

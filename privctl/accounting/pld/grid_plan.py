@@ -67,14 +67,14 @@ def make_plan(
     cap, tilt, epsilon = math.inf, 0.0, 0.0
     if log_delta is not None:
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
-        reach = _edge(sketches, tilt, -1.0)
+        reach = _window_end(sketches, tilt, -1.0)
         # A single loss this large decides alone, so it can be treated as infinite and left off the grid.
         cap = (epsilon if estimate is None else estimate.epsilon) - min(reach, 0.0) + _DECISIVE
         sketches = [sketch.below(cap) for sketch in sketches]
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
         if estimate is not None:
             tilt = _tilt_for_mean(estimate.epsilon, sketches, tilt)
-    low, high = _edge(sketches, tilt, -1.0), _edge(sketches, tilt, 1.0)
+    low, high = _window_end(sketches, tilt, -1.0), _window_end(sketches, tilt, 1.0)
     deviation = _deviation(sketches, tilt)
     interval = deviation * math.sqrt(6 * precision / count)
     if tilt > 0:
@@ -89,7 +89,7 @@ def make_plan(
     if lower:
         interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
     # Neither the window nor any step's own grid may exceed the largest grid.
-    ends = [_ends(step.pair, cap, log_tail) for step in steps]
+    ends = [_step_range(step.pair, cap, log_tail) for step in steps]
     bottom, top = (sum(s.count * end[side] for s, end in zip(steps, ends, strict=True)) for side in (0, 1))
     low, high = max(low, min(bottom, high)), min(high, max(top, low))
     interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))
@@ -101,7 +101,7 @@ def make_plan(
     return GridPlan(tilt, interval, low - spread, high + spread, ends)
 
 
-def _ends(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
+def _step_range(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
     """The range of losses for which a step is discretised: mass below moves up, mass above counts as infinite."""
     bottom = pair.span(-NEGLIGIBLE - 9).p_low
     return bottom, max(bottom, min(pair.span(log_tail).p_high, cap))
@@ -159,7 +159,7 @@ def _tilt_for_mean(mean: float, sketches: Sequence[CoarseLoss], most: float) -> 
     return high
 
 
-def _edge(sketches: Sequence[CoarseLoss], tilt: float, side: float) -> float:
+def _window_end(sketches: Sequence[CoarseLoss], tilt: float, side: float) -> float:
     """A loss beyond which the tilted composed loss has mass below exp(-NEGLIGIBLE), by the best Chernoff bound."""
     value, mean, _ = _cumulants(sketches, tilt)
     best = math.inf

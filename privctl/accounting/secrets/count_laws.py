@@ -134,7 +134,7 @@ def _slab_blocks(
     if not len(places):
         return
     means = np.add.reduceat(values, begins)
-    lasts = _lasts(means, sizes)
+    lasts = _truncation_points(means, sizes)
     alone = sizes * lasts > _LONG
     for i in np.flatnonzero(alone):
         yield _single(int(places[i]), values[begins[i] : begins[i] + sizes[i]], long)
@@ -227,7 +227,7 @@ def round_up_to_levels(values: Floats) -> Floats:
     return np.clip(levels, values, 1.0)
 
 
-def _lasts(means: Floats, sizes: Integers) -> Integers:
+def _truncation_points(means: Floats, sizes: Integers) -> Integers:
     """Where to truncate: the first k on a coarse scale with P(K >= k) negligible, at most ``sizes``.
 
     By Chernoff's bound, P(K >= k) <= exp(k - mean) (mean / k)^k, as in ``poisson_binomial``.

@@ -50,7 +50,7 @@ _UNDERFLOW = 1e-300
 #: Below this sigma, or beyond this many nodes or nodes times components, graded panels are faster.
 _LEAST_SIGMA, _MOST_NODES, _MOST_TERMS = 0.05, 1 << 14, 1 << 22
 #: Upper and lower limits of sigma for the closed form, and the largest relative excess at which it is used.
-_APART, _VACUOUS, _OVERLAP = 0.07, 1e-100, 1e-12
+_SEPARATED, _VACUOUS, _OVERLAP = 0.07, 1e-100, 1e-12
 #: Mean shifts below this, in units of sigma, have squares that underflow.
 _LEAST_SHIFT = 1e-100
 #: Ratios above e^300 are computed relative to the nearest component.
@@ -66,7 +66,7 @@ def divergences(block: LawBlock, sigma: float, *, pairwise: bool = False) -> Flo
     distribution is extremely long.
     """
     cut: Floats = block.tail_squares * (2 if pairwise else 0.5)
-    if _VACUOUS < sigma < _APART:
+    if _VACUOUS < sigma < _SEPARATED:
         nats, overlap = _separated(block, sigma, pairwise=pairwise)
         if (overlap <= _OVERLAP * nats).all():
             return (nats + overlap + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
@@ -84,7 +84,7 @@ def divergences(block: LawBlock, sigma: float, *, pairwise: bool = False) -> Flo
     integral = _opposed if pairwise else _forward
     for i in range(0, count, width):
         nats[i : i + width] = spacing * integral(z, shifts, block.weights[:, i : i + width])
-    rest = (4 if pairwise else 1) * (_beyond(end, shifts) @ block.weights)
+    rest = (4 if pairwise else 1) * (_tail_bounds(end, shifts) @ block.weights)
     nats = (nats + rest + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
     overflowed = ~np.isfinite(nats)
     if overflowed.any():
@@ -128,17 +128,17 @@ def _grid(block: LawBlock, sigma: float) -> tuple[float, float] | None:
     # A lower bound to compare the rest with: KL >= (mean / sigma)^2 / 2, by the variational formula.
     least = (block.means / sigma) ** 2 / 2
     _, high = threshold_bracket(
-        lambda end: bool((_beyond(end, shifts) @ block.weights <= _END * least).all()),
+        lambda end: bool((_tail_bounds(end, shifts) @ block.weights <= _END * least).all()),
         -_LEFT,
         float(shifts[-1]) + 40,
         within=0.25,
     )
-    spacing = _width(high, sigma)
+    spacing = _widest_spacing(high, sigma)
     nodes = (high - _LEFT) / spacing
     return (high, spacing) if nodes <= min(_MOST_NODES, _MOST_TERMS / len(shifts)) else None
 
 
-def _beyond(end: float, shifts: Floats) -> Floats:
+def _tail_bounds(end: float, shifts: Floats) -> Floats:
     """For each component alone, a bound on its sum over the grid beyond ``end``.
 
     phi(z - s) (s z - s^2 / 2) decreases from s + 1 on and has a closed-form integral; its total is s^2 / 2.
@@ -148,7 +148,7 @@ def _beyond(end: float, shifts: Floats) -> Floats:
     return np.where(distance < 1, shifts * shifts / 2, part)
 
 
-def _width(end: float, sigma: float) -> float:
+def _widest_spacing(end: float, sigma: float) -> float:
     """The widest spacing whose error is below ``_SPACING``, for the best of several a (see the module)."""
     a = np.minimum(np.linspace(0.02, 0.98, 49) * math.pi * sigma, np.linspace(0.3, 14.7, 49))
     slope = 2 * a / np.cos(a / (2 * sigma))

@@ -38,10 +38,10 @@ def binary_kl(p: float, r: float) -> float:
     """
     probability("p", p)
     fraction("r", r)
-    return _part(p, r, p - r) + _part(1 - p, 1 - r, r - p)
+    return _kl_term(p, r, p - r) + _kl_term(1 - p, 1 - r, r - p)
 
 
-def _part(x: float, y: float, gap: float) -> float:
+def _kl_term(x: float, y: float, gap: float) -> float:
     """The term x log(x / y) - x + y with ``gap`` = x - y; never negative, so two terms add without cancellation."""
     change = gap / y
     if abs(change) > 0.25:

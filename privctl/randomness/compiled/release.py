@@ -32,7 +32,7 @@ class Kernel(Protocol):
         ...
 
 
-def takes(stored: NDArray[np.generic], stddev: float) -> bool:
+def suits_kernel(stored: NDArray[np.generic], stddev: float) -> bool:
     """Whether the kernel can, and should, add noise of ``stddev`` to the array ``stored``."""
     return len(stored) >= LEAST and stored.flags.carray and gridded.suits_float32([stddev])
 
