@@ -22,8 +22,8 @@ from privctl.domain.events import (
     SecretMixture,
 )
 from tests.few import few
+from verify.losses.bound_pair import BoundPair
 from verify.recompute import gaussian, ledger, risk
-from verify.recompute.bound_pair import BoundPair
 from verify.recompute.ledger import NoBoundError, bounds, epsilon_of
 
 
