@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,6 @@ from privctl.storage.json_text import shown
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from audits.membership.request import MembershipRequest
 
 #: What follows an attack's name where only the highest scores of a group count, and their share.
 TOP, SHARE = "-top", 4
@@ -109,15 +108,14 @@ def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Co
     return Grouping(field=field, names=names)
 
 
-def not_named(unit: str, request: MembershipRequest, task: str, columns: Columns) -> str | None:
-    """Why an audit does not go by the ``unit`` of a training, though it could be asked to; None where it can.
+def not_named(unit: str, paths: Sequence[DataPath], attacks: Iterable[str], task: str, columns: Columns) -> str | None:
+    """Why the records at ``paths`` cannot be grouped by the ``unit`` of a training; None if they can be.
 
-    Empty where nothing is to be said: members of a drawn split go by its coins, some attacks need single records, and
-    images have no fields.
+    Empty if there is nothing to say: some ``attacks`` need single records, and images have no fields.
     """
-    if request.split is not None or task in WITHOUT_FIELDS or not NOT_OF_GROUPS.keys().isdisjoint(request.attacks):
+    if task in WITHOUT_FIELDS or not NOT_OF_GROUPS.keys().isdisjoint(attacks):
         return ""
-    for path in (request.members, request.nonmembers):
+    for path in paths:
         try:
             for row in islice(rows_of(path, columns, unit=unit, otherwise=".jsonl"), 1):
                 group_of(row.fields, unit, row.where)

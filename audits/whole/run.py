@@ -105,9 +105,10 @@ def _as_trained(request: AuditRequest, models: AuditModels, notify: Callable[[st
         label=request.columns.label or lineage.columns.label,
     )
     membership = request.membership
-    if membership is not None and membership.group_by is None and lineage.unit is not None:
-        subject = models.audited.subject
-        missing = not_named(lineage.unit, membership, subject.task, text_columns(subject, columns))
+    by_coins = membership is not None and membership.split is not None
+    if membership is not None and membership.group_by is None and lineage.unit is not None and not by_coins:
+        subject, files = models.audited.subject, (membership.members, membership.nonmembers)
+        missing = not_named(lineage.unit, files, membership.attacks, subject.task, text_columns(subject, columns))
         if missing is None:
             unnamed["group_by"] = lineage.unit
             membership = replace(membership, group_by=lineage.unit)
@@ -116,7 +117,7 @@ def _as_trained(request: AuditRequest, models: AuditModels, notify: Callable[[st
                 f"{lineage.source} protects all records with one value of {lineage.unit!r} together, and {missing}: "
                 "single records are judged, which says less"
             )
-    elif membership is not None and membership.group_by == SINGLE_RECORDS:
+    if membership is not None and membership.group_by == SINGLE_RECORDS:
         membership = replace(membership, group_by=None)
     if unnamed:
         records = ", or --group-by none for single records" if "group_by" in unnamed else ""
