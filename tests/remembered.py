@@ -45,7 +45,7 @@ def self_tests() -> Iterator[None]:
 def forget() -> None:
     """Drop the compositions that the program itself keeps: something that they rest on was replaced, or put back."""
     if ledger := sys.modules.get("privctl.accounting.ledger"):
-        ledger._in_order.cache_clear()
+        ledger._composed_in_order.cache_clear()
 
 
 @contextmanager

@@ -286,20 +286,7 @@ def test_the_ci_script_is_sound_shell(root: Path) -> None:
     assert "set -euo pipefail" in script.read_text()
     assert shutil.which("bash")
     subprocess.run(["bash", "-n", script], check=True)
-    workflow = (root / ".github" / "workflows" / "ci.yml").read_text()
-    assert ".ci/run" in workflow
-    assert "3.11" in workflow
-    assert "3.12" in workflow
-
-
-def test_constraints_pin_every_dependency(root: Path) -> None:
-    import tomllib
-
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    pinned = dict(line.split("==") for line in (root / "constraints.txt").read_text().splitlines() if "==" in line)
-    assert {re.split(r"[<>=!~ ]", want)[0] for want in wanted} <= set(pinned)
-    assert not [version for version in pinned.values() if "+" in version], "a local version is on no index"
+    assert ".ci/run" in (root / ".github" / "workflows" / "ci.yml").read_text()
 
 
 #: These take longer to import than most commands take otherwise.

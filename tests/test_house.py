@@ -68,7 +68,7 @@ ORDERS: dict[str, tuple[str, ...]] = {
     ),
     "verify.audits": (
         "terms", "parts_not_run", "joint_test", "two_rates", "groups", "split", "ranks", "canaries", "reach",
-        "extraction", "figures", "given", "asked", "evidence", "consistency",
+        "extraction", "figures", "given", "asked", "unscored", "evidence", "consistency",
     ),
 }  # fmt: skip
 

@@ -209,7 +209,8 @@ def _epsilon(whole: Ledger, guarantee: Guarantee) -> Answer:
         return Outcome.CONSISTENT, f"{at} lies between {low} and {high}: {shown}, up to rounding"
     if holds is None:
         return Outcome.INCONCLUSIVE, f"{at} lies between {low} and {high}, so {shown} may be right"
-    return Outcome.REFUTED, f"{_witness(whole, guarantee, claimed)}; the epsilon that follows is {_finite(found.upper)}"
+    why = _witness(whole, guarantee, claimed) or f"{at} is at least {low}"
+    return Outcome.REFUTED, f"{why}; the epsilon that follows is {_finite(found.upper)}"
 
 
 def _check_follows_and_floor(found: BoundPair, follows: float | None, floor: float | None) -> Answer | None:
@@ -229,7 +230,8 @@ def _check_follows_and_floor(found: BoundPair, follows: float | None, floor: flo
     return None
 
 
-def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
+def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str | None:
+    """An event that refutes the claim; None if the grid contains none, as for one step with almost no noise."""
     mu = ledger.exact_shift(whole)
     if mu is not None:
         in_turn = any(row_of(event).drawn(event) is Batches.SHUFFLED for event in whole.events)
@@ -238,7 +240,7 @@ def _witness(whole: Ledger, guarantee: Guarantee, claimed: float) -> str:
     if guarantee.delta == 0:
         return "one step's loss can be as large as its bound"
     near = ledger.epsilon_of(whole, guarantee.delta).upper
-    return ledger.bounds(whole, math.log(guarantee.delta), ledger.PRECISIONS[0], near).witness(claimed)
+    return ledger.bounds(whole, math.log(guarantee.delta), ledger.PRECISIONS[0], near).witness(claimed, guarantee.delta)
 
 
 def _with_risks(whole: Ledger, guarantee: Guarantee, answer: Answer) -> Answer:

@@ -93,10 +93,12 @@ def canary_rows(model: LanguageModel, manifest: Manifest) -> tuple[list[SecretRo
     for i, canary in enumerate(manifest.canaries):
         after = manifest.formats[canary.format].after
         (row,) = secret_rows(model, canary.prefix, [canary.secret], after)
-        reason = _unscorable_reason(row, limit)
+        reason = _unscorable_reason(row, limit) or _unreadable_reason(model, row)
         if reason:
             unscored[i] = reason
         rows.append(None if reason else row)
+    for i in _alike(manifest, rows):
+        rows[i], unscored[i] = None, "whose secret the tokenizer does not tell from another's"
     return rows, unscored
 
 
@@ -180,6 +182,28 @@ def _unscorable_reason(row: SecretRow, limit: int) -> str:
     if len(row.ids) > limit:
         return f"longer than the {limit} tokens that the model reads"
     return ""
+
+
+def _unreadable_reason(model: LanguageModel, row: SecretRow) -> str:
+    """Why a secret is not itself to the model: the token for all that the tokenizer does not know is one of its own."""
+    unknown = model.tokenizer.unk_token_id
+    if unknown is None or not (row.ids[row.start :] == unknown).any():
+        return ""
+    return "whose secret holds what the tokenizer does not know"
+
+
+def _alike(manifest: Manifest, rows: Sequence[SecretRow | None]) -> list[int]:
+    """The canaries, by position, with the tokens of another one whose secret is not theirs."""
+    sharing: dict[bytes, list[int]] = {}
+    for i, row in enumerate(rows):
+        if row is not None:
+            sharing.setdefault(row.ids.tobytes(), []).append(i)
+    return [
+        i
+        for places in sharing.values()
+        if len({manifest.canaries[place].secret for place in places}) > 1
+        for i in places
+    ]
 
 
 def secret_sums(values: NDArray[Any], rows: Sequence[SecretRow]) -> NDArray[np.float64]:

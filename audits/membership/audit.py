@@ -16,7 +16,7 @@ from audits.membership import baseline, fused, remarks
 from audits.membership.attack import RATES, Attack, AttackResult, Candidates, ScoreAttack, Settings, Shadows
 from audits.membership.fused import why_not_fused
 from audits.membership.gradients import Differentiator
-from audits.membership.groups import NOT_OF_GROUPS, Grouping, grouped, read_groups, without_shared
+from audits.membership.groups import NOT_OF_GROUPS, WITHOUT_FIELDS, Grouping, grouped, read_groups, without_shared
 from audits.membership.joint_test import with_joint_test
 from audits.membership.prefixes import with_shots
 from audits.membership.queries import ask
@@ -31,7 +31,6 @@ from audits.scores.scorer import RowScores, key
 from audits.scores.scores_file import FOLD, SCORE, SEED, TESTED, arrays_of
 from audits.scores.subject import AuditedModel, read, scoring_of, text_columns
 from audits.scores.table import FIELDS, ScoreTable, Skip
-from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from audits.split.bounds import DrawnScores
 from audits.split.drawn import read_split
 from audits.split.findings import split_findings
@@ -109,7 +108,7 @@ class MembershipAudit:
         self._names = named or (*ATTACKS, *(THOROUGH if request.thorough else ()))
         self._grouping: Grouping | None = None
         if request.group_by is not None:
-            if subject.task in (IMAGE_CLASSIFICATION, AUDIO_CLASSIFICATION):
+            if subject.task in WITHOUT_FIELDS:
                 raise CommandError(
                     "--group-by reads a field of each record, which images and sounds do not have; remove it"
                 )
@@ -336,6 +335,7 @@ class MembershipAudit:
             "nonmember_loss": _nonmember_loss(table),
             "zlib": zlib.ZLIB_RUNTIME_VERSION,
             **self._subject.describe(),
+            **({"cut": cut} if (cut := table.cut_counts) else {}),
             **({} if self._drawn is None else split_parameters(self._drawn)),
             **({} if shadows is None else {"shadow": summary(shadows)}),
             **({} if self._grouping is None else self._grouping.parameters(records)),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,22 +20,28 @@ from scipy import sparse
 from audits.membership.attack import Attack, Candidates, ScoreAttack, Settings
 from audits.membership.features import record_features
 from audits.scores.table import FIELDS, Skip
+from audits.scores.tasks import AUDIO_CLASSIFICATION, IMAGE_CLASSIFICATION
 from privctl.data.columns import Columns
 from privctl.data.names import spelled_alike
 from privctl.data.records import Record
 from privctl.data.rows import rows_of
 from privctl.data.several import DataPath
 from privctl.data.users import group_of
-from privctl.domain.errors import InputError
+from privctl.domain.errors import InputError, PrivctlError
 from privctl.storage.json_text import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+
 #: What follows an attack's name where only the highest scores of a group count, and their share.
 TOP, SHARE = "-top", 4
 #: Decimals of the largest distance from the middle that are kept: rounding puts equal means no farther apart.
 _DECIMALS = 12
+#: Tasks whose records have no fields.
+WITHOUT_FIELDS = (IMAGE_CLASSIFICATION, AUDIO_CLASSIFICATION)
+#: What is named in place of a field where each record is to stand for itself.
+SINGLE_RECORDS = "none"
 #: Attacks that cannot be asked of groups, and why.
 NOT_OF_GROUPS = {
     "midpoint": "it sets a threshold for single records",
@@ -99,6 +106,22 @@ def read_groups(field: str, members: DataPath, nonmembers: DataPath, columns: Co
                 "trained on, or not at all"
             )
     return Grouping(field=field, names=names)
+
+
+def not_named(unit: str, paths: Sequence[DataPath], attacks: Iterable[str], task: str, columns: Columns) -> str | None:
+    """Why the records at ``paths`` cannot be grouped by the ``unit`` of a training; None if they can be.
+
+    Empty if there is nothing to say: some ``attacks`` need single records, and images have no fields.
+    """
+    if task in WITHOUT_FIELDS or not NOT_OF_GROUPS.keys().isdisjoint(attacks):
+        return ""
+    for path in paths:
+        try:
+            for row in islice(rows_of(path, columns, unit=unit, otherwise=".jsonl"), 1):
+                group_of(row.fields, unit, row.where)
+        except PrivctlError as error:
+            return str(error).partition(";")[0]
+    return None
 
 
 def without_shared(

@@ -82,6 +82,13 @@ class ScoreTable:
         members = int(self.member.sum())
         return {"members": members, "nonmembers": self.records - members}
 
+    @property
+    def cut_counts(self) -> dict[str, int]:
+        """Scored records that were cut, by set; empty if none was."""
+        members = int(self.truncated[self.member].sum())
+        others = int(self.truncated.sum()) - members
+        return {"members": members, "nonmembers": others} if members or others else {}
+
     def means(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The mean over each record's tokens of ``values`` [tokens], as [records] in double precision."""
         return np.asarray(self.sums(values) / np.diff(self.offsets), dtype=np.float64)

@@ -88,6 +88,16 @@ class SecretAttackResult:
         return np.array([problem.target.control for problem in self.problems], dtype=np.bool_)
 
     @property
+    def held_out(self) -> NDArray[np.bool_]:
+        """Secrets of held-out records, [secrets]."""
+        return np.array([problem.target.held_out for problem in self.problems], dtype=np.bool_)
+
+    @property
+    def trained(self) -> NDArray[np.bool_]:
+        """Secrets of records that the model was trained on, [secrets]."""
+        return ~(self.control | self.held_out)
+
+    @property
     def designed(self) -> NDArray[np.bool_]:
         """Secrets whose values were drawn like their candidates, [secrets]."""
         return np.array([problem.target.format is not None for problem in self.problems], dtype=np.bool_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,14 @@ from audits.extraction.summary import QueryBudget
 from audits.findings import Findings
 from audits.scores.scorer import RowScores
 from audits.scores.subject import AuditedModel, with_chat
+from audits.secrets import blind, verdict
 from audits.secrets import evidence as evidences
-from audits.secrets import verdict
 from audits.secrets.attack import ScoredModel, SecretAttackResult, attack
 from audits.secrets.candidates import Problem, Sources, make_problem
+from audits.secrets.heldout import ControlBook, with_held_out
 from audits.secrets.rows import MaskedReader, Reader, reader_of
-from audits.secrets.targets import choose
-from audits.secrets.trace import trace_tests
+from audits.secrets.targets import HELD_OUT_MARK, SecretTargets, choose
+from audits.secrets.trace import HELD_OUT, trace_tests
 from privctl.data.columns import Columns
 from privctl.data.recorded import data_digest
 from privctl.data.several import DataPath
@@ -50,6 +52,7 @@ class SecretRequest:
     """Which secrets to attack, and how.
 
     ``secrets`` is the book, ``data`` the data set it was made from, ``plan`` the plan the model was trained by.
+    ``held_out`` are secrets of records that it was not trained on, the control.
     ``manifest`` lists canaries, secrets drawn at random, with the ``commitment`` to it. ``candidates`` includes the
     true value; ``beam`` is the width of a beam search besides.
     ``most`` secrets are drawn from each side, those trained on and those never drawn, under ``seed``. ``trained_on``
@@ -59,6 +62,7 @@ class SecretRequest:
 
     secrets: Path
     data: DataPath
+    held_out: ControlBook | None = None
     plan: Path | None = None
     manifest: Path | None = None
     commitment: str | None = None
@@ -114,15 +118,15 @@ class SecretsAudit:
         manifest = None if request.manifest is None else read_manifest(request.manifest)
         self._broken = _broken_conditions(request, digest, manifest)
         designed = None if self._broken else manifest
-        self._targets = choose(
-            request.secrets,
-            request.data,
-            self._plan,
-            designed,
-            most=request.most,
-            seed=request.seed,
-            columns=with_chat(columns, subject.model),
-        )
+        columns = with_chat(columns, subject.model)
+        draw = partial(choose, most=request.most, seed=request.seed, columns=columns)
+        self._targets = draw(request.secrets, request.data, self._plan, designed)
+        if request.held_out is not None:
+            _check_held_out(request, request.held_out, digest, self._targets)
+            others = draw(request.held_out.book, request.held_out.data, None, None)
+            self._targets = with_held_out(
+                self._targets, others, request.held_out, request.secrets, request.data, columns
+            )
         self._problems, self._left = self._make_problems()
         self.rows: Sequence[NDArray[Any]] = self._reader.rows(
             [places[0] for problem_attacked in self._problems for places in problem_attacked.places]
@@ -142,9 +146,12 @@ class SecretsAudit:
         lost = [(lost_problem.target.kind, "given NaN or infinite scores by a model") for lost_problem in result.lost]
         omitted = (*self._left, *lost)
         tests = trace_tests(result, self._request.seed)
+        controlled = any(test.name == HELD_OUT for test in tests)
+        intervals = _INTERVALS_SHARE * alpha / (2 if controlled else 1)
         evidence = [
-            *evidences.rates(result, omitted, self._request.queries, _INTERVALS_SHARE * alpha),
+            *evidences.rates(result, omitted, self._request.queries, intervals),
             *evidences.tests_as_evidence(tests, _TRACE_SHARE * alpha),
+            *(blind.without_the_model(result, intervals) if controlled else ()),
         ]
         verdicts = [verdict.trace(evidence)]
         if self._request.plan is not None:
@@ -180,7 +187,7 @@ class SecretsAudit:
             for target in chosen.targets:
                 outcome = make_problem(self._reader, target, sources, request.candidates, request.seed)
                 if isinstance(outcome, str):
-                    omitted.append((target.kind, outcome))
+                    omitted.append((target.kind, f"{HELD_OUT_MARK}{outcome}" if target.held_out else outcome))
                 else:
                     problems.append(outcome)
                 advance(1)
@@ -226,7 +233,7 @@ class SecretsAudit:
             "secrets: intervals are as for independent secrets; those of one training run are not quite",
             "secrets: a stronger attack, other candidates or other contexts may tell secrets that this one does not",
         ]
-        tried = len(result.problems)
+        tried = int((~result.held_out).sum())
         if tried < chosen.eligible:
             notes.append(f"secrets: {tried} of {chosen.eligible} with a value and records were attacked")
         if request.trained_on is None and request.plan is not None:
@@ -235,6 +242,11 @@ class SecretsAudit:
             notes.append("secrets: a bound is what the plan allows of values drawn at random among the candidates")
         if result.control.any():
             notes.append("secrets: which of them a plan never draws is not chance; the control takes it so by kind")
+        if request.held_out is not None:
+            notes.append(
+                "secrets: held-out records are taken to be drawn as the training data were, one by one; if those of a "
+                "user or document were kept on one side, the comparison with held-out secrets does not hold"
+            )
         if chosen.elsewhere:
             notes.append(
                 f"secrets: {chosen.elsewhere} stand in records that the book does not name, so that the plan says "
@@ -250,6 +262,22 @@ class SecretsAudit:
         if self._broken:
             notes.append(f"secrets: {self._broken}")
         return notes
+
+
+def _check_held_out(request: SecretRequest, held_out: ControlBook, digest: str, targets: SecretTargets) -> None:
+    """Refuse a control that was trained on, or that a plan's choice of records makes unlike the others."""
+    found = data_digest(held_out.data)
+    if found == digest:
+        raise InputError(f"--heldout-data {held_out.data} is --data itself; give records that it was not trained on")
+    if request.trained_on is not None and found in request.trained_on:
+        raise InputError(
+            f"the model's training report names --heldout-data {held_out.data} as trained on; give other records"
+        )
+    if any(target.control for target in targets.targets):
+        raise CommandError(
+            "--plan leaves secrets out, which are its control, and so the others are not like held-out ones; remove "
+            "--heldout-secrets"
+        )
 
 
 def _read_plan(request: SecretRequest, digest: str) -> Protection:
@@ -291,6 +319,7 @@ def _arrays(result: SecretAttackResult) -> dict[str, NDArray[Any]]:
         ),
         "control": result.control,
         "designed": result.designed,
+        **({"held_out": result.held_out} if result.held_out.any() else {}),
         "candidates": result.after.ranks.count,
         "rank": result.after.ranks.rank,
         "loss": result.after.loss,

@@ -16,7 +16,9 @@ from audits.extraction.summary import QueryBudget
 from audits.findings import Findings
 from audits.secrets.attack import Ranks, SecretAnswers, SecretAttackResult
 from audits.secrets.beam import BeamHits
+from audits.secrets.blind import BASELINE
 from audits.secrets.planned_bound import Markov, markov_test
+from audits.secrets.targets import HELD_OUT_MARK
 from audits.secrets.trace import PAIRED, TraceTest, ranks_by_score
 from audits.statistics.metrics import CLOPPER_PEARSON, clopper_pearson
 from privctl.domain.evidence import Bound, Evidence
@@ -58,7 +60,8 @@ def bounds_of(result: SecretAttackResult) -> NDArray[np.float64]:
 
 def of_secrets(findings: Findings) -> Iterator[Evidence]:
     """What the attack on secrets measured."""
-    return (item for item in findings.evidence if item.method in (RECONSTRUCTION, COMPLETION, TRACE, PROTECTION))
+    methods = (RECONSTRUCTION, COMPLETION, TRACE, PROTECTION, BASELINE)
+    return (item for item in findings.evidence if item.method in methods)
 
 
 def rates(
@@ -122,7 +125,12 @@ def protection(result: SecretAttackResult, level: float) -> tuple[Evidence, Mark
 
 def _overall(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate]:
     bounds = bounds_of(result)
-    for side, chosen in (("trained", ~result.control), ("never drawn (control)", result.control)):
+    sides = (
+        ("trained", result.trained),
+        ("never drawn (control)", result.control),
+        ("held out (control)", result.held_out),
+    )
+    for side, chosen in sides:
         if not chosen.any():
             continue
         models: list[tuple[str, SecretAnswers]] = [(side, result.after)]
@@ -144,11 +152,11 @@ def _overall(result: SecretAttackResult, queries: QueryBudget) -> Iterator[_Rate
 
 def _by_kind(result: SecretAttackResult, omitted: Sequence[tuple[str, str]]) -> Iterator[_Rate]:
     """One rate per kind of secret, sorted by name."""
-    skipped = Counter(kind for kind, _ in omitted)
+    skipped = Counter(kind for kind, reason in omitted if not reason.startswith(HELD_OUT_MARK))
     bounds = bounds_of(result)
     for kind in sorted({*skipped, *result.kinds.tolist()}):
         of_kind = result.kinds == kind
-        chosen, control = of_kind & ~result.control, of_kind & result.control
+        chosen, control = of_kind & result.trained, of_kind & ~result.trained
         details = {"skipped": float(skipped[kind]), **_rank_details(result.after.ranks, chosen)}
         if chosen.any():
             details["greedy"] = _count_disclosed(result.after, chosen)

@@ -11,6 +11,7 @@ import random
 import re
 import string
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Mapping
 
 _WORD = re.compile(r"[^\W\d_]+")
@@ -33,6 +34,10 @@ class WordFrequencies:
         self._counts = counts
         self._ordered = sorted(counts, key=lambda word: (counts[word], word))
         self._levels = [counts[word] for word in self._ordered]
+
+    def joined(self, other: WordFrequencies) -> WordFrequencies:
+        """The words of both data sets."""
+        return WordFrequencies(Counter(self._counts) + Counter(other._counts))
 
     def like(self, word: str, source: random.Random) -> str | None:
         """A random other word about as frequent as ``word``, in its case; None where there is no other."""

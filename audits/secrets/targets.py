@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Records searched for a secret, and the most distinct passages that the attack uses.
 _LOOKED, _ASKED = 16, 4
+#: How reasons to leave out held-out secrets begin.
+HELD_OUT_MARK = "held out, "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,8 @@ class SecretTarget:
 
     ``control`` secrets were never drawn for training. ``allowance`` is the plan's bound, None without a plan or if a
     record that the book does not name contains the value too. ``format`` is the format of a planted canary, from which
-    the value was drawn uniformly.
+    the value was drawn uniformly. ``held_out`` secrets are those of held-out records, and the others ``compared`` with
+    them; ``records`` counts the records that hold the secret.
     """
 
     position: int
@@ -66,6 +69,9 @@ class SecretTarget:
     control: bool
     allowance: PlannedBound | None
     format: CanaryFormat | None
+    records: int = 1
+    held_out: bool = False
+    compared: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +81,7 @@ class SecretTargets:
     ``values`` are all values of each kind in the book, ``words`` those of the data. Canary candidates skip ``excluded``
     values, which occur in the data or belong to another canary. ``eligible`` secrets could be attacked, ``elsewhere``
     counts those that also occur in records that the book does not name (searched only with a plan), ``partial`` counts
-    canaries of a format for which the book lacks others.
+    canaries of a format for which the book lacks others. ``listed`` counts all secrets of the book.
     """
 
     targets: tuple[SecretTarget, ...]
@@ -87,6 +93,7 @@ class SecretTargets:
     eligible: int
     elsewhere: int
     partial: int
+    listed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +157,7 @@ def choose(
         eligible=len(eligible),
         elsewhere=sum(chosen_secret.secret.value in read.strayed for chosen_secret in chosen),
         partial=partial,
+        listed=len(secrets),
     )
 
 
@@ -299,4 +307,5 @@ def _target(
         control=chosen.control,
         allowance=None if strayed else chosen.allowance,
         format=form if planted else None,
+        records=len(chosen.secret.records),
     )

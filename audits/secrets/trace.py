@@ -2,8 +2,11 @@
 
 For canaries, whose values were drawn like their candidates, ranks under any model that does not know the values are
 independent and uniform: Fisher's method. If the plan left secrets out, the choice is treated as random within their
-kind: a permutation test, valid however outcomes depend on each other. With only a base model, each secret that exactly
-one of the two models identifies is equally likely to be identified by either: McNemar's exact test.
+kind: a permutation test, valid however outcomes depend on each other. Secrets of held-out records are compared in the
+same way, within those of one kind that as many records hold: where each record fell on a side by itself, or all records
+of a secret did together, a secret that stands on one side alone is equally likely to be any of these. With only a base
+model, each secret that exactly one of the two models identifies is equally likely to be identified by either: McNemar's
+exact test.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DESIGNED, CONTROLLED, PAIRED = "drawn at random", "against those never drawn", "against the base model"
+HELD_OUT = "against held-out secrets"
 _METHODS = {
     DESIGNED: "Fisher's method",
     CONTROLLED: "permutation test within kinds",
+    HELD_OUT: "permutation test within kinds and numbers of records",
     PAIRED: "McNemar's exact test, as for independent secrets",
 }
 POISSON_BINOMIAL = "Poisson binomial tail, summed exactly"
@@ -33,6 +38,8 @@ POISSON_BINOMIAL = "Poisson binomial tail, summed exactly"
 _DRAWS = 9999
 #: With fewer secrets on a side, there is no test.
 _FEWEST = 5
+#: The numbers of trained secrets and of others, the excess, and its p-value.
+_Outcome = tuple[tuple[int, int], float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,20 +68,19 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
     tests: list[TraceTest] = []
     natural = ~result.designed
     for score, ranks in ranks_by_score(result):
-        trained_canaries = result.designed & ~result.control
+        trained_canaries = result.designed & result.trained
         if trained_canaries.any():
             of_canaries = ranks.select(trained_canaries)
             excess = _mean(of_canaries.bits) - _by_chance(of_canaries)
             p_value = fisher([(of_canaries.bits, None)])
             compared = (len(of_canaries.bits), 0)
             tests.append(TraceTest(name=DESIGNED, score=score, compared=compared, excess=excess, p_value=p_value))
-        outcome = _permutation_test(ranks.bits[natural], result.control[natural], result.kinds[natural], seed)
-        if outcome is not None:
+        for name, outcome in _against_controls(result, ranks.bits, seed):
             sizes, excess, p_value = outcome
-            tests.append(TraceTest(name=CONTROLLED, score=score, compared=sizes, excess=excess, p_value=p_value))
+            tests.append(TraceTest(name=name, score=score, compared=sizes, excess=excess, p_value=p_value))
     if result.beam is not None:
         tests += _beam_tests(result, result.beam, seed)
-    chosen = natural & ~result.control
+    chosen = natural & result.trained
     if result.before is not None and chosen.sum() >= _FEWEST and not any(t.name == CONTROLLED for t in tests):
         tests.append(
             _mcnemar_test(
@@ -84,9 +90,31 @@ def trace_tests(result: SecretAttackResult, seed: int) -> list[TraceTest]:
     return tests
 
 
+def _against_controls(
+    result: SecretAttackResult, values: NDArray[np.float64], seed: int
+) -> Iterator[tuple[str, _Outcome]]:
+    """The permutation tests of ``values`` [secrets] for which there are enough secrets."""
+    drawn = ~result.designed & ~result.held_out
+    outcome = _permutation_test(values[drawn], result.control[drawn], result.kinds[drawn], seed)
+    if outcome is not None:
+        yield CONTROLLED, outcome
+    compared, alike = compared_with_held_out(result)
+    outcome = _permutation_test(values[compared], result.held_out[compared], alike[compared], seed)
+    if outcome is not None:
+        yield HELD_OUT, outcome
+
+
+def compared_with_held_out(result: SecretAttackResult) -> tuple[NDArray[np.bool_], NDArray[np.str_]]:
+    """Which secrets, held-out ones among them, are compared, and of each what those have that it is compared with."""
+    targets = [problem.target for problem in result.problems]
+    compared = np.array([target.compared for target in targets], dtype=np.bool_) & ~result.designed
+    alike = np.array([f"{target.records} {target.kind}" for target in targets], dtype=np.str_)
+    return compared, alike
+
+
 def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterator[TraceTest]:
     """Whether a beam holds true values more often than fresh draws of them, or than values never drawn."""
-    canaries = result.designed & ~result.control
+    canaries = result.designed & result.trained
     if canaries.any():
         found, chances = int(hits.found[canaries].sum()), hits.chance[canaries]
         yield TraceTest(
@@ -97,14 +125,9 @@ def _beam_tests(result: SecretAttackResult, hits: BeamHits, seed: int) -> Iterat
             p_value=tail(found, chances.tolist()),
             of_shares=True,
         )
-    natural = ~result.designed
-    beyond = hits.found[natural] - hits.chance[natural]
-    outcome = _permutation_test(beyond, result.control[natural], result.kinds[natural], seed)
-    if outcome is not None:
+    for name, outcome in _against_controls(result, hits.found - hits.chance, seed):
         sizes, excess, p_value = outcome
-        yield TraceTest(
-            name=CONTROLLED, score=hits.name, compared=sizes, excess=excess, p_value=p_value, of_shares=True
-        )
+        yield TraceTest(name=name, score=hits.name, compared=sizes, excess=excess, p_value=p_value, of_shares=True)
 
 
 def ranks_by_score(result: SecretAttackResult) -> Iterator[tuple[str, Ranks]]:
@@ -116,7 +139,7 @@ def ranks_by_score(result: SecretAttackResult) -> Iterator[tuple[str, Ranks]]:
 
 def _permutation_test(
     bits: NDArray[np.float64], control: NDArray[np.bool_], kinds: NDArray[np.str_], seed: int
-) -> tuple[tuple[int, int], float, float] | None:
+) -> _Outcome | None:
     """Mean bits of trained secrets beyond those of the control, kinds weighted by n m / (n + m), and its p-value."""
     strata = []
     for kind in np.unique(kinds):

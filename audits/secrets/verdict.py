@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from audits.secrets.blind import BASELINE, doubt
 from audits.secrets.evidence import PROTECTION, RECONSTRUCTION, SHARE_FOUND, TRACE
 from audits.secrets.planned_bound import Markov
-from audits.secrets.trace import CONTROLLED, DESIGNED, PAIRED
+from audits.secrets.trace import CONTROLLED, DESIGNED, HELD_OUT, PAIRED
 from privctl.domain.evidence import Evidence
 from privctl.domain.verdict import Outcome, Verdict
 
@@ -18,11 +19,16 @@ _GROSS = 0.5
 _ALTERNATIVE = {
     DESIGNED: "",
     CONTROLLED: "; which ones the plan left out is taken for chance within their kind",
+    HELD_OUT: "",
     PAIRED: "; whether from their own records or from others of their kind, only secrets never trained on could tell",
 }
 
 #: What a beam search is compared with.
-_BEAM = {DESIGNED: "of other draws of the same format", CONTROLLED: "of those never drawn"}
+_BEAM = {
+    DESIGNED: "of other draws of the same format",
+    CONTROLLED: "of those never drawn",
+    HELD_OUT: "of held-out ones",
+}
 
 
 def trace(evidence: Sequence[Evidence]) -> Verdict:
@@ -36,10 +42,20 @@ def trace(evidence: Sequence[Evidence]) -> Verdict:
     if not tests:
         return verdict(
             Outcome.INCONCLUSIVE,
-            "confounded: there is no control, and values may rank first without having been seen; give --base, the "
-            "model before training, a --plan that leaves secrets out, or secrets drawn at random by --canaries",
+            "confounded: there is no control, and values may rank first without having been seen; give "
+            "--heldout-secrets, scanned from records that it was not trained on, --base, the model before training, a "
+            "--plan that leaves secrets out, or secrets drawn at random by --canaries",
         )
-    detected = [item for item in tests if item.details["detected"]]
+    found = [item for item in tests if item.details["detected"]]
+    blind = tuple(item for item in evidence if item.method == BASELINE)
+    doubts = [doubt(blind, _score(item)) if _name(item) == HELD_OUT else "" for item in found]
+    detected = [item for item, why in zip(found, doubts, strict=True) if not why]
+    if found and not detected:
+        return verdict(
+            Outcome.INCONCLUSIVE,
+            f"confounded: {doubts[0]}; give --base, the model before training, or draw the files by privctl audit "
+            "split before the next one",
+        )
     if detected:
         best = min(detected, key=lambda item: item.details["p_value"])
         name = _name(best)
@@ -98,7 +114,7 @@ def protection(subject: str, test: Markov | None, evidence: Sequence[Evidence], 
 def _rate_summary(evidence: Sequence[Evidence]) -> str:
     """The observed rates, for the verdict's reason."""
     phrases = []
-    for name in ("trained", "trained, before training", "never drawn (control)"):
+    for name in ("trained", "trained, before training", "never drawn (control)", "held out (control)"):
         for item in evidence:
             if item.method == RECONSTRUCTION and item.quantity == f"told first, {name}":
                 lead = "secrets trained on rank first" if name == "trained" else _LABELS[name]
@@ -106,16 +122,25 @@ def _rate_summary(evidence: Sequence[Evidence]) -> str:
     return ", ".join(phrases) or "no secret trained on could be attacked"
 
 
-_LABELS = {"trained, before training": "before training", "never drawn (control)": "of those never drawn"}
+_LABELS = {
+    "trained, before training": "before training",
+    "never drawn (control)": "of those never drawn",
+    "held out (control)": "of held-out ones",
+}
 
 
 def _name(item: Evidence) -> str:
-    return next(name for name in (DESIGNED, CONTROLLED, PAIRED) if f", {name}, " in item.quantity)
+    return next(name for name in (DESIGNED, CONTROLLED, HELD_OUT, PAIRED) if f", {name}, " in item.quantity)
+
+
+def _score(item: Evidence) -> str:
+    return item.quantity.split(", by ", 1)[1]
 
 
 def _against(name: str) -> str:
     return {
         DESIGNED: "values drawn at random, had it not seen them, would have",
         CONTROLLED: "those never drawn",
+        HELD_OUT: "held-out ones",
         PAIRED: "before training",
     }[name]

@@ -29,10 +29,10 @@ RELABELLED = "normal, standard deviation over relabellings"
 #: Samples are lopsided if one side has fewer records than this and the other more than this many times as many. For so
 #: few the interval is exact; a normal one at 0.2 % errs 5 to 12 times in 1000 at 10 against 200, and 4 to 8 times at 10
 #: against 30 if the larger side's scores spread a third as far.
+#: With more, a lopsided sample's variance is known with so few degrees of freedom that they count: a normal interval at
+#: 0.2 % errs 4 to 8 times in 1000 at 15 and 20 against 200, and 3 to 5 times at 30 against 1000 and at 40 against 400;
+#: Student's 1 to 2 times.
 _FEW, _LOPSIDED = 12, 2
-#: Below this many, a lopsided sample's variance is known with so few degrees of freedom that they count: at 15 and 20
-#: against 200 a normal interval at 0.2 % errs 4 to 8 times in 1000, Student's 1 to 2 times.
-_SOME = 30
 #: If most scores are equal and fewer of a side differ from them than this, its variance is too poorly known: a normal
 #: interval at 0.2 % errs 19 times in 1000 where 1 % of 118 differ against 3 % of 118.
 _DIFFERENT = 10
@@ -87,8 +87,8 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     ``members`` and ``nonmembers`` are one score each, in any order. Where DeLong's variance is zero or undefined
     (complete separation, one distinct score, one record), or the samples are lopsided, the interval is by Chernoff's
     inequality (``_chernoff``), which assumes nothing but independent records; where nearly all scores are equal, so are
-    limits of the shares of pairs won and lost. With 12 to 29 records against many more, Student's quantile takes the
-    normal one's place.
+    limits of the shares of pairs won and lost. With 12 records or more against over twice as many, Student's quantile
+    takes the normal one's place.
     Members [.9, .8, .7, .6, .55] against [.65, .5, .4, .3, .2] give 0.92, standard error 0.093808, (0.486, 0.993).
     """
     _require_scores(members, nonmembers)
@@ -107,12 +107,12 @@ def auc(members: NDArray[Any], nonmembers: NDArray[Any], alpha: float = 0.05) ->
     if _nearly_all_tied(members, nonmembers):
         lower, upper = _tied_interval(members, nonmembers, value, alpha)
         return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=PAIRS_TIED)
-    few = min(m, n) < _SOME and max(m, n) > _LOPSIDED * min(m, n)
-    quantile = _student(above, below, alpha) if few else -float(ndtri(alpha / 2))
+    unequal = max(m, n) > _LOPSIDED * min(m, n)
+    quantile = _student(above, below, alpha) if unequal else -float(ndtri(alpha / 2))
     half = quantile * stderr / (value * (1 - value))
     center = math.log(value / (1 - value))
     lower, upper = _sigmoid(center - half), _sigmoid(center + half)
-    return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=DELONG_T if few else DELONG)
+    return Auc(value=value, stderr=stderr, lower=lower, upper=upper, interval=DELONG_T if unequal else DELONG)
 
 
 def _student(above: NDArray[Any], below: NDArray[Any], alpha: float) -> float:

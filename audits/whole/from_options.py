@@ -17,6 +17,7 @@ from audits.membership.request import MembershipRequest
 from audits.places import output_paths
 from audits.scores.cache import default_root
 from audits.secrets.audit import SecretRequest
+from audits.secrets.heldout import ControlBook
 from audits.whole.log_entry import log_path
 from audits.whole.refusals import settled
 from audits.whole.request import AuditRequest
@@ -140,6 +141,7 @@ def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
     return SecretRequest(
         secrets=options["secrets"],
         data=options["data"],
+        held_out=_held_out(options),
         plan=options["plan"],
         manifest=options["canaries"],
         commitment=options["commitment"],
@@ -147,3 +149,9 @@ def _secrets(options: Mapping[str, Any]) -> SecretRequest | None:
         seed=options["seed"],
         **{name: value for name, value in sizes.items() if value is not None},
     )
+
+
+def _held_out(options: Mapping[str, Any]) -> ControlBook | None:
+    if options["heldout_secrets"] is None:
+        return None
+    return ControlBook(book=options["heldout_secrets"], data=options["heldout_data"])

@@ -36,6 +36,8 @@ OF_A_MODEL = (
         "records",
         "secrets",
         "data",
+        "heldout_secrets",
+        "heldout_data",
         "plan",
         "base",
         "base_bits",

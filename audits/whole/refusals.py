@@ -12,6 +12,7 @@ from audits.split.manifest import manifest_at, read_manifest
 from audits.whole.options import flag_of
 from privctl.data.places import require_inputs
 from privctl.domain.errors import CommandError
+from privctl.reports.files import REPORT_SUFFIX, require_spare
 from privctl.storage.atomic import require_absent, require_regular
 from privctl.storage.reader import holds_adapter, missing_model, refuse_adapter_file
 
@@ -22,12 +23,13 @@ _BELONGS = {
     **dict.fromkeys(("heldout", "least_prefix", "top_k", "top_p", "greedy_only", "exact_only", "records"), "train"),
     **dict.fromkeys(("adversarial", "prompts", "divergence"), "train"),
     **dict.fromkeys(("adversarial_budget", "adversarial_tokens"), "adversarial"),
-    **dict.fromkeys(("data", "plan", "candidates", "most_secrets", "beam"), "secrets"),
+    **dict.fromkeys(("data", "heldout_secrets", "plan", "candidates", "most_secrets", "beam"), "secrets"),
+    "heldout_data": "heldout_secrets",
 }
 #: Options that name files which an audit reads.
 _READ = (
     "members", "nonmembers", "split", "canaries", "canary_data", "train", "heldout", "extraction_split", "prompts",
-    "secrets", "data", "plan",
+    "secrets", "data", "heldout_secrets", "heldout_data", "plan",
 )  # fmt: skip
 
 
@@ -37,7 +39,7 @@ def settled(model: Path, output: Path | None, options: Mapping[str, Any]) -> dic
     Raises CommandError for options that do not go together and for files that are in the way, InputError for missing
     inputs.
     """
-    options = _with_extraction_split(_with_split(options))
+    options = _with_heldout_data(_with_extraction_split(_with_split(options)))
     _check(options)
     _check_untargeted(options)
     claim_of(options["claim"])
@@ -52,11 +54,14 @@ def settled(model: Path, output: Path | None, options: Mapping[str, Any]) -> dic
         raise CommandError(f"--base-bits is {options['base_bits']}; it must be 4")
     if options["base_bits"] is not None and options["precision"] is not None:
         raise CommandError("--base-bits holds the base in 4 bits and computes in float32; remove --precision")
+    if model.name.endswith(REPORT_SUFFIX) and model.is_file():
+        raise CommandError(f"{model} is a report; give the model that it describes")
     for path in (model, *(Path(options[name]) for name in ("reference", "base") if options[name] is not None)):
         if not path.exists():
             raise missing_model(path)
     require_inputs(*(options[name] for name in _READ))
     _check_texts(options)
+    require_spare(output_paths(model, output)[0], but="audit")
     for path in output_paths(model, output):
         _require_free(path, options["force"], "--output")
     if options["leaks"] is not None:
@@ -170,3 +175,13 @@ def _with_extraction_split(options: Mapping[str, Any]) -> dict[str, Any]:
     manifest = read_manifest(path)
     train, heldout = (path.with_name(file.name) for file in manifest.sides.values())
     return {**options, "train": train, "heldout": heldout, "extraction_split": path}
+
+
+def _with_heldout_data(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` with the records of ``--heldout-secrets``: where none are given, the non-members or held-out text."""
+    if options["heldout_secrets"] is None or options["heldout_data"] is not None:
+        return dict(options)
+    found = next((options[name] for name in ("nonmembers", "heldout") if options[name] is not None), None)
+    if found is None:
+        raise CommandError("--heldout-secrets needs the records that hold these secrets; give --heldout-data too")
+    return {**options, "heldout_data": found}

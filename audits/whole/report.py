@@ -42,6 +42,7 @@ def asked_of(
         beam=None if request.secrets is None else request.secrets.beam,
         secret_figures=tuple(f"{item.method}: {item.quantity}" for each in findings for item in of_secrets(each)),
         precision=request.precision,
+        max_length=request.max_length,
         logged=request.log is not None,
     )
 

@@ -70,6 +70,9 @@ class AuditRequest:
         if self.secrets is not None:
             files |= {"secrets": self.secrets.secrets, "data": self.secrets.data, "plan": self.secrets.plan}
             files |= {"canaries": self.secrets.manifest or files.get("canaries")}
+            if self.secrets.held_out is not None:
+                held_out = self.secrets.held_out
+                files |= {"heldout secrets": held_out.book, "heldout data": held_out.data}
         return {role: path for role, path in files.items() if path is not None}
 
     @property

@@ -8,10 +8,11 @@ from dataclasses import replace
 from audits.asked import ASKED, as_text
 from audits.canaries.gradients import unused_beside
 from audits.findings import ALPHA, AuditPart, Findings
-from audits.lineage import Lineage
 from audits.mechanism_curve import Epsilon, Profile
 from audits.membership.audit import MembershipAudit
+from audits.membership.groups import SINGLE_RECORDS, not_named
 from audits.scores.scores_file import staged_scores
+from audits.scores.subject import text_columns
 from audits.whole.attempts import NotRun
 from audits.whole.leaking_records import leaking_records, staged_leaks
 from audits.whole.log_entry import log_result, logged_audit
@@ -28,6 +29,9 @@ from privctl.parallel import ALONE, Workers
 from privctl.reports.audit_log import Entry
 from privctl.reports.files import POINTER, commit_with_report, digested_artifact, pending_artifact
 from privctl.storage.digest import DigestedFile
+
+#: The fields that are read where none is named.
+_USUAL = {"text_column": "text", "label_column": "label"}
 
 
 def run_audit(
@@ -56,8 +60,7 @@ def run_audit(
     """
     require_distinct(request)
     models = open_models(request, progress, workers)
-    lineage = models.lineage
-    request = _as_trained(request, lineage, notify if workers.is_main else lambda _: None)
+    request = _as_trained(request, models, notify if workers.is_main else lambda _: None)
     before = {role: recorded_files(path) for role, path in request.files.items()} if workers.is_main else {}
     parts = parts_of(request, models, profile, epsilon)
     if not workers.is_main:
@@ -68,7 +71,7 @@ def run_audit(
             notify(part.cost)
         if isinstance(part, NotRun):
             notify(part.sentence)
-    if request.canaries is None and (unused := unused_beside(request.model, lineage.gradient_canaries)):
+    if request.canaries is None and (unused := unused_beside(request.model, models.lineage.gradient_canaries)):
         notify(unused)
     with logged_audit(request, models.audited.inputs) as position:
         report, records = _judge_and_write(request, models, parts, before, position)
@@ -80,20 +83,53 @@ def run_audit(
     return report
 
 
-def _as_trained(request: AuditRequest, lineage: Lineage, notify: Callable[[str], None]) -> AuditRequest:
-    """``request`` with the fields that the training read, where none are named: another would audit other texts."""
-    named, trained = request.columns.named, lineage.columns.named
-    unnamed = {name: field for name, field in trained.items() if name not in named}
-    if not unnamed or (request.membership, request.extraction, request.secrets) == (None, None, None):
+def _as_trained(request: AuditRequest, models: AuditModels, notify: Callable[[str], None]) -> AuditRequest:
+    """``request`` with the fields that the training read, and its unit of privacy, where none are named.
+
+    Another field would audit other texts, and single records of a user another promise than was made.
+    """
+    lineage = models.lineage
+    if (request.membership, request.extraction, request.secrets) == (None, None, None):
         return request
-    flags = " ".join(f"{flag_of(name)} {field}" for name, field in unnamed.items())
-    notify(f"the audit goes by {flags}, as {lineage.source} says of the training; name another field to change that")
+    named, trained = request.columns.named, lineage.columns.named
+    other = {name: field for name, field in named.items() if (trained.get(name) or _USUAL[name]) != field}
+    if other and lineage.trained_on is not None:
+        notify(
+            f"the audit goes by {_flags(other)}, which {lineage.source} does not name as a field of the training: what "
+            "the model never read cannot leak, and a gate counts no such audit"
+        )
+    unnamed = {name: field for name, field in trained.items() if name not in named}
     columns = replace(
         request.columns,
         text=request.columns.text or lineage.columns.text,
         label=request.columns.label or lineage.columns.label,
     )
-    return replace(request, columns=columns)
+    membership = request.membership
+    by_coins = membership is not None and membership.split is not None
+    if membership is not None and membership.group_by is None and lineage.unit is not None and not by_coins:
+        subject, files = models.audited.subject, (membership.members, membership.nonmembers)
+        missing = not_named(lineage.unit, files, membership.attacks, subject.task, text_columns(subject, columns))
+        if missing is None:
+            unnamed["group_by"] = lineage.unit
+            membership = replace(membership, group_by=lineage.unit)
+        elif missing:
+            notify(
+                f"{lineage.source} protects all records with one value of {lineage.unit!r} together, and {missing}: "
+                "single records are judged, which says less"
+            )
+    if membership is not None and membership.group_by == SINGLE_RECORDS:
+        membership = replace(membership, group_by=None)
+    if unnamed:
+        records = ", or --group-by none for single records" if "group_by" in unnamed else ""
+        notify(
+            f"the audit goes by {_flags(unnamed)}, as {lineage.source} says of the training; name another field to "
+            f"change that{records}"
+        )
+    return replace(request, columns=columns, membership=membership)
+
+
+def _flags(fields: Mapping[str, str]) -> str:
+    return " ".join(f"{flag_of(name)} {field}" for name, field in fields.items())
 
 
 def _findings(models: AuditModels, parts: Sequence[AuditPart]) -> list[Findings]:

@@ -1,1 +1,1 @@
-"""Accounting: from public parameters to guarantees. The one place other packages get an epsilon from."""
+"""Accounting: from public parameters to guarantees. Every other package gets its epsilon here."""

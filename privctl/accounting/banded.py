@@ -1,9 +1,9 @@
-"""Banded Toeplitz factors of the prefix sum: the noise of steps, correlated so that sums of them hold less of it.
+"""Banded Toeplitz factorizations of prefix sums: noise correlated over steps, so that sums of steps have less noise.
 
-A is the lower triangular matrix of ones, which adds up the steps of a training; C a banded lower triangular Toeplitz
-matrix. Noise C^-1 Z on the steps is A C^-1 Z on their sums. Choquette-Choo et al. 2023, "(Amplified) Banded Matrix
-Factorization", section 4; McKenna 2024, "Scaling up the Banded Matrix Factorization Mechanism for Differentially
-Private ML", section 3.
+A is the lower triangular matrix of ones, which sums the steps of a training run; C is a banded lower triangular
+Toeplitz matrix. Noise C^-1 Z on the steps is noise A C^-1 Z on their sums. Choquette-Choo et al. 2023, "(Amplified)
+Banded Matrix Factorization", section 4; McKenna 2024, "Scaling up the Banded Matrix Factorization Mechanism for
+Differentially Private ML", section 3.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import numpy as np
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.ranges import BANDS
 
-#: Coefficients are chosen for so many steps at most: beyond, they hardly change, and the error is only a goal.
+#: Coefficients are optimized for at most this many steps; beyond that they hardly change.
 _MOST = 1 << 12
-#: Each coefficient is at least this share of the one before.
+#: The smallest ratio of a coefficient to the one before.
 _LEAST = 1e-3
 
 
 def prefix_error(coefficients: tuple[float, ...], steps: int) -> float:
-    """Root mean square, over ``steps`` prefix sums, of their noise's standard deviation, for Z of variance 1.
+    """Root mean square of the noise's standard deviation over the ``steps`` prefix sums, for Z of variance 1.
 
     It is the Frobenius norm of A C^-1 over sqrt(steps). For ``coefficients`` (1,), independent noise, it is
     sqrt((steps + 1) / 2).
     """
-    row = _first_column(np.asarray(coefficients, dtype=np.float64), steps)
-    return math.sqrt(float(_shares(steps) @ row**2))
+    column = _first_column(np.asarray(coefficients, dtype=np.float64), steps)
+    return math.sqrt(float(_frequencies(steps) @ column**2))
 
 
 @lru_cache(maxsize=64)
 def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
-    """The coefficients, of norm 1 at most, that make ``prefix_error`` least for so many ``bands``.
+    """The ``bands`` coefficients, of norm at most 1, that minimize ``prefix_error``.
 
-    The search starts from the series of (1 - x)^(-1/2), cut off after ``bands`` terms, whose uncut form is optimal up
-    to a constant (Fichtenberger, Henzinger and Upadhyay 2023). Raises ValueError for bands below 1 or above ``steps``.
+    The search starts from the series of (1 - x)^(-1/2) truncated to ``bands`` terms; untruncated, it is optimal up to a
+    constant (Fichtenberger, Henzinger and Upadhyay 2023). Raises ValueError for bands below 1 or above ``steps``.
 
     Example: 2 bands and 64 steps give (0.8082, 0.5889).
     """
@@ -58,27 +58,27 @@ def banded_coefficients(bands: int, steps: int) -> tuple[float, ...]:
         bounds=[(_LEAST, 1.0)] * (bands - 1),
         options={"maxiter": 100, "ftol": 1e-10},
     )
-    best = _falling(found.x)
-    return _within_one(best / np.linalg.norm(best))
+    best = _coefficients(found.x)
+    return _norm_at_most_one(best / np.linalg.norm(best))
 
 
 def most_bands(sample_rate: float, steps: int) -> int:
-    """The most bands at which each part of the data still holds a whole expected batch, and that the steps fill."""
+    """The largest number of bands for which each part of the data holds an expected batch and is reached by a step."""
     whole = int(1 / sample_rate * (1 + 1e-9)) if sample_rate > 1e-9 else steps
     return max(1, min(whole, steps, int(BANDS.high)))
 
 
 def require_bands(bands: int, sample_rate: float, steps: int) -> None:
-    """Raise ValueError for more ``bands`` than ``most_bands``."""
+    """Raise ValueError if ``bands`` exceeds ``most_bands``."""
     if bands > (most := most_bands(sample_rate, steps)):
         raise ValueError(
-            f"bands is {bands}; at a sampling rate of {sample_rate:g} and {steps} steps it must be {most} at most, as "
-            "each of so many parts of the data must hold a whole batch, and the steps reach each"
+            f"bands is {bands}; at a sampling rate of {sample_rate:g} and {steps} steps it must be at most {most}, as "
+            "each of that many parts of the data must hold a whole batch and be reached by a step"
         )
 
 
-def _within_one(values: Floats) -> tuple[float, ...]:
-    """``values``, of norm about 1, shrunk by rounding errors until the sum of their exact squares is 1 at most."""
+def _norm_at_most_one(values: Floats) -> tuple[float, ...]:
+    """``values``, of norm about 1, scaled down by multiples of 2^-53 until the exact sum of squares is at most 1."""
     scale = 1.0
     while True:
         shrunk = tuple(float(value) for value in values * scale)
@@ -87,42 +87,42 @@ def _within_one(values: Floats) -> tuple[float, ...]:
         scale -= 2.0**-53
 
 
-def _shares(steps: int) -> Floats:
-    """In what share of the rows of A C^-1 each entry of its first column stands."""
+def _frequencies(steps: int) -> Floats:
+    """The fraction of the rows of A C^-1 in which each entry of its first column occurs."""
     return np.asarray(1 - np.arange(steps) / steps)
 
 
 def _first_column(coefficients: Floats, steps: int) -> Floats:
-    """Of A C^-1, which is Toeplitz: the series of 1 / ((1 - x) c(x))."""
+    """The first column of A C^-1, which is Toeplitz: the power series of 1 / ((1 - x) c(x))."""
     return _divided(np.ones(steps), coefficients)
 
 
 def _divided(series: Floats, by: Floats) -> Floats:
-    """The first terms of the quotient of two power series, as many as ``series`` has."""
+    """The quotient of two power series, with as many terms as ``series``."""
     from scipy.signal import lfilter  # here, as importing it takes longer than most commands' accounting
 
     return np.asarray(lfilter([1.0], by, series))
 
 
-def _falling(ratios: Floats) -> Floats:
-    """Coefficients from 1 on, each the one before times its ratio.
+def _coefficients(ratios: Floats) -> Floats:
+    """Coefficients that begin with 1, each the one before times its ratio.
 
-    With ratios of 1 at most the series of 1 / c(x) stays bounded: no root of c lies within the unit circle (Enestrom
-    and Kakeya), so the search meets no number that is not finite.
+    With ratios of at most 1 the series of 1 / c(x) stays bounded: no root of c lies within the unit circle (Enestrom
+    and Kakeya), so the search only meets finite numbers.
     """
     return np.cumprod(np.append(1.0, ratios))
 
 
 def _log_error(ratios: Floats, steps: int) -> tuple[float, Floats]:
-    """Log of the squared error times the squared norm, with its gradient."""
-    values = _falling(ratios)
+    """Logarithm of the squared error times the squared norm, and its gradient."""
+    values = _coefficients(ratios)
     column = _first_column(values, steps)
-    weighted = _shares(steps) * column
+    weighted = _frequencies(steps) * column
     error, norm = float(weighted @ column), float(values @ values)
     # A change of coefficient i changes the column by -x^i / ((1 - x) c(x)^2).
     twice = _divided(column, values)
     slopes = np.array([-float(weighted[i:] @ twice[: steps - i]) for i in range(1, len(values))])
     slopes = 2 * (slopes / error + values[1:] / norm)
-    # A change of a ratio changes all coefficients from there on.
-    onwards = np.cumsum((slopes * values[1:])[::-1])[::-1]
-    return math.log(error) + math.log(norm), np.asarray(onwards / ratios)
+    # A ratio affects all coefficients from its own on.
+    cumulated = np.cumsum((slopes * values[1:])[::-1])[::-1]
+    return math.log(error) + math.log(norm), np.asarray(cumulated / ratios)

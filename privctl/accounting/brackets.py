@@ -1,8 +1,8 @@
-"""The one root finder of accounting: every search keeps a bracket, and the caller takes the end that is safe.
+"""The root finders of accounting: every search keeps a bracket, and the caller takes the safe end.
 
-scipy's ``brentq`` and the like return the better end without saying on which side of the root it lies. Proofs need the
-side, so the searches are our own. ``threshold_bracket`` needs a condition alone, ``falling_root`` and
-``falling_bracket`` a value, and ``costly_root`` is for values that take seconds each. Among whole numbers, use
+scipy's ``brentq`` and the like return the better end without saying on which side of the root it is. Proofs need the
+side, so we have our own searches. ``threshold_bracket`` needs only a condition, ``falling_root`` and
+``falling_bracket`` need a value, and ``costly_root`` is for values that take seconds each. For integers, use
 ``bisect.bisect_left`` with a key.
 """
 
@@ -31,11 +31,11 @@ def threshold_bracket(
 def falling_bracket(
     value: Callable[[float], float], low: float, left: float, high: float, *, relative: float = 0.0
 ) -> tuple[float, float]:
-    """The bracket that ``threshold_bracket`` finds of ``value(x) <= 0``, in a quarter to a half of the calls.
+    """The bracket that ``threshold_bracket`` finds for ``value(x) <= 0``, with a quarter to half of the calls.
 
-    A falling ``value`` is ``left`` > 0 at ``low`` and not above 0 at ``high``, where it is not computed; it may be
-    infinite. Regula falsi (Illinois) that steps past its estimate, so that both ends close in, and halves where three
-    steps did not.
+    A decreasing ``value``, which may be infinite, is ``left`` > 0 at ``low`` and at most 0 at ``high``, where it is not
+    evaluated. Regula falsi (Illinois variant) that steps slightly past its estimate, so that both ends converge;
+    bisection if the bracket was not halved in three steps.
     """
     right, width, steps, before = -math.inf, high - low, 0, 0.0
     while high - low > relative * high:
@@ -69,11 +69,12 @@ def falling_root(
     close: float,
     beyond: float = 0.0,
 ) -> float:
-    """The least of 0 < ``low`` < x <= ``high`` at which a falling ``value`` is 0 or less, to ``close`` relative.
+    """The smallest x in (``low``, ``high``] at which a decreasing ``value`` is at most 0, within ``close`` (relative).
 
-    ``left`` > 0 and ``right`` <= 0 are the values at the ends. Regula falsi over the logarithm of x (Illinois: a side
-    that stays twice is halved). At the returned x the value was computed and is 0 or less. Steps go ``beyond`` / 2 past
-    the estimate, so that both ends close in on the root, and stay half of that away from either end.
+    ``left`` > 0 and ``right`` <= 0 are the values at the ends, and ``low`` > 0. Regula falsi in the logarithm of x
+    (Illinois variant: the value of an end that stays twice is halved). The value at the returned x was evaluated and is
+    at most 0. Steps go ``beyond`` / 2 past the estimate, so that both ends converge, and keep half of that distance
+    from either end.
     """
     before = 0.0
     while high - low > close * high and right < 0:
@@ -95,10 +96,10 @@ def falling_root(
 def costly_root(
     value: Callable[[float], float], start: float, low: float, high: float, *, tolerance: float, stride: float
 ) -> float:
-    """The least x with a falling ``value(x)`` <= 0, in few calls: at most ``tolerance`` above an x with a value > 0.
+    """The smallest x with a decreasing ``value(x)`` <= 0, in few calls: at most ``tolerance`` above one with value > 0.
 
-    Secant steps from ``start``, the first of them no longer than ``stride``. The value is assumed to be above 0 at
-    ``low`` and not at ``high``, and is not computed there; it may be infinite.
+    Secant steps from ``start``, the first of them at most ``stride`` long. The value, which may be infinite, is assumed
+    to be above 0 at ``low`` and at most 0 at ``high``, and is not evaluated there.
     """
     x, least, most = start, low, high
     points: list[tuple[float, float]] = []
@@ -116,7 +117,7 @@ def costly_root(
 def _next_point(
     points: list[tuple[float, float]], low: float, high: float, stride: float, tolerance: float, *, bracketed: bool
 ) -> float:
-    """The secant's point, moved a little past the root so that the bracket closes from both ends."""
+    """The next point of the secant method, moved slightly past the root so that both ends of the bracket converge."""
     x, value = points[-1]
     guess = math.nan
     if len(points) > 1 and math.isfinite(value):

@@ -1,16 +1,17 @@
 """Composition of many private steps of which only epsilon and delta are known.
 
-Theorems hold for adaptively chosen steps. Here k is the number of steps, each (epsilon0, delta0)-DP, and ``slack`` the
-delta that composition itself spends; the total delta is k * delta0 + slack, or a little less.
+The theorems hold for adaptively chosen steps. Here k is the number of steps, each (epsilon0, delta0)-DP, and ``slack``
+is the delta spent on composition itself; the total delta is k * delta0 + slack, or a little less.
 
 - basic: k epsilon0 (Dwork, Kenthapadi, McSherry, Mironov and Naor 2006).
 - advanced: epsilon0 sqrt(2 k ln(1/slack)) + k epsilon0 (e^epsilon0 - 1) (Dwork, Rothblum and Vadhan 2010, theorem
   III.3).
-- optimal: no better number follows from the steps' epsilon0 and delta0 (Kairouz, Oh and Viswanath 2015, theorem 3.3).
+- optimal: the best bound that follows from the steps' epsilon0 and delta0 (Kairouz, Oh and Viswanath 2015, theorem
+  3.3).
 
-For a sampled Gaussian the steps' parameters come from the exact Gaussian and from amplification by sampling, and delta
-is split between the steps (the share f) and the slack so that the result is smallest. An accountant that looks at the
-whole loss distribution of a step needs a fraction of the noise that any of these needs.
+For a sampled Gaussian, the steps' parameters come from the exact Gaussian and amplification by sampling, and delta is
+split between the steps and the slack so that the result is smallest. An accountant that uses the whole privacy loss
+distribution of a step needs only a fraction of the noise.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from privctl.accounting import gaussian, three_point
 from privctl.accounting.brackets import threshold_bracket
 from privctl.domain.checks import at_least, fraction, positive, probability
 
-#: The noise multipliers among which calibration searches.
+#: The range of noise multipliers that calibration searches.
 LEAST_NOISE, MOST_NOISE = 1e-9, 1e9
 
-#: Shifts beyond this have an epsilon that floats cannot hold.
+#: For larger shifts, epsilon overflows.
 _MOST_SHIFT = 1e150
-#: exp of a larger number overflows soon.
+#: For larger numbers, exp overflows.
 _MOST_EXPONENT = 700.0
 _GOLDEN = (math.sqrt(5) - 1) / 2
-#: Shares of delta are searched by their log-odds.
+#: Range of the log-odds over which the split of delta is searched.
 _LOG_ODDS = (-9.0, 30.0)
 
 _Compose = Callable[[float, int, float], float]
 
 
 def basic(epsilon0: float, steps: int, slack: float = 0.0) -> float:
-    """Epsilon of ``steps`` steps at delta ``steps * delta0``. ``slack`` is not needed."""
+    """Epsilon of ``steps`` steps at delta ``steps * delta0``; ``slack`` is ignored."""
     _check_steps(epsilon0, steps)
     return steps * epsilon0
 
 
 def advanced(epsilon0: float, steps: int, slack: float) -> float:
-    """Epsilon of ``steps`` steps at delta ``steps * delta0 + slack``, both terms kept; inf where it overflows.
+    """Epsilon of ``steps`` steps at delta ``steps * delta0 + slack``, with both terms; inf if it overflows.
 
     Example: 1000 steps of epsilon 1 at slack 1e-8 give 1910.22.
     """
@@ -52,9 +53,9 @@ def advanced(epsilon0: float, steps: int, slack: float) -> float:
 
 
 def advanced_as_printed(epsilon0: float, steps: int, slack: float) -> float:
-    """The first term of ``advanced`` alone, as often quoted. NOT a bound: false unless steps * epsilon0^2 is small.
+    """Only the first term of ``advanced``, as often quoted. NOT a bound: false unless steps * epsilon0^2 is small.
 
-    Example: 1000 steps of epsilon 1 at slack 1e-8 give 191.94, where nothing below 613.53 is true of every mechanism.
+    Example: 1000 steps of epsilon 1 at slack 1e-8 give 191.94, but no bound below 613.53 holds for every mechanism.
     """
     _check_steps(epsilon0, steps)
     fraction("slack", slack)
@@ -66,10 +67,9 @@ def _optimal_for_slack(epsilon0: float, steps: int, slack: float) -> float:
 
 
 def amplified_epsilon(epsilon0: float, sample_rate: float) -> float:
-    """Epsilon of an epsilon0-DP step that sees each example with probability ``sample_rate``: ln(1 + q (e^eps0 - 1)).
+    """Epsilon of an epsilon0-DP step on a Poisson sample of rate q = ``sample_rate``: ln(1 + q (e^epsilon0 - 1)).
 
-    For Poisson batches and adding or removing an example (Li, Qardaji and Su 2012, theorem 1). The step's delta is
-    multiplied by ``sample_rate``.
+    For add-or-remove adjacency (Li, Qardaji and Su 2012, theorem 1). The step's delta is multiplied by q.
     """
     at_least("epsilon0", epsilon0, 0)
     probability("sample_rate", sample_rate)
@@ -82,7 +82,7 @@ def amplified_epsilon(epsilon0: float, sample_rate: float) -> float:
 
 
 def _unamplified_epsilon(epsilon1: float, sample_rate: float) -> float:
-    """The epsilon0 that sampling turns into ``epsilon1``; ``sample_rate`` above 0."""
+    """The epsilon0 for which ``amplified_epsilon`` is ``epsilon1``; ``sample_rate`` must be above 0."""
     if epsilon1 <= 1:
         return math.log1p(math.expm1(epsilon1) / sample_rate)
     return epsilon1 + math.log1p(-(1 - sample_rate) * math.exp(-epsilon1)) - math.log(sample_rate)
@@ -91,7 +91,7 @@ def _unamplified_epsilon(epsilon1: float, sample_rate: float) -> float:
 def naive_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
     """Epsilon of a Poisson-sampled Gaussian at ``delta`` by amplification and basic composition.
 
-    inf where floats cannot hold it. Raises ValueError for arguments out of range.
+    inf if it overflows. Raises ValueError for arguments out of range.
     Example: (1, 0.01, 1000, 1e-5) gives 839.4.
     """
     _check(sample_rate, steps, delta)
@@ -100,7 +100,7 @@ def naive_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta
 
 
 def advanced_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """As ``naive_epsilon``, by the better of basic and advanced composition at the best split of delta.
+    """As ``naive_epsilon``, by the better of basic and advanced composition with the best split of delta.
 
     Example: (1, 0.005, 1000, 1e-5) gives 335.35.
     """
@@ -109,7 +109,7 @@ def advanced_epsilon(noise_multiplier: float, sample_rate: float, steps: int, de
 
 
 def optimal_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """As ``naive_epsilon``, by optimal composition at the best split of delta; never above ``advanced_epsilon``."""
+    """As ``naive_epsilon``, by optimal composition with the best split of delta; never above ``advanced_epsilon``."""
     naive = naive_epsilon(noise_multiplier, sample_rate, steps, delta)
     if steps == 1 or not 0 < naive < math.inf:
         return naive
@@ -121,9 +121,9 @@ def optimal_epsilon(noise_multiplier: float, sample_rate: float, steps: int, del
 
 
 def naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
-    """The smallest noise multiplier for which ``naive_epsilon`` is at most ``epsilon``, at least ``LEAST_NOISE``.
+    """The smallest noise multiplier, at least ``LEAST_NOISE``, for which ``naive_epsilon`` is at most ``epsilon``.
 
-    Raises ValueError where more than ``MOST_NOISE`` would be needed.
+    Raises ValueError if more than ``MOST_NOISE`` would be needed.
     """
     _check(sample_rate, steps, delta)
     positive("epsilon", epsilon)
@@ -132,7 +132,7 @@ def naive_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta
 
 
 def advanced_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
-    """The smallest noise multiplier for which ``advanced_epsilon`` is at most ``epsilon``; see the naive one."""
+    """As ``naive_noise_multiplier``, for ``advanced_epsilon``."""
     _check(sample_rate, steps, delta)
     positive("epsilon", epsilon)
 
@@ -147,7 +147,7 @@ def advanced_noise_multiplier(epsilon: float, sample_rate: float, steps: int, de
 
 
 def optimal_noise_multiplier(epsilon: float, sample_rate: float, steps: int, delta: float) -> float:
-    """The smallest noise multiplier for which ``optimal_epsilon`` is at most ``epsilon``; see the naive one."""
+    """As ``naive_noise_multiplier``, for ``optimal_epsilon``."""
     _check(sample_rate, steps, delta)
     positive("epsilon", epsilon)
 
@@ -187,7 +187,7 @@ def _step_epsilon(noise_multiplier: float, sample_rate: float, delta: float) -> 
 
 
 def _noise_for_step(epsilon1: float, sample_rate: float, delta: float) -> float:
-    """The noise multiplier that makes one sampled Gaussian step (epsilon1, delta)-DP; 0 where none is needed."""
+    """The noise multiplier that makes one sampled Gaussian step (epsilon1, delta)-DP; 0 if no noise is needed."""
     if delta >= sample_rate:
         return 0.0
     shift = gaussian.shift_at(_unamplified_epsilon(epsilon1, sample_rate), delta / sample_rate)
@@ -197,7 +197,7 @@ def _noise_for_step(epsilon1: float, sample_rate: float, delta: float) -> float:
 def _epsilon_by(
     compose: _Compose, noise_multiplier: float, sample_rate: float, steps: int, delta: float
 ) -> Callable[[float, float], float]:
-    """Epsilon as a function of the steps' share of delta and of the rest, which is the slack's."""
+    """Epsilon as a function of the fraction of delta spent on the steps, and of the rest, which is the slack."""
 
     def epsilon_at(share: float, rest: float) -> float:
         step = _step_epsilon(noise_multiplier, sample_rate, delta * share / steps)
@@ -209,15 +209,15 @@ def _epsilon_by(
 def _noise_by(
     fits: Callable[[float, float], bool], epsilon: float, sample_rate: float, steps: int, delta: float
 ) -> Callable[[float, float], float]:
-    """The noise multiplier as a function of the steps' share of delta and of the rest, which is the slack's.
+    """The noise multiplier as a function of the fraction of delta spent on the steps, and of the rest, the slack.
 
-    ``fits`` says whether steps of a given epsilon compose to ``epsilon`` at a given slack.
+    ``fits`` says whether steps of a given epsilon compose to at most ``epsilon`` at a given slack.
     """
 
     def noise_at(share: float, rest: float) -> float:
         if delta * share / steps >= sample_rate:
             return 0.0
-        # Steps of epsilon / steps / 1e9 meet any slack that floats can hold.
+        # Steps of epsilon / steps / 1e9 fit with any slack that is a float.
         low, high = math.log(epsilon / steps) - math.log(1e9), math.log(epsilon)
         low, _ = threshold_bracket(lambda x: not fits(math.exp(x), delta * rest), low, high, within=1e-11)
         return _noise_for_step(math.exp(low), sample_rate, delta * share / steps)
@@ -226,7 +226,7 @@ def _noise_by(
 
 
 def _best_over_split(value: Callable[[float, float], float], points: int = 40, tolerance: float = 1e-3) -> float:
-    """The smallest of ``value`` over splits of 1 into a share and the rest: a grid of log-odds, then golden section."""
+    """The smallest ``value`` over splits of 1 into two parts: a grid of log-odds, then golden-section search."""
 
     def at(log_odds: float) -> float:
         return value(1 / (1 + math.exp(-log_odds)), 1 / (1 + math.exp(log_odds)))
@@ -253,7 +253,7 @@ def _best_over_split(value: Callable[[float, float], float], points: int = 40, t
 
 
 def _raise_until_met(noise_multiplier: float, epsilon: float, epsilon_of: Callable[[float], float]) -> float:
-    """``noise_multiplier`` raised by a few roundings, until its ``epsilon_of`` is at most ``epsilon``."""
+    """``noise_multiplier`` raised by a few rounding errors until ``epsilon_of`` is at most ``epsilon``."""
     sigma, step = max(noise_multiplier, LEAST_NOISE), 1e-13
     while sigma <= MOST_NOISE and epsilon_of(sigma) > epsilon:
         sigma *= 1 + step

@@ -1,4 +1,4 @@
-"""Which delta suits how many records. Imports no accountant: ``privctl noise`` needs none."""
+"""Suitable deltas for a number of records. Imports no accountant, as ``privctl noise`` needs none."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 
 
 def default_delta(examples: int) -> float:
-    """1 / examples^1.1, somewhat below one over their number; 1e-5 at most."""
+    """1 / examples^1.1, somewhat below 1 / examples, and at most 1e-5."""
     return float(min(1e-5, examples**-1.1))
 
 
 def delta_warning(delta: float, records: int) -> str | None:
-    """What is wrong with ``delta`` for so many ``records``: it should be well below one over their number.
+    """A warning if ``delta`` is not well below 1 / ``records``.
 
-    None for a delta of at most a tenth of that, and for the default one.
+    None if it is at most a tenth of that, or at most the default.
     """
     if delta <= max(0.1 / records, default_delta(records)):
         return None

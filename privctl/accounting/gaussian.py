@@ -19,13 +19,13 @@ from privctl.domain.guarantee import Adjacency, Assumption, Guarantee, Scope, St
 ACCOUNTANT = "analytic Gaussian (Balle-Wang 2018), exact"
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-#: Above this argument Mills' ratio of its negative overflows soon and the complement is used.
+#: Above this argument, Mills' ratio of its negative would soon overflow, so the complement is used.
 _FAR = 25.0
-#: Unit roundoff times what the error bounds below leave out, with room to spare (3 is the most that was measured).
+#: Unit roundoff times a factor for what the error bounds below leave out (at most 3 in measurements).
 _ROUNDING = 8 * 2.0**-53
-#: By how much a quotient such as sensitivity / noise may be too small, relatively.
+#: Bound on the relative rounding error of a quotient such as sensitivity / noise.
 _QUOTIENT = 4 * 2.0**-53
-#: Shifts beyond this have an epsilon (about mu^2 / 2) that floats can no longer hold; no finite bound is reported.
+#: For larger shifts, epsilon (about mu^2 / 2) overflows, and no finite bound is reported.
 _VACUOUS = 1e150
 
 
@@ -33,7 +33,7 @@ def log_delta(epsilon: float, mu: float) -> float:
     """Natural logarithm of the smallest delta at ``epsilon`` for shift ``mu``; -inf for mu = 0.
 
     Since exp(epsilon) phi(b) = phi(a) for a = mu/2 - epsilon/mu and b = a - mu, delta = phi(a) (M(-a) - M(-b)) with
-    Mills' ratio M: no cancellation between huge terms, whatever epsilon.
+    Mills' ratio M. This avoids cancellation between huge terms for every epsilon.
     """
     at_least("epsilon", epsilon, 0)
     at_least("mu", mu, 0)
@@ -48,10 +48,11 @@ def log_delta(epsilon: float, mu: float) -> float:
 
 
 def log_delta_above(epsilon: float, mu: float, errors: int = 1) -> float:
-    """As ``log_delta``, never below the true value: its rounding is added, and that of a quotient ``mu``.
+    """As ``log_delta``, but never below the true value: adds bounds for its rounding and for that of a quotient ``mu``.
 
-    With a as in ``log_delta``, rounding a shifts the logarithm by (|a| + 1) |da|, and Mills' ratios cancel for small
-    ``mu``. What meets a target with 3 ``errors`` meets it with one at every float nearby.
+    With a as in ``log_delta``, rounding a changes the logarithm by (|a| + 1) |da|, and Mills' ratios cancel for small
+    ``mu``. If a target is met with ``errors`` = 3, it is met with ``errors`` = 1 at every float within rounding of
+    ``mu``.
     """
     mu *= 1 + _QUOTIENT
     estimate = log_delta(epsilon, mu)
@@ -71,24 +72,24 @@ def delta_at(epsilon: float, mu: float) -> float:
 
 
 def epsilon_at(delta: float, mu: float) -> float:
-    """The smallest epsilon at ``delta`` for shift ``mu``, rounded up: to about 1e-11 relative in delta, never below.
+    """The smallest epsilon at ``delta`` for shift ``mu``, rounded up by about 1e-11 relative in delta.
 
-    0 where the delta of epsilon 0 is no larger.
+    0 if the delta of epsilon 0 is at most ``delta``.
     """
     fraction("delta", delta)
     target = _log_below(delta)
     if (above := log_delta_above(0.0, mu) - target) <= 0:
         return 0.0
-    # Privacy loss is N(mu^2/2, mu^2): at this many deviations its tail alone is below delta.
+    # The privacy loss is N(mu^2/2, mu^2); this many standard deviations out, its tail alone is below delta.
     high = (mu * mu / 2 + mu * (2 + math.sqrt(-2 * target))) * (1 + 2 * _QUOTIENT)
     return falling_bracket(lambda epsilon: log_delta_above(epsilon, mu) - target, 0.0, above, high)[1]
 
 
 def epsilon_floor_at(delta: float, mu: float) -> float:
-    """As ``epsilon_at``, rounded down: no epsilon below this has so small a delta."""
+    """As ``epsilon_at``, but rounded down: at every smaller epsilon, the delta is larger than ``delta``."""
     fraction("delta", delta)
     floor, slack = epsilon_at(delta, mu), 2 * _QUOTIENT
-    # Down by doubling steps of the rounding, until delta is certainly above the target.
+    # Step down in doubling multiples of the rounding error until delta is certainly above the target.
     while floor > 0 and _log_delta_below(floor, mu) < math.log(delta):
         floor, slack = floor * (1 - slack), 2 * slack
     return floor
@@ -97,7 +98,7 @@ def epsilon_floor_at(delta: float, mu: float) -> float:
 def shift_at(epsilon: float, delta: float) -> float:
     """The largest shift mu = sensitivity / standard deviation that is (epsilon, delta)-DP, rounded down.
 
-    It leaves room for more rounding: any shift within rounding of it has an ``epsilon_at`` of at most ``epsilon``.
+    With a margin: for any shift within rounding of it, ``epsilon_at`` is at most ``epsilon``.
     """
     at_least("epsilon", epsilon, 0)
     fraction("delta", delta)
@@ -123,7 +124,7 @@ def _log_below(delta: float) -> float:
 
 
 def _log_delta_below(epsilon: float, mu: float) -> float:
-    """As ``log_delta_above``, never above the true value: the error is as large on this side."""
+    """As ``log_delta_above``, but never above the true value; the error bound is the same on this side."""
     estimate = log_delta(epsilon, mu * (1 - _QUOTIENT))
     return estimate - 2 * abs(log_delta_above(epsilon, mu) - estimate)
 
@@ -158,17 +159,17 @@ def gaussian_guarantee(
     )
 
 
-#: From here on the asymptotic series is exact to rounding; erfc underflows a little later.
+#: From here on the asymptotic series is accurate to rounding; erfc underflows a little later.
 _ASYMPTOTIC = 25.0
 _SERIES_TERMS = 9
-#: Bits kept of an argument so that its square is exact.
+#: Dekker's splitting constant: the head of the argument has an exact square.
 _SPLIT = 2.0**27 + 1
 
 
 def mills(x: float) -> float:
-    """Mills' ratio Phi(-x) / phi(x), for x above -37 (below it overflows: OverflowError).
+    """Mills' ratio Phi(-x) / phi(x) for x above -37; raises OverflowError below.
 
-    Not scipy's: importing that took 0.15 s of a command whose other start-up takes 0.2 s.
+    Not scipy's, whose import takes 0.15 s in commands that otherwise start in 0.2 s.
 
     Example: mills(0) = sqrt(pi / 2).
     """
@@ -183,7 +184,7 @@ def _erfcx(z: float) -> float:
             term *= -(2 * k - 1) / (2 * z * z)
             total += term
         return total / (z * math.sqrt(math.pi))
-    # z = head + tail with an exact square of head (Dekker), or the rounding of z^2 would be multiplied by z^2.
+    # z = head + tail with an exact square of head (Dekker); otherwise the rounding error of z^2 would be amplified.
     head = _SPLIT * z - (_SPLIT * z - z)
     tail = z - head
     return math.exp(head * head) * math.exp(tail * (head + z)) * math.erfc(z)

@@ -1,4 +1,4 @@
-"""Guarantees from ledgers: the one way other packages get an (epsilon, delta) with everything it rests on."""
+"""Guarantees from ledgers: an (epsilon, delta) together with everything it rests on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privctl.accounting.risk import risks, trade_off
 from privctl.domain.events import Batches, Ledger
 from privctl.domain.guarantee import Assumption, AssumptionState, Guarantee, status_of
 
-#: What the accountant is called where the ledger is one exact Gaussian.
+#: The accountant's name if the ledger is one exact Gaussian.
 EXACT = "analytic Gaussian (Balle and Wang 2018), exact"
 
 _BATCHES = {
@@ -33,12 +33,12 @@ _BATCHES = {
 
 
 def accountant_of(ledger: Ledger) -> str:
-    """Which accountant answers for ``ledger``."""
+    """The name of the accountant used for ``ledger``."""
     return ACCOUNTANT if gaussian_shift(ledger) is None else EXACT
 
 
 def assumptions_of(ledger: Ledger, state: AssumptionState) -> tuple[Assumption, ...]:
-    """What every bound on ``ledger`` rests on; ``state`` is who stands behind it."""
+    """The assumptions of every bound on ``ledger``, with the given ``state``."""
     contributions = dict.fromkeys(event.contribution for event in ledger.events)
     kinds = {event.batches_needed for event in ledger.events}
     return (
@@ -52,7 +52,7 @@ def assumptions_of(ledger: Ledger, state: AssumptionState) -> tuple[Assumption, 
 
 
 def finite(value: float) -> float | None:
-    """``value``, or None where a report says that nothing finite is known."""
+    """``value`` if it is finite, else None, as reports state it."""
     return value if math.isfinite(value) else None
 
 
@@ -67,11 +67,11 @@ def guarantee_of(
     note: str = "",
     released: Released | None = None,
 ) -> Guarantee:
-    """The tight guarantee of everything in ``ledger`` at ``delta``, with what it leaves an attacker.
+    """The tight guarantee of everything in ``ledger`` at ``delta``, with the risks that remain.
 
-    ``state`` says who stands behind the ledger's own assumptions; ``assumptions`` are added to them. Where the numbers
-    ``released`` by Gaussian noise are known, it reaches down to the floats that were written; else it is for real
-    arithmetic. Raises ValueError for delta outside [0, 1) and for events that do not compose.
+    ``state`` is that of the ledger's own assumptions; ``assumptions`` are added to them. With ``released``, the
+    guarantee covers the floats that were written; without, it is for real arithmetic. Raises ValueError for a delta
+    outside [0, 1) and for events that do not compose.
     """
     only = ledger.events[0]
     premises = (*assumptions_of(ledger, state), *assumptions)

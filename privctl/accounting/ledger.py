@@ -1,8 +1,7 @@
-"""From a ledger of events to numbers: the tight accountant that other packages use.
+"""The tight accountant that other packages use: from a ledger of events to epsilon and delta.
 
-Every kind of event has a dominating pair (``events``); a ledger of any of them composes in one privacy loss
-distribution, once for each order of the neighbours. Where only Gaussians without sampling are left, the exact formula
-answers.
+Every kind of event has a dominating pair (``events``); a ledger composes into one privacy loss distribution for each
+order of the neighbours. If only Gaussians without sampling are left, the exact formula is used.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: Shifts beyond this have an epsilon that floats cannot hold.
+#: For larger shifts, epsilon overflows.
 _VACUOUS = 1e150
-#: From this many steps on Renyi DP may do better than the grid.
+#: From this many steps on, Renyi DP may be tighter than the grid.
 _MANY = 10_000_000
 
 
 def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
-    """An epsilon that ``ledger`` certainly has at ``delta``; inf where none is finite.
+    """An upper bound on the epsilon of ``ledger`` at ``delta``; inf if there is no finite one.
 
-    ``precision`` is roughly the largest relative increase due to the grid. Raises ValueError for delta outside [0, 1)
+    ``precision`` is roughly the largest relative increase due to the grid. Raises ValueError for a delta outside [0, 1)
     and for events that do not compose.
     """
     fraction("delta", delta, zero=True)
@@ -67,9 +66,9 @@ def epsilon_bound(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
 
 
 def pure_epsilon(ledger: Ledger) -> float:
-    """An epsilon that ``ledger`` has at delta 0, its largest loss; inf where losses have no bound.
+    """The epsilon of ``ledger`` at delta 0, its largest privacy loss; inf if losses are unbounded.
 
-    It is the Renyi divergence of infinite order. Raises ValueError for events that do not compose.
+    This is the Renyi divergence of infinite order. Raises ValueError for events that do not compose.
     """
     _require_one_notion(ledger)
     steps = _steps(ledger, lower=False)
@@ -77,9 +76,9 @@ def pure_epsilon(ledger: Ledger) -> float:
 
 
 def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> float:
-    """An epsilon below which ``ledger`` certainly does not meet ``delta``: the other end of the enclosure.
+    """A lower bound on the epsilon of ``ledger`` at ``delta``: the other end of the enclosure.
 
-    It is the dominating pair's: for the worst data and the strongest observer. Raises as ``epsilon_bound``.
+    It is that of the dominating pair: for the worst data and the strongest observer. Raises as ``epsilon_bound``.
     """
     fraction("delta", delta)
     if any(row_of(event).extreme(event) for event in ledger.events):
@@ -88,9 +87,9 @@ def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.epsilon_floor_at(delta, exact) if exact else 0.0
-    once = _once(ledger, delta)
-    if once is not None:
-        return once[0]
+    single = _single_step(ledger, delta, lower=True)
+    if single is not None:
+        return single[0]
     steps = _steps(ledger, lower=True)
     least = floor_by_one_loss(steps, math.log(delta))
     for order, most in enumerate(largest_loss(steps) for steps in _orders(steps)):
@@ -103,13 +102,14 @@ def epsilon_floor(ledger: Ledger, delta: float, *, precision: float = FINE) -> f
 def order_epsilons(
     ledger: Ledger, delta: float, *, precision: float = FINE, order: int | None = None
 ) -> tuple[float, ...]:
-    """Epsilon in each order of the neighbours, or in ``order`` alone, where the ledger is not one Gaussian.
+    """Epsilon in each order of the neighbours, or only in ``order``, for a ledger that is not one Gaussian.
 
-    An order whose largest possible loss is below the first order's epsilon is not computed.
+    If an order's largest possible loss is below the first order's epsilon, that loss is returned in place of its
+    epsilon, which is then not computed.
     """
-    once = _once(ledger, delta)
-    if once is not None:
-        return (once[1],)
+    single = _single_step(ledger, delta, lower=False)
+    if single is not None:
+        return (single[1],)
     found: list[float] = []
     orders = list(enumerate(_orders(_steps(ledger, lower=False))))
     for position, steps in orders if order is None else orders[order : order + 1]:
@@ -121,30 +121,38 @@ def order_epsilons(
     return tuple(found)
 
 
-def _once(ledger: Ledger, delta: float) -> tuple[float, float] | None:
-    """A floor and a bound of epsilon for one step alone, exact to rounding; None for other ledgers."""
-    steps = _steps(ledger, lower=False)
+def _single_step(ledger: Ledger, delta: float, *, lower: bool) -> tuple[float, float] | None:
+    """Lower and upper bounds on epsilon of a single step, exact to rounding; None for other ledgers.
+
+    With ``lower``, the step's pair is the one that bounds the mechanism from below, which differs from the upper one if
+    the mechanism's exact law is unknown.
+    """
+    steps = _steps(ledger, lower=lower)
     _require_one_notion(ledger)
     return single_step_epsilon(steps[0].pair, delta) if len(steps) == steps[0].count == 1 else None
 
 
 def delta_bound(ledger: Ledger, epsilon: float, *, near: float) -> float:
-    """A delta that ``ledger`` certainly has at ``epsilon``; sharpest where it is about ``near``."""
+    """An upper bound on the delta of ``ledger`` at ``epsilon``; tightest if it is about ``near``.
+
+    If no loss exceeds ``most``, delta is at most 1 - e^(epsilon - most), and 0 from there on.
+    """
     exact = gaussian_shift(ledger)
     if exact is not None:
         return gaussian.delta_at(epsilon, exact)
-    return max(math.exp(found.log_delta(epsilon)) for found in composed(ledger, near))
+    ceiling = -math.expm1(min(0.0, epsilon - pure_epsilon(ledger)))
+    return min(ceiling, max(math.exp(found.log_delta(epsilon)) for found in composed(ledger, near)))
 
 
 def gaussian_shift(ledger: Ledger) -> float | None:
-    """Mu of the one Gaussian that the ledger equals, 0 where nothing touches the data; None where it is not one.
+    """The shift mu if the ledger is equivalent to one Gaussian, 0 if no record ever takes part; else None.
 
-    Gaussian mechanisms compose into one of mu = sqrt(sum mu_i^2) (Dong, Roth and Su 2022, corollary 3.3), added here
-    without overflow. Raises ValueError where floats cannot hold it.
+    Gaussian mechanisms compose into one with mu = sqrt(sum mu_i^2) (Dong, Roth and Su 2022, corollary 3.3). Raises
+    ValueError if that overflows.
     """
     mus = []
     for event in ledger.events:
-        if _unseen(event):
+        if _touches_nothing(event):
             continue
         mu = row_of(event).shift(event)
         if mu is None:
@@ -159,33 +167,35 @@ def gaussian_shift(ledger: Ledger) -> float | None:
 def composed(
     ledger: Ledger, delta: float | None, *, precision: float = FINE, lower: bool = False, order: int | None = None
 ) -> tuple[LossDistribution, ...]:
-    """The ledger's privacy loss in each order of the neighbours; only one if they coincide.
+    """The ledger's privacy loss distribution in each order of the neighbours; only one if both are equal.
 
-    The first order is with the record against without it; ``order`` asks for one alone. ``delta`` None is for whole
-    trade-off curves.
+    The first order is with the record against without it; ``order`` selects one. ``delta`` sets where the grid is
+    fine; None is for whole trade-off functions.
     """
     _require_one_notion(ledger)
     chosen = range(len(_orders(_steps(ledger, lower=lower)))) if order is None else [order]
-    return tuple(_in_order(ledger, delta, precision, lower, each) for each in chosen)
+    return tuple(_composed_in_order(ledger, delta, precision, lower, each) for each in chosen)
 
 
 @lru_cache(maxsize=4)  # of the largest grid, each takes 40 MiB
-def _in_order(ledger: Ledger, delta: float | None, precision: float, lower: bool, order: int) -> LossDistribution:
-    """One order of ``composed``; the last few are kept, as finding the noise ends with what the plan begins with."""
+def _composed_in_order(
+    ledger: Ledger, delta: float | None, precision: float, lower: bool, order: int
+) -> LossDistribution:
+    """One order of ``composed``; the last few are cached, as a plan begins with the last result of calibration."""
     steps = _orders(_steps(ledger, lower=lower))[order]
     log_delta = None if delta is None else math.log(delta)
     return compose(steps, log_delta=log_delta, precision=precision, lower=lower)
 
 
 def _orders(steps: list[RepeatedPair]) -> list[list[RepeatedPair]]:
-    """The steps with the record against without it, and the reverse where that differs."""
-    if all(_mirrored(step.pair) for step in steps):
+    """The steps with the record against without it, and reversed if that differs."""
+    if all(_is_symmetric(step.pair) for step in steps):
         return [steps]
     return [steps, [RepeatedPair(_reversed(step.pair), step.count) for step in steps]]
 
 
-def _mirrored(pair: Pair) -> bool:
-    """Whether the pair is its own mirror image."""
+def _is_symmetric(pair: Pair) -> bool:
+    """Whether the pair is the same in both orders."""
     if isinstance(pair, Atoms):
         return pair.mirrored
     return isinstance(pair, Gaussian | Laplace | BoundedRange | Symmetrized | OppositeMixtures)
@@ -198,7 +208,7 @@ def _reversed(pair: Pair) -> Pair:
 
 
 def _unsampled_epsilon(ledger: Ledger, delta: float) -> float:
-    """Epsilon as if every record took part in every step, where all events are Gaussians; inf elsewhere."""
+    """Epsilon if every record took part in every step, for Gaussian events; inf for other ledgers."""
     mus = []
     for event in ledger.events:
         mu = row_of(event).full_shift(event)
@@ -210,7 +220,7 @@ def _unsampled_epsilon(ledger: Ledger, delta: float) -> float:
 
 
 def _long_epsilon(ledger: Ledger, delta: float) -> float:
-    """Epsilon by Renyi DP where there are so many steps that the grid gets coarse; inf elsewhere."""
+    """Epsilon by Renyi DP if there are so many steps that the grid gets coarse; else inf."""
     if sum(event.steps for event in ledger.events) < _MANY or ledger.adjacency is not Adjacency.ADD_OR_REMOVE:
         return math.inf
     try:
@@ -220,11 +230,11 @@ def _long_epsilon(ledger: Ledger, delta: float) -> float:
 
 
 def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
-    """One repeated pair per event; Gaussians without sampling are joined into one."""
+    """One repeated pair per event; Gaussians without sampling are merged into one."""
     found: list[RepeatedPair] = []
     mus: list[float] = []
-    for event in _joined(ledger.events):
-        if _unseen(event):
+    for event in _merged(ledger.events):
+        if _touches_nothing(event):
             continue
         mu = row_of(event).shift(event)
         if mu is None:
@@ -238,8 +248,8 @@ def _steps(ledger: Ledger, *, lower: bool) -> list[RepeatedPair]:
     return found
 
 
-def _joined(events: Sequence[Event]) -> list[Event]:
-    """The same, with one event for all of a kind where they amount to one."""
+def _merged(events: Sequence[Event]) -> list[Event]:
+    """The events, with all of a kind merged into one if they are equivalent to one."""
     found = [event for event in events if row_of(event).joined is None]
     for kind in dict.fromkeys(type(event) for event in events):
         same = [event for event in events if type(event) is kind]
@@ -249,11 +259,11 @@ def _joined(events: Sequence[Event]) -> list[Event]:
     return found
 
 
-def _unseen(event: Event) -> bool:
-    """No record ever takes part."""
+def _touches_nothing(event: Event) -> bool:
+    """Whether no record ever takes part."""
     return not any(event.rates)
 
 
 def _require_one_notion(ledger: Ledger) -> None:
-    """Raise ValueError where no single notion of neighbours fits all events."""
+    """Raise ValueError if no single adjacency fits all events."""
     _ = ledger.adjacency

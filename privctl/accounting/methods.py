@@ -1,6 +1,7 @@
-"""Every way of accounting for a sampled Gaussian, side by side: theorems, accountants, published formulas, an estimate.
+"""All accounting methods for a sampled Gaussian: theorems, accountants, published formulas, and an estimate.
 
-Each is one row of ``METHODS``: epsilon for given noise, noise for a given epsilon, and for which batches it is a bound.
+Each is a row of ``METHODS``: epsilon for given noise, noise for a given epsilon, and the batches for which it is a
+bound.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _SAMPLING = "proved for Poisson batches and the removal of a record, not for {ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountingMethod:
-    """One way of accounting.
+    """One accounting method.
 
     ``epsilon(event, delta)`` may be inf; ``noise_multiplier(event, epsilon, delta)`` ignores the event's own noise.
-    Both raise ValueError where the method has no answer. ``sound_for`` are the batches for which epsilon is a bound,
-    ``holds(event, epsilon)`` a condition under which it is one too; ``caveat`` says what is missing elsewhere.
+    Both raise ValueError if the method has no result. ``sound_for`` lists the batches for which epsilon is a bound, and
+    ``holds(event, epsilon)`` is a further condition under which it is one; ``caveat`` says why it is not otherwise.
     """
 
     title: str
@@ -38,32 +39,32 @@ class AccountingMethod:
 
     def sound(self, event: SampledGaussian, epsilon: float) -> bool:
         """Whether ``epsilon``, found by this method, is a bound for ``event``."""
-        # When everybody takes part in every step, passes and Poisson batches are one.
-        alike = event.sample_rate == 1 and event.batches is Batches.SHUFFLED and Batches.POISSON in self.sound_for
-        return event.batches in self.sound_for or alike or self.holds(event, epsilon)
+        # If every record takes part in every step, shuffled and Poisson batches are the same.
+        full = event.sample_rate == 1 and event.batches is Batches.SHUFFLED and Batches.POISSON in self.sound_for
+        return event.batches in self.sound_for or full or self.holds(event, epsilon)
 
 
 def adjacency_for(batches: Batches) -> Adjacency:
-    """The neighbours that bounds for these batches speak of."""
+    """The adjacency for which bounds on these batches hold."""
     return SampledGaussian(noise_multiplier=1, batches=batches).adjacency
 
 
 def tight_epsilon(event: SampledGaussian, delta: float) -> float:
-    """The tight accountant's bound."""
+    """The tight accountant's bound on epsilon."""
     return ledger.epsilon_bound(Ledger(events=(event,)), delta)
 
 
 def tight_noise_multiplier(event: SampledGaussian, epsilon: float, delta: float) -> float:
     """The least noise multiplier by the tight accountant."""
-    return calibration.noise_multiplier_for(epsilon, delta, lambda noise: _noised(event, noise))
+    return calibration.noise_multiplier_for(epsilon, delta, lambda noise: _with_noise(event, noise))
 
 
-def _noised(event: SampledGaussian, noise: float) -> Ledger:
+def _with_noise(event: SampledGaussian, noise: float) -> Ledger:
     return Ledger(events=(replace(event, noise_multiplier=noise),))
 
 
-def _replacing(noise: float, event: SampledGaussian) -> float:
-    """Noise relative to what one record can change: in fixed-size batches it takes another's place, twice the norm."""
+def _per_sensitivity(noise: float, event: SampledGaussian) -> float:
+    """Noise relative to sensitivity: in fixed-size batches a record replaces another, so it is twice the clip norm."""
     return noise / 2 if event.batches is Batches.FIXED_SIZE else noise
 
 
@@ -73,10 +74,10 @@ def _theorem(
     epsilon: Callable[[float, float, int, float], float],
     noise: Callable[[float, float, int, float], float],
 ) -> AccountingMethod:
-    """A composition theorem, from its functions of (noise or epsilon, rate, steps, delta)."""
+    """The method of a composition theorem, from its functions of (noise or epsilon, rate, steps, delta)."""
 
     def epsilon_of(event: SampledGaussian, delta: float) -> float:
-        return epsilon(_replacing(event.noise_multiplier, event), event.sample_rate, event.steps, delta)
+        return epsilon(_per_sensitivity(event.noise_multiplier, event), event.sample_rate, event.steps, delta)
 
     def noise_for(event: SampledGaussian, target: float, delta: float) -> float:
         found = noise(target, event.sample_rate, event.steps, delta)
@@ -99,7 +100,7 @@ def _as_published(
     epsilon: Callable[[float, float, int, float], float],
     noise: Callable[[float, float, int, float], float],
 ) -> AccountingMethod:
-    """A published formula, from its functions of (noise or epsilon, rate, steps, delta): no bound for any batches."""
+    """A published formula, from its functions of (noise or epsilon, rate, steps, delta); a bound for no batches."""
     return AccountingMethod(
         title=title,
         source=source,
@@ -111,7 +112,7 @@ def _as_published(
 
 
 def _tight(title: str, source: str) -> AccountingMethod:
-    """The tight accountant, whose bounds are those of the batches asked for."""
+    """The tight accountant, which is sound for the batches of each event."""
     return AccountingMethod(
         title=title,
         source=source,
@@ -138,9 +139,9 @@ def _poisson_pld_noise(event: SampledGaussian, epsilon: float, delta: float) -> 
 
 
 def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
-    """The least noise multiplier with ``epsilon_of(noise) <= epsilon``, to 1e-6, by secants over its logarithm.
+    """The least noise multiplier with ``epsilon_of(noise) <= epsilon``, to 1e-6 relative, by the secant method.
 
-    Raises ValueError where none between ``calibration.LEAST`` and ``calibration.MOST`` separates.
+    Raises ValueError if it is not between ``calibration.LEAST`` and ``calibration.MOST``.
     """
     low, high = math.log(calibration.LEAST), math.log(calibration.MOST)
     if epsilon_of(math.exp(high)) > epsilon:
@@ -150,13 +151,13 @@ def least_noise(epsilon_of: Callable[[float], float], epsilon: float) -> float:
 
     def excess(x: float) -> float:
         found = epsilon_of(math.exp(x))
-        # Where the quotient rounds to 1, the difference tells the side.
+        # If the quotient rounds to 1, the difference has the right sign.
         return math.log(found / epsilon) or found - epsilon if found > 0 else -math.inf
 
     return math.exp(costly_root(excess, 0.0, low, high, tolerance=1e-6, stride=0.5))
 
 
-#: Key -> method, in the order of the table. The tight accountant of whatever batches were asked for is ``tight``.
+#: Key -> method, in the order of the table. For batches that are not Poisson, ``tight`` is added from ``TIGHT``.
 METHODS: dict[str, AccountingMethod] = {
     "naive": _theorem(
         "basic (naive) composition",
@@ -227,7 +228,7 @@ METHODS: dict[str, AccountingMethod] = {
     ),
 }
 
-#: What can be proved for batches that are not Poisson, added to their tables.
+#: The tight accountant for batches that are not Poisson.
 TIGHT: dict[Batches, AccountingMethod] = {
     Batches.SHUFFLED: _tight("passes, not amplified", "one exact Gaussian a pass; no gain from the order"),
     Batches.FIXED_SIZE: _tight("drawing a fixed number", "Dong, Roth and Su 2022, theorem 4.2"),
@@ -239,5 +240,5 @@ TIGHT: dict[Batches, AccountingMethod] = {
 
 
 def methods_for(batches: Batches) -> dict[str, AccountingMethod]:
-    """The table for these batches, the tight accountant's row among them under ``pld`` or ``tight``."""
+    """The methods for these batches, including the tight accountant under the key ``pld`` or ``tight``."""
     return {**METHODS, "tight": TIGHT[batches]} if batches in TIGHT else METHODS

@@ -1,15 +1,15 @@
-"""Mixtures of Gaussians N(k, sigma^2) whose weights are the law of a sum of independent Bernoulli variables.
+"""Mixtures of Gaussians N(k, sigma^2) whose weights are the distribution of a sum of independent Bernoulli variables.
 
-One step of a sampled Gaussian mechanism, seen along the worst direction, is such a mixture against N(0, sigma^2): K is
-the number of a secret's records in the batch (one record: K is Bernoulli(q)). Everything here is one integral over x,
-because the likelihood ratio is
+One step of a sampled Gaussian mechanism, along the worst direction, is such a mixture against N(0, sigma^2): K is the
+number of a secret's records in the batch (one record: K is Bernoulli(q)). Everything here is an integral over x, with
+the likelihood ratio
 
     r(x) = sum_k w_k exp((k x - k^2 / 2) / sigma^2),        l = log r.
 
-Gauss-Legendre panels are placed where the integrand lives. The generating polynomial of K has real zeros only, and
-the factor exp(-k^2 / (2 sigma^2)) keeps them real (Laguerre's multiplier sequence), so l is analytic within pi sigma^2
-of the real line: panels of one sigma suffice for large sigma, and panels graded towards the kinks of l (where one
-component hands over to the next) for small sigma. Units: shifts and sigma in clip norms, divergences in nats.
+Gauss-Legendre panels cover the support of the integrand. The generating polynomial of K has only real zeros, and the
+factor exp(-k^2 / (2 sigma^2)) keeps them real (Laguerre's multiplier sequence), so l is analytic within pi sigma^2 of
+the real line: for large sigma, panels of one sigma suffice; for small sigma, panels are graded towards the kinks of l,
+where the dominant component changes. Units: shifts and sigma in clip norms, divergences in nats.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ import numpy as np
 from privctl.accounting.poisson_binomial import Floats, PoissonBinomial
 from privctl.domain.checks import positive
 
-#: Mass of K at its lower end that may be cut off.
+#: Mass of K that may be truncated at its lower end.
 _TAIL = 1e-18
-#: Below this sigma neighbouring components overlap by less than exp(-1250): their divergences have closed forms.
+#: Below this sigma, neighbouring components overlap by less than exp(-1250), and divergences have closed forms.
 _SEPARATED = 0.01
-#: Below this sigma k^2 / sigma^2 overflows; no useful bound exists.
+#: Below this sigma, k^2 / sigma^2 overflows; no useful bound exists.
 _VACUOUS = 1e-150
-#: Relative error of the quadrature, added to what it returns so that rounding cannot make a bound too small.
+#: Relative error of the quadrature, added to its results so that rounding cannot make a bound too small.
 _ROUNDING = 2e-13
-#: What terms too small for a float may lose.
+#: Bound on what terms that underflow may add.
 _UNDERFLOW = 1e-300
 _NODES = 16
 _BLOCK = 1 << 19
-#: Ends of panels around a kink, in its width: they double.
+#: Panel ends around a kink, in units of its width: their distances double.
 _GRADES = np.array([-64, -32, -16, -8, -4, -2, 0, 2, 4, 8, 16, 32, 64], dtype=np.float64)
-#: Components times nodes of one integral, beyond which a closed upper bound is used instead.
+#: Limit on components times nodes of one integral, beyond which a closed upper bound is used instead.
 _AFFORDABLE = 4_000_000
-#: Distance of a bell from the middle, in deviations, beyond which that bound is used, too: farther out the nodes of a
-#: panel are no longer told apart, and the integral misses the bell.
+#: Limit on the distance of a component from 0, in standard deviations, beyond which that bound is used as well: farther
+#: out, the nodes of a panel coincide in floating point, and the integral would miss the component.
 _FARTHEST = 1e7
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -48,9 +48,10 @@ _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 def kl(law: PoissonBinomial, sigma: float) -> float:
     """KL(mixture || N(0, sigma^2)) in nats, never below the true value.
 
-    int q (r l - r + 1) dx with q the density of N(0, sigma^2): a positive integrand. The mass t cut off at both ends
-    is put back by convexity: KL <= (1 - t) KL_kept + sum_cut w_k k^2 / (2 sigma^2). Where hundreds of narrow components
-    would take too long, E[K^2] / (2 sigma^2) is returned: above by at most K's entropy. inf for sigma below 1e-150.
+    int q (r l - r + 1) dx with q the density of N(0, sigma^2): a positive integrand. The mass t truncated at both ends
+    is accounted for by convexity: KL <= (1 - t) KL_kept + sum_cut w_k k^2 / (2 sigma^2). If hundreds of narrow
+    components would take too long, E[K^2] / (2 sigma^2) is returned, which is too large by at most K's entropy. inf for
+    sigma below 1e-150.
 
     Example: one record of probability 0.01 at sigma 1 gives 8.38122076508e-05.
     """
@@ -59,61 +60,61 @@ def kl(law: PoissonBinomial, sigma: float) -> float:
     shifts, weights = law.shifts[first:], law.weights[first:] / law.weights[first:].sum()
     cut = law.tail_square + float(law.weights[:first] @ law.shifts[:first] ** 2)
 
-    def apart() -> float:
+    def separated() -> float:
         return float(weights @ ((shifts / sigma) ** 2 / 2 + _log_weights(weights)))
 
-    def most() -> float:
+    def bound() -> float:
         return float(weights @ (shifts / sigma) ** 2) / 2
 
-    return _evaluate(law, sigma, cut / 2, apart, most, lambda: _integrate(_forward, shifts, weights, sigma))
+    return _evaluate(law, sigma, cut / 2, separated, bound, lambda: _integrate(_forward, shifts, weights, sigma))
 
 
 def replace_kl(law: PoissonBinomial, sigma: float) -> float:
     """KL(MoG(+k) || MoG(-k)) in nats, equal in both directions; never below the true value.
 
-    The records of a secret are replaced by their opposites. By symmetry it is int_0^inf (p - p') log(p / p') dx, both
-    factors positive. Joint convexity puts the mass cut off back, sum_cut w_k (2 k)^2 / (2 sigma^2), and gives the bound
-    2 E[K^2] / sigma^2 where the integral would take too long. inf for sigma below 1e-150.
+    The records of a secret are replaced by their opposites. By symmetry it is int_0^inf (p - p') log(p / p') dx, with
+    both factors positive. By joint convexity the truncated mass adds sum_cut w_k (2 k)^2 / (2 sigma^2), and
+    2 E[K^2] / sigma^2 is a bound if the integral would take too long. inf for sigma below 1e-150.
     """
     positive("sigma", sigma)
     shifts, weights = law.shifts, law.weights
 
-    def apart() -> float:
+    def separated() -> float:
         logs = _log_weights(weights)
         return float(weights @ (((shifts + shifts[0]) / sigma) ** 2 / 2 + logs) - logs[0])
 
-    def most() -> float:
+    def bound() -> float:
         return float(weights @ (shifts / sigma) ** 2) * 2
 
     def exact() -> float:
         return _integrate(_opposed, shifts, weights, sigma, mirrored=True)
 
-    return _evaluate(law, sigma, 2 * law.tail_square, apart, most, exact)
+    return _evaluate(law, sigma, 2 * law.tail_square, separated, bound, exact)
 
 
 def _evaluate(
     law: PoissonBinomial,
     sigma: float,
     cut: float,
-    apart: Callable[[], float],
+    separated: Callable[[], float],
     bound: Callable[[], float],
     exact: Callable[[], float],
 ) -> float:
-    """The form of a divergence that suits ``sigma``, with ``cut`` / sigma^2 added, raised by what rounding may lose."""
+    """A divergence by the formula that suits ``sigma``, plus ``cut`` / sigma^2, rounded up."""
     if not law.most:
         return 0.0
     if sigma < _VACUOUS:
         return math.inf
     nodes = min(24 * len(law.weights), law.shifts[-1] / sigma + 24) * _NODES
     form = exact if nodes * len(law.weights) <= _AFFORDABLE else bound
-    value = apart() if sigma < _SEPARATED else form()
-    # Nodes are known to within the spacing of floats at the farthest component.
+    value = separated() if sigma < _SEPARATED else form()
+    # Nodes are accurate to the spacing of floats at the farthest component.
     spread = min(float(law.shifts[-1]) / sigma, 1e6)
     return (value + cut / sigma / sigma) * (1 + _ROUNDING + 1e-15 * spread) + _UNDERFLOW
 
 
 def _log_weights(weights: Floats) -> Floats:
-    """Logarithms of weights that sum to 1; that of the largest from the others, which tell it from 1."""
+    """Logarithms of weights that sum to 1; the largest is computed from the others, as it may be close to 1."""
     logs, top = np.log(weights), int(weights.argmax())
     logs[top] = math.log1p(-(weights[:top].sum() + weights[top + 1 :].sum()))
     return logs
@@ -127,10 +128,10 @@ def _integrate(
     *,
     mirrored: bool = False,
 ) -> float:
-    """The integral over x / sigma within some 12 deviations of every component; ``mirrored``: over x > 0 only."""
+    """The integral over x / sigma within about 12 standard deviations of every component; if ``mirrored``, x > 0."""
     scaled = shifts / sigma
     mean = max(float(weights @ shifts), 1e-300)
-    # Where the weights are tiny the integrand r (log r) q follows (r - 1)^2 q beyond the component, to 2 k.
+    # If the weights are tiny, the integrand r (log r) q behaves like (r - 1)^2 q beyond the component, up to 2 k.
     half = max(12.0, 9.0 + math.sqrt(max(0.0, -math.log(mean))))
     breaks = _kinks(scaled, weights)
     z, dz = _panels(np.append(scaled, 0.0), half, np.append(np.abs(breaks), 0.0) if mirrored else breaks)
@@ -142,7 +143,7 @@ def _integrate(
 def _by_blocks(
     function: Callable[[Floats, Floats, Floats], Floats], z: Floats, scaled: Floats, weights: Floats
 ) -> Floats:
-    """``function`` over all of ``z``, in blocks that bound the memory."""
+    """``function`` at all of ``z``, in blocks to limit memory."""
     step = max(1, _BLOCK // len(scaled))
     return np.concatenate([function(z[i : i + step], scaled, weights) for i in range(0, len(z), step)])
 
@@ -169,24 +170,24 @@ def _opposed(z: Floats, scaled: Floats, weights: Floats) -> Floats:
     """(p - p') log(p / p') at z = x / sigma > 0; shape of z."""
     column = z[:, None]
     with np.errstate(divide="ignore"):
-        share = np.log(-np.expm1(-2 * column * scaled))
+        log_factors = np.log(-np.expm1(-2 * column * scaled))
         logs = np.log(weights)
-    ahead = logs - (column - scaled) ** 2 / 2
-    difference = _log_sum(ahead + share)
-    behind = _log_sum(logs - (column + scaled) ** 2 / 2)
-    gap = difference - behind
-    loss = np.where(gap < 1, np.log1p(np.exp(np.minimum(gap, 1))), _log_sum(ahead) - behind)
+    positive_terms = logs - (column - scaled) ** 2 / 2
+    difference = _log_sum(positive_terms + log_factors)
+    negative = _log_sum(logs - (column + scaled) ** 2 / 2)
+    gap = difference - negative
+    loss = np.where(gap < 1, np.log1p(np.exp(np.minimum(gap, 1))), _log_sum(positive_terms) - negative)
     return np.asarray(np.exp(difference - _HALF_LOG_2PI) * loss)
 
 
 def log_ratio(z: Floats, scaled: Floats, weights: Floats) -> Floats:
-    """The loss log r at z = x / sigma (shape (m,)), components at ``scaled`` = shift / sigma; accurate also near 0."""
+    """The loss log r at z = x / sigma (shape (m,)) for components at ``scaled`` = shift / sigma; accurate near 0."""
     exponent = scaled * (z[:, None] - scaled / 2)
     logs = np.log(weights)
     loss = _log_sum(exponent + logs)
     near = np.abs(loss) < 0.5
     if near.any():
-        # r - 1 without the one: w expm1(u), or w exp(u) - w where exp(u) is large.
+        # r - 1 without cancellation: w expm1(u), or w exp(u) - w if exp(u) is large.
         u = exponent[near]
         terms = np.where(u < 1, weights * np.expm1(np.minimum(u, 1)), np.exp(u + logs) - weights)
         loss[near] = np.log1p(terms.sum(axis=1))
@@ -194,7 +195,7 @@ def log_ratio(z: Floats, scaled: Floats, weights: Floats) -> Floats:
 
 
 def _log_density(z: Floats, scaled: Floats, weights: Floats) -> Floats:
-    """Log density of the mixture at z = x / sigma; not from log_ratio, whose rounding grows with (k / sigma)^2."""
+    """Log density of the mixture at z = x / sigma; not by ``log_ratio``, whose error grows with (k / sigma)^2."""
     return _log_sum(np.log(weights) - (z[:, None] - scaled) ** 2 / 2) - _HALF_LOG_2PI
 
 
@@ -205,18 +206,18 @@ def _log_sum(exponents: Floats) -> Floats:
 
 
 def _kinks(scaled: Floats, weights: Floats) -> Floats:
-    """Points graded towards where each component hands over to the next; none where panels are finer than that."""
+    """Panel ends graded towards the points where the dominant component changes; none if panels are fine enough."""
     if len(scaled) < 2 or (gap := float(scaled[1] - scaled[0])) < 2:
         return np.empty(0)
     middle = (scaled[1:] + scaled[:-1]) / 2 - np.diff(np.log(weights)) / gap
-    grades = _GRADES[np.abs(_GRADES) <= 2 * gap]  # farther ones would be more than a panel apart
+    grades = _GRADES[np.abs(_GRADES) <= 2 * gap]  # farther ones would be more than a panel away
     return np.asarray((middle[:, None] + grades / gap).ravel())
 
 
 def _panels(centers: Floats, half: float, breaks: Floats) -> tuple[Floats, Floats]:
-    """Gauss-Legendre nodes and weights over the union of ``centers`` +- ``half``, in panels of at most one.
+    """Gauss-Legendre nodes and weights over the union of ``centers`` +- ``half``, in panels of length at most 1.
 
-    ``breaks`` are further ends of panels.
+    ``breaks`` are additional panel ends.
     """
     breaks, starts = np.sort(breaks), np.sort(centers) - half
     gaps = np.flatnonzero(starts[1:] > starts[:-1] + 2 * half)
@@ -229,7 +230,7 @@ def _panels(centers: Floats, half: float, breaks: Floats) -> tuple[Floats, Float
 
 
 def gauss_legendre(lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
-    """Nodes and weights, 16 a panel, for the panels from ``lows`` to ``highs`` (shape (m,) both); shape (16 m,)."""
+    """Gauss-Legendre nodes and weights (16 m,) for m panels from ``lows`` to ``highs`` (shape (m,) each)."""
     nodes, weights = _legendre()
     middle, radius = (highs + lows)[:, None] / 2, (highs - lows)[:, None] / 2
     return (middle + radius * nodes).ravel(), (radius * weights).ravel()
@@ -242,13 +243,13 @@ def _legendre() -> tuple[Floats, Floats]:
 
 
 def log_moments(weights: Floats, shifts: Floats, sigma: float, orders: Sequence[float]) -> Floats:
-    """Logarithm of E_(N(0, sigma^2))[r^alpha] for each alpha > 1 of ``orders``: (alpha - 1) Renyi divergence.
+    """Logarithm of E_(N(0, sigma^2))[r^alpha] for each alpha > 1 in ``orders``: (alpha - 1) times the Renyi divergence.
 
     ``weights`` (shape (n,), positive, sum 1) belong to ``shifts`` (shape (n,), equally spaced, ascending, from 0 on).
-    The integrand is a sum of bells around alpha k, each multiplied by at most n^alpha between them (r <= n max); bells
-    that even so are negligible are left out. Values near 0 are accurate relative to themselves. Where an order would
-    take too long, or bells lie too far apart for floats, Minkowski's bound E[r^alpha]^(1/alpha) <= sum_k w_k exp((alpha
-    - 1) k^2 / (2 sigma^2)), which is above the value by at most alpha log n, is returned.
+    The integrand is a sum of bell curves around alpha k, times at most n^alpha between them (r <= n max); bells that
+    are negligible in any case are left out. Small values have a small relative error. If an order would take too long,
+    or bells are too far apart for floats, returns Minkowski's bound
+    E[r^alpha]^(1/alpha) <= sum_k w_k exp((alpha - 1) k^2 / (2 sigma^2)), which is too large by at most alpha log n.
 
     Raises ValueError for orders not above 1.
     """
@@ -266,17 +267,17 @@ def log_moments(weights: Floats, shifts: Floats, sigma: float, orders: Sequence[
 def _log_moment_of_mixture(weights: Floats, scaled: Floats, order: float) -> float:
     if math.isinf(order):
         return math.inf
-    many, logs = len(weights), np.log(weights)
+    count, logs = len(weights), np.log(weights)
     closed = order * float(_log_sum(logs + (order - 1) / 2 * scaled**2))
     if order * scaled[-1] > _FARTHEST:
         return closed
     heights = order * logs + order * (order - 1) / 2 * scaled**2
-    # The last term: moments near 1 count by their distance from 1, which goes with the square of the mass off 0.
-    slack = (order + 1) * math.log(many) + 40 - 2 * math.log(min(1.0, float(weights[scaled > 0].sum())))
+    # The last term: for moments near 1 the distance from 1 matters, which is about the square of the mass away from 0.
+    slack = (order + 1) * math.log(count) + 40 - 2 * math.log(min(1.0, float(weights[scaled > 0].sum())))
     bells = order * scaled[heights >= heights.max() - slack]
     half = math.sqrt(2 * slack)
     length = min((len(bells) + 1) * 2 * half, order * scaled[-1] + 2 * half)
-    if length * _NODES * many > _AFFORDABLE:
+    if length * _NODES * count > _AFFORDABLE:
         return closed
     z, dz = _panels(np.append(bells, 0.0), half, _kinks(scaled, weights))
     with np.errstate(divide="ignore"):
@@ -285,10 +286,10 @@ def _log_moment_of_mixture(weights: Floats, scaled: Floats, order: float) -> flo
 
 
 def log_moment(log_mass: Floats, loss: Floats, order: float) -> float:
-    """Logarithm of sum_i m_i exp(order l_i), losses l and logarithms of the masses m given, shape (n,) both.
+    """Logarithm of sum_i m_i exp(order l_i), from losses l and the logarithms of masses m, shape (n,) each.
 
-    The masses are those of the reference distribution: sum_i m_i = sum_i m_i exp(l_i) = 1. Near 0 it is computed from
-    sum_i m_i (r^order - 1 - order (r - 1)), which is the same less 1 and has no negative term.
+    The masses are those of the reference distribution: sum_i m_i = sum_i m_i exp(l_i) = 1. If the result is near 0, it
+    is computed from sum_i m_i (r^order - 1 - order (r - 1)), which is the same sum minus 1 with no negative terms.
     """
     plain = float(_log_sum(log_mass + order * loss))
     if plain > 0.1:

@@ -1,12 +1,12 @@
-"""Mutual-information privacy of published signs, and what follows from its nats and what does not.
+"""Mutual-information privacy of published signs, and what does and does not follow from it.
 
 epsilon-MI-DP bounds I(X_i; Y | X_-i) for every example i and every prior of the data (Cuff and Yu 2016, "Differential
-Privacy as a Mutual Information Constraint"). It is an average over the prior and over what is published: a rare event
-that gives an example away costs few nats, so that no (epsilon, delta)-DP with a small delta follows, and from ln 2 nats
-on nothing follows about one yes-or-no secret. Its epsilon cannot be compared with the epsilon of (epsilon, delta)-DP.
+Privacy as a Mutual Information Constraint"). It is an average over the prior and the output: a rare event that reveals
+an example costs few nats, so no (epsilon, delta)-DP with a small delta follows, and from ln 2 nats on nothing follows
+about a binary secret. Its epsilon is not comparable with that of (epsilon, delta)-DP.
 
-Signs of directional derivatives of a batch gradient are those of FERRET: G groups, each published with probability p in
-each of T steps, decided without looking at the data, an example being in the batch with probability s.
+The signs are those of FERRET, of directional derivatives of a batch gradient: G groups, each published with probability
+p in each of T steps, independently of the data; an example is in the batch with probability s.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ LN2 = math.log(2)
 
 
 def nats(event: SignBits) -> float:
-    """G T s p ln 2: the mutual information published about one example, at most.
+    """G T s p ln 2: an upper bound on the mutual information published about one example, in nats.
 
-    Chain rule over steps and groups, given the mask and the batches: a published sign carries ln 2 at most, and nothing
-    about an example outside its batch. Holds for Poisson batches, and for shuffled ones with T s passes.
+    By the chain rule over steps and groups, given the mask and the batches: a published sign carries at most ln 2, and
+    nothing about an example outside its batch. Holds for Poisson batches, and for shuffled ones with T s passes.
     """
     return ceiling(event.groups, event.steps, event.sample_rate) * event.fire_probability
 
 
 def ceiling(groups: int, steps: int, sample_rate: float) -> float:
-    """G T s ln 2: the nats published when every group publishes in every step."""
+    """G T s ln 2: the bound in nats if every group publishes in every step."""
     at_least("groups", groups, 1)
     at_least("steps", steps, 1)
     probability("sample_rate", sample_rate)
@@ -41,7 +41,7 @@ def ceiling(groups: int, steps: int, sample_rate: float) -> float:
 def fire_probability_for(epsilon: float, groups: int, steps: int, sample_rate: float) -> float:
     """The largest fire probability that publishes at most ``epsilon`` nats.
 
-    Raises ValueError where ``epsilon`` exceeds ``ceiling``: then every group may publish in every step.
+    Raises ValueError if ``epsilon`` exceeds ``ceiling``: then every group may publish in every step.
     Example: 0.5 nats, 2 groups, 1000 steps, rate 0.005 give 0.0721347520.
     """
     positive("epsilon", epsilon)
@@ -55,16 +55,17 @@ def fire_probability_for(epsilon: float, groups: int, steps: int, sample_rate: f
 
 
 def pinsker_total_variation(epsilon: float) -> float:
-    """min(1, sqrt(2 epsilon)): ``epsilon`` nats imply (0, this)-DP; 1 from half a nat on."""
+    """min(1, sqrt(2 epsilon)): ``epsilon`` nats imply (0, delta)-DP with this delta; 1 from half a nat on."""
     at_least("epsilon", epsilon, 0)
     return min(1.0, math.sqrt(2 * epsilon))
 
 
 def total_variation(epsilon: float) -> float:
-    """The largest total variation distance of neighbours that ``epsilon`` nats allow, exactly; 1 from ln 2 nats on.
+    """The largest total variation distance between neighbours that ``epsilon`` nats allow; 1 from ln 2 nats on.
 
-    tau with h((1 - tau) / 2) = ln 2 - epsilon, h the binary entropy: a uniform yes-or-no secret behind a binary
-    symmetric channel. It is also the largest advantage (true minus false positive rate) of telling neighbours apart.
+    tau with h((1 - tau) / 2) = ln 2 - epsilon, where h is the binary entropy: attained by a uniform binary secret
+    behind a binary symmetric channel. It is also the largest advantage (true minus false positive rate) in
+    distinguishing neighbours.
     """
     at_least("epsilon", epsilon, 0)
     if epsilon >= LN2:
@@ -81,39 +82,39 @@ def auc(epsilon: float) -> float:
 
 
 def worst_case_delta_poisson(event: SignBits, angle: float = math.pi) -> float:
-    """The delta, at every epsilon, of undithered signs on Poisson batches in the worst case.
+    """The worst-case delta, at every epsilon, of undithered signs on Poisson batches.
 
-    An example that decides the batch gradient, at ``angle`` radians (0 to pi) to the gradient without it, gives itself
-    away when a group publishes whose direction separates the two: probability angle / pi.
+    An example that dominates the batch gradient, at ``angle`` radians (0 to pi) to the gradient without it, is revealed
+    if a group publishes a sign whose direction separates the two, which has probability angle / pi.
     """
-    silent = _log_silent(event, angle, event.groups)
-    caught = event.sample_rate * -math.expm1(silent)
-    return 1.0 if caught >= 1 else -math.expm1(event.steps * math.log1p(-caught))
+    log_hidden = _log_hidden(event, angle, event.groups)
+    revealed = event.sample_rate * -math.expm1(log_hidden)
+    return 1.0 if revealed >= 1 else -math.expm1(event.steps * math.log1p(-revealed))
 
 
 def worst_case_delta_shuffled(event: SignBits, angle: float = math.pi) -> float:
-    """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E), where some example is used E times."""
+    """As ``worst_case_delta_poisson`` for shuffled batches: 1 - (1 - p)^(G E), if some example is used E times."""
     visits = certain_participations(event.sample_rate, event.steps)
-    return -math.expm1(_log_silent(event, angle, event.groups * visits))
+    return -math.expm1(_log_hidden(event, angle, event.groups * visits))
 
 
 def _binary_information(tau: float) -> float:
-    """The nats that total variation distance ``tau`` needs: ln 2 - h((1 - tau) / 2), without cancellation."""
+    """The nats needed for total variation distance ``tau``: ln 2 - h((1 - tau) / 2), without cancellation."""
     return tau * math.atanh(tau) + math.log1p(-tau * tau) / 2 if tau < 1 else LN2
 
 
-def _log_silent(event: SignBits, angle: float, chances: int) -> float:
-    """Log of the probability that none of ``chances`` publishes a direction that separates the gradients."""
+def _log_hidden(event: SignBits, angle: float, trials: int) -> float:
+    """Logarithm of the probability that none of ``trials`` publishes a direction that separates the gradients."""
     if not 0 <= angle <= math.pi:
         raise ValueError(f"angle is {angle}; it must lie between 0 and pi radians")
-    telling = event.fire_probability * angle / math.pi
-    if telling >= 1:
-        return -math.inf if chances else 0.0
-    return chances * math.log1p(-telling)
+    revealing = event.fire_probability * angle / math.pi
+    if revealing >= 1:
+        return -math.inf if trials else 0.0
+    return trials * math.log1p(-revealing)
 
 
 def _bisect(holds: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Neighbouring floats between which ``holds`` turns true."""
+    """Neighbouring floats between which ``holds`` becomes true."""
     while (middle := low + (high - low) / 2) not in (low, high):
         low, high = (low, middle) if holds(middle) else (middle, high)
     return low, high

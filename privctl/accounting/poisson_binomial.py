@@ -1,7 +1,7 @@
-"""The law of a sum of independent Bernoulli variables: how many of a secret's records a batch holds.
+"""The Poisson binomial distribution: how many of a secret's records a batch holds.
 
-Its coefficients are computed as sums of positive terms, so that the tails are as accurate as the bulk. The weights are
-log-concave (Newton's inequalities, since the generating polynomial has real zeros only), which bounds what is cut off.
+Its weights are computed as sums of positive terms, so the tails are as accurate as the bulk. They are log-concave
+(Newton's inequalities, since the generating polynomial has only real zeros), which bounds the truncated mass.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from privctl.domain.checks import probability
 
 Floats = NDArray[np.float64]
 
-#: Mass of K that may be cut off, relative to the square of its mean where that is below one.
+#: Mass of K that may be truncated, relative to the square of its mean if that is below one.
 TAIL = 1e-18
-#: Groups of this many equal probabilities enter as one binomial law.
+#: At least this many equal probabilities are treated as one binomial distribution.
 _GROUP = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoissonBinomial:
-    """The law of the number K of successes, cut where its upper tail is negligible.
+    """The distribution of the number K of successes, truncated where its upper tail is negligible.
 
-    ``shifts``: consecutive whole numbers, shape (n,). ``weights``: their probabilities, shape (n,), positive, sum 1.
-    ``most``: the largest value K can take. Where it is above the last shift, P(K = last + j) <= last weight *
-    ``tail_ratio``^j, since the weights are log-concave.
+    ``shifts``: consecutive integers, shape (n,). ``weights``: their probabilities, shape (n,), positive, sum 1.
+    ``most``: the largest possible K. If it is above the last shift, P(K = last + j) <= last weight * ``tail_ratio``^j,
+    since the weights are log-concave.
     """
 
     shifts: Floats
@@ -41,26 +41,26 @@ class PoissonBinomial:
 
     @property
     def tail_square(self) -> float:
-        """An upper bound on E[K^2] over the mass cut off."""
+        """An upper bound on E[K^2] over the truncated mass."""
         cut = self.most - self.shifts[-1]
         if cut <= 0:
             return 0.0
-        # Terms shrink about by mean / last each: 400 of them one by one, any others at once by the largest.
+        # Each term is smaller by about mean / last: 400 are summed, and the others bounded by the largest of them.
         j = np.arange(1, min(cut, 400) + 1)
         total = np.sum((self.shifts[-1] + j) ** 2 * self.tail_ratio**j) + cut * self.most**2 * self.tail_ratio**401
         return float(total * self.weights[-1])
 
     @property
     def tail_mass(self) -> float:
-        """An upper bound on the mass cut off."""
+        """An upper bound on the truncated mass."""
         return self.tail_square / float(self.shifts[-1] + 1) ** 2
 
     def log_tail_norm(self, growth: float) -> float:
-        """Log of an upper bound on sum_k P(K = k) exp(growth k^2) over the k cut off, for ``growth`` >= 0."""
+        """Logarithm of an upper bound on sum_k P(K = k) exp(growth k^2) over the truncated k, for ``growth`` >= 0."""
         cut = self.most - self.shifts[-1]
         if cut <= 0:
             return -math.inf
-        # The exponent is convex in k: it is largest at one of the ends.
+        # The exponent is convex in k, so its maximum is at one of the ends.
         ends = np.array([1.0, cut])
         with np.errstate(divide="ignore", over="ignore"):
             exponent = ends * np.log(self.tail_ratio) + growth * (self.shifts[-1] + ends) ** 2
@@ -68,15 +68,14 @@ class PoissonBinomial:
 
 
 def poisson_binomial(probabilities: Sequence[float] | Floats) -> PoissonBinomial:
-    """The law of the number of successes of independent trials with these probabilities.
+    """The distribution of the number of successes in independent trials with these probabilities.
 
-    Sums of positive terms only, so that every weight is accurate relative to itself. Equal probabilities are grouped.
-    Raises ValueError for no probabilities, or one outside [0, 1].
+    Every weight has a small relative error. Raises ValueError for no probabilities, or one outside [0, 1].
     """
     every = np.asarray(probabilities, dtype=np.float64)
     if not len(every):
         raise ValueError("probabilities is empty; a secret lies in at least one record")
-    # NaN is where both of these put it.
+    # min and max are NaN if one of the values is.
     for value in (every.min(), every.max()):
         probability("probabilities", float(value))
     values, counts = np.unique(every, return_counts=True)
@@ -103,7 +102,7 @@ def poisson_binomial(probabilities: Sequence[float] | Floats) -> PoissonBinomial
 
 
 def _last_kept(mean: float, trials: int) -> int:
-    """The first k whose Chernoff bound P(K >= k) <= exp(k - mean) (mean / k)^k is negligible; ``trials`` if none is."""
+    """The first k whose Chernoff bound P(K >= k) <= exp(k - mean) (mean / k)^k is negligible, else ``trials``."""
     target = math.log(TAIL) + 2 * min(0.0, math.log(mean))
     candidates = range(math.floor(mean) + 1, trials)
     first = bisect_left(candidates, True, key=lambda k: k - mean - k * math.log(k / mean) <= target)
@@ -111,7 +110,7 @@ def _last_kept(mean: float, trials: int) -> int:
 
 
 def _binomial(trials: int, p: float, last: int) -> Floats:
-    """Binomial probabilities of 0..min(trials, last), by the ratio recurrence from the mode: no large logarithms."""
+    """Binomial probabilities of 0..min(trials, last), by the ratio recurrence from the mode, without logarithms."""
     last = min(trials, last)
     mode = min(int((trials + 1) * p), last)
     up, down = np.arange(mode, last, dtype=np.float64), np.arange(mode, 0, -1, dtype=np.float64)
@@ -123,7 +122,7 @@ def _binomial(trials: int, p: float, last: int) -> Floats:
 
 
 def _product(values: Floats, last: int) -> Floats:
-    """Coefficients 0..last of prod_i (1 - p_i + p_i z), by a tree of products of equal degree."""
+    """Coefficients 0..last of prod_i (1 - p_i + p_i z), by a binary tree of products."""
     rows = np.stack([1 - values, values], axis=1)
     while len(rows) > 1:
         if len(rows) % 2:

@@ -1,4 +1,4 @@
-"""A ledger's privacy profile as few points, which together bound its trade-off curve from below."""
+"""A ledger's privacy profile at a few points, which together bound its trade-off function from below."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from privctl.accounting.ledger import composed, gaussian_shift
 from privctl.domain.events import Ledger
 
 _POINTS = 61
-#: Points end where delta is below ``_SMALL``, which no audit resolves, and at ``_TOP`` at the latest.
+#: Points end where delta is below ``_SMALL``, which no audit can resolve, at the latest at ``_TOP``.
 _SMALL, _TOP, _STEP = 1e-8, 30.0, 0.25
-#: One composition is sharp for large deltas, one for small ones.
+#: One composition is tight for large deltas, the other for small ones.
 _NEAR = (None, 1e-6)
-#: Relative rounding slack.
+#: Relative margin for rounding.
 _SLOP = 1e-9
 
 
 def profile(ledger: Ledger) -> tuple[tuple[float, float], ...]:
-    """(epsilon, delta) that the ledger has all at once, in both orders of the neighbours; epsilons rise from 0.
+    """Pairs (epsilon, delta) that hold simultaneously, in both orders of the neighbours, with epsilons rising from 0.
 
     Raises ValueError for events that do not compose.
     """
@@ -29,7 +29,7 @@ def profile(ledger: Ledger) -> tuple[tuple[float, float], ...]:
         laws = [composed(ledger, near) for near in _NEAR]
 
         def delta_of(epsilon: float) -> float:
-            return min(max(math.exp(law.log_delta(epsilon)) for law in both) for both in laws)
+            return min(max(math.exp(law.log_delta(epsilon)) for law in orders) for orders in laws)
     else:
 
         def delta_of(epsilon: float) -> float:

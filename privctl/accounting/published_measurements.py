@@ -1,11 +1,11 @@
-"""DPQuant's measurements of layers: the published accounting, and the accounting that they need.
+"""DPQuant's measurements of layers: the published accounting, and what correct accounting requires.
 
 As published (algorithm 1), every few epochs a loss difference for each choice of layers is measured on a batch of one
-example, the vector clipped to C and noised with standard deviation 0.5 C. The paper counts this as a sampled Gaussian
-with noise multiplier 0.5 at sampling rate 1 / N, once for each epoch that measures. That understates the cost in three
-ways. The clipped vector is not one example's contribution to a sum but the whole vector, and one example may reverse
-it: the sensitivity is 2 C and the noise multiplier half. Each repetition is a release. And the steps that are trained
-for a measurement and then discarded see the data as well.
+example; the vector is clipped to C and gets noise of standard deviation 0.5 C. The paper counts this as a sampled
+Gaussian with noise multiplier 0.5 at sampling rate 1 / N, once for each epoch with measurements. That understates the
+cost in three ways. The clipped vector is not one example's contribution to a sum but the whole vector, and one example
+may reverse it: the sensitivity is 2 C, which halves the noise multiplier. Each repetition is a release. And the
+training steps that are made for a measurement and then discarded use the data as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from privctl.domain.checks import at_least
 from privctl.domain.events import Ledger, SampledGaussian
 
-#: Noise standard deviation / clip norm of a measurement, and examples in its batch, by default.
+#: Defaults: noise standard deviation / clip norm of a measurement, and examples in its batch.
 NOISE_MULTIPLIER, BATCH_SIZE = 0.5, 1
 
 
@@ -23,7 +23,7 @@ def claimed_ledger(training: SampledGaussian, examples: int, releases: int) -> L
 
 
 def aggregate_ledger(training: SampledGaussian, examples: int, releases: int) -> Ledger:
-    """The same with the sensitivity of clipping the whole vector; discarded steps are not counted."""
+    """The training and measurements with the sensitivity of the whole vector; discarded steps are not counted."""
     return Ledger(events=(training, _measurements(NOISE_MULTIPLIER / 2, examples, releases)))
 
 

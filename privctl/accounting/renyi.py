@@ -1,10 +1,10 @@
 """Renyi differential privacy (Mironov 2017): divergences of every event, their sum, and its conversion to epsilon.
 
-D_alpha(P || Q) = log E_Q[(dP / dQ)^alpha] / (alpha - 1), in nats, of the pair that dominates a step: P with the record,
+D_alpha(P || Q) = log E_Q[(dP / dQ)^alpha] / (alpha - 1), in nats, for the dominating pair of a step: P with the record,
 Q without. Mironov, Talwar and Zhang 2019 ("Renyi Differential Privacy of the Sampled Gaussian Mechanism", theorem 5)
-show that this order of the two is the larger one when sampling noise that is symmetric about the middle of its two
-centres; the pair of randomized response is its own mirror image. For a secret's mixture it is the divergence from the
-run without the secret, which is what bounds guessing it. Divergences of adaptive steps add.
+show that this order of the two is the larger one for subsampled noise that is symmetric about the midpoint of its two
+centres; the pair of randomized response is symmetric. For a secret's mixture it is the divergence from the run without
+the secret, which bounds the probability of guessing it. Divergences of adaptive steps add up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.checks import fraction
 from privctl.domain.events import Event, Ledger
 
-#: The orders that dp-accounting's RdpAccountant takes unless told otherwise, so that numbers can be compared.
+#: The default orders of dp-accounting's RdpAccountant, so that numbers are comparable.
 ORDERS: tuple[float, ...] = (
     *(1 + x / 10 for x in range(1, 100)),
     *(float(x) for x in range(11, 64)),
@@ -32,24 +32,24 @@ ORDERS: tuple[float, ...] = (
     1024.0,
 )
 
-#: By how much above 1 an order stands for 1.
+#: Order 1 is replaced by an order this much above it.
 _ABOVE_ONE = 1e-8
 
 
 def renyi(event: Event, orders: Sequence[float] | Floats = ORDERS) -> Floats:
     """D_alpha of all steps of ``event`` at each of ``orders``, in nats; shape of ``orders``, inf where unbounded.
 
-    Exact to rounding for sampled Gaussian and Laplace noise, an upper bound for randomized response (that of its
+    Exact to rounding for sampled Gaussian and Laplace noise, an upper bound for randomized response (from its
     three-point pair) and for secrets (as ``log_moments``). The divergence of infinite order is the largest loss; that
-    of order 1, Kullback and Leibler's, is given as that of an order a little above.
+    of order 1, the KL divergence, is replaced by that of an order slightly above.
 
-    Raises ValueError for orders below 1, and for batches that are not Poisson samples at a rate below 1: no
+    Raises ValueError for orders below 1, and for batches at a rate below 1 that are not Poisson samples: no
     amplification is proved for them here.
     """
     alphas = np.asarray(orders, dtype=np.float64)
     if not (alphas >= 1).all():
         raise ValueError("orders must all be at least 1")
-    alphas = np.maximum(alphas, 1 + _ABOVE_ONE)  # divergences rise with the order
+    alphas = np.maximum(alphas, 1 + _ABOVE_ONE)  # divergences increase with the order
     one, whole = np.empty(len(alphas)), np.isinf(alphas)
     one[~whole] = row_of(event).divergences(event, alphas[~whole])
     if whole.any():
@@ -61,7 +61,7 @@ def renyi(event: Event, orders: Sequence[float] | Floats = ORDERS) -> Floats:
 
 
 def ledger_epsilon(ledger: Ledger, delta: float) -> tuple[float, float]:
-    """(epsilon, best of ``ORDERS`` and infinity) at ``delta`` of everything in ``ledger``. Raises as ``renyi`` does."""
+    """(epsilon, best order) of ``ledger`` at ``delta``, among ``ORDERS`` and infinity. Raises as ``renyi`` does."""
     orders = (*ORDERS, math.inf)
     with np.errstate(over="ignore"):
         return epsilon_at(orders, sum((renyi(event, orders) for event in ledger.events), np.zeros(len(orders))), delta)
@@ -74,9 +74,9 @@ def epsilon_at(orders: Sequence[float] | Floats, values: Sequence[float] | Float
 
         epsilon = D + log((alpha - 1) / alpha) - (log delta + log alpha) / (alpha - 1),
 
-    and 0 where already the total variation distance, at most sqrt(1 - exp(-D)) (Bretagnolle and Huber), is below delta.
-    Never below 0; inf where all values are. Raises ValueError for a delta outside (0, 1), an order not above 1, a value
-    that is negative or NaN, and for shapes that differ or are empty.
+    and 0 if the total variation distance, at most sqrt(1 - exp(-D)) (Bretagnolle and Huber), is at most delta. Never
+    below 0; inf if all values are. Raises ValueError for a delta outside (0, 1), an order not above 1, a value that is
+    negative or NaN, and for shapes that differ or are empty.
     """
     fraction("delta", delta)
     alphas, nats = np.asarray(orders, dtype=np.float64), np.asarray(values, dtype=np.float64)

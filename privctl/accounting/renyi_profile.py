@@ -1,8 +1,8 @@
-"""From Renyi divergences to a dominating pair: what bounds every mechanism that has them, at every epsilon at once.
+"""From Renyi divergences to a pair that dominates every mechanism with these divergences.
 
-A pair whose delta is at every epsilon at least that of a mechanism dominates it, and composes in its place (Zhu, Dong
-and Wang 2022, theorem 10). The deltas that follow from Renyi divergences, at finitely many epsilons, bound a convex
-function of e^epsilon from above, so straight lines between them do, too.
+A pair whose delta is at least that of a mechanism at every epsilon dominates it and can be composed in its place (Zhu,
+Dong and Wang 2022, theorem 10). The deltas that follow from Renyi divergences at finitely many epsilons bound a convex
+function of e^epsilon from above, so linear interpolation between them does as well.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ import numpy as np
 from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 
-#: Epsilons at which delta is computed; the last one's delta is about exp(-_LEAST_LOG_DELTA), and counts as infinite.
+#: Number of epsilons at which delta is computed; -log delta at the last one, which counts as infinite loss; and the
+#: largest epsilon.
 _KNOTS, _LEAST_LOG_DELTA, _MOST_EPSILON = 4001, 690.0, 600.0
-#: Relative error of a delta, with room.
+#: Generous bound on the relative error of a delta.
 _ROUNDING = 1e-12
-#: Orders less 1 among which the best is sought, and factors by which it is then moved.
+#: Values of order - 1 among which the best is sought, and factors for refining it.
 _FIRST_ORDERS = np.geomspace(1e-8, 1e9, 250)
 _MOVES = (1.04, 1.02, 1.01, 1.005, 1.002, 1.001, 1.0003)
 
-#: Divergences in nats, of the shape of the orders.
+#: Maps orders to divergences in nats, of the same shape.
 Curve = Callable[[Floats], Floats]
 
 
 def pair_of_curve(curve: Curve) -> Atoms:
-    """A pair that dominates every mechanism with at most these divergences, whichever way neighbours are taken.
+    """A pair that dominates, in both orders of the neighbours, every mechanism with at most these divergences.
 
-    ``curve`` is asked for orders above 1. A mechanism that nothing finite follows for has an ``infinite`` mass near 1.
+    ``curve`` is evaluated at orders above 1. If no finite bound follows, the ``infinite`` mass is near 1.
     """
     top = _reach(curve)
     epsilons = np.linspace(0.0, top, _KNOTS)
@@ -39,10 +40,10 @@ def pair_of_curve(curve: Curve) -> Atoms:
 
 
 def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
-    """Logs of deltas at ``epsilons`` of 0 and more, shape (n,), by Canonne, Kamath and Steinke 2020, proposition 12.
+    """Logarithms of deltas at ``epsilons`` >= 0, shape (n,), by Canonne, Kamath and Steinke 2020, proposition 12.
 
-    (alpha - 1)(D_alpha - epsilon + log(1 - 1 / alpha)) - log alpha, at about the best order of each, and half of log(1
-    - exp(-D_alpha)) (Bretagnolle and Huber), which bounds delta at 0.
+    (alpha - 1)(D_alpha - epsilon + log(1 - 1 / alpha)) - log alpha at nearly the best order for each epsilon, or
+    log(1 - exp(-D_alpha)) / 2 (Bretagnolle and Huber), which bounds the delta at epsilon 0.
     """
     divergences = curve(1 + _FIRST_ORDERS)
     some = epsilons[:: max(1, len(epsilons) // 256)]
@@ -52,16 +53,16 @@ def log_deltas(curve: Curve, epsilons: Floats) -> Floats:
     least = np.minimum(0.0, _log_delta(best, curve(1 + best), epsilons))
     for move in _MOVES:
         for factor in (move, 1 / move):
-            there = best * factor
-            found = _log_delta(there, curve(1 + there), epsilons)
-            best, least = np.where(found < least, there, best), np.minimum(found, least)
+            moved = best * factor
+            found = _log_delta(moved, curve(1 + moved), epsilons)
+            best, least = np.where(found < least, moved, best), np.minimum(found, least)
     with np.errstate(divide="ignore"):
-        apart = np.log(-np.expm1(-float(np.min(divergences)))) / 2
-    return np.asarray(np.minimum(least, apart))
+        log_distance = np.log(-np.expm1(-float(np.min(divergences)))) / 2
+    return np.asarray(np.minimum(least, log_distance))
 
 
 def _log_delta(above: Floats | float, divergence: Floats | float, epsilons: Floats) -> Floats:
-    """At orders ``above`` 1 by so much."""
+    """The logarithm of delta that follows from the divergences of orders 1 + ``above``."""
     with np.errstate(over="ignore", invalid="ignore"):
         shrunk = np.log(above) - np.log1p(above)
         found = above * (divergence - epsilons + shrunk) - np.log1p(above)
@@ -69,7 +70,7 @@ def _log_delta(above: Floats | float, divergence: Floats | float, epsilons: Floa
 
 
 def _reach(curve: Curve) -> float:
-    """An epsilon whose delta is too small for floats, or where none is, the largest one looked at."""
+    """An epsilon whose delta is close to underflow, or else the largest epsilon considered."""
     low, high = 0.0, 1e-6
     while high < _MOST_EPSILON and log_deltas(curve, np.array([high]))[0] > -_LEAST_LOG_DELTA:
         high *= 2
@@ -82,9 +83,9 @@ def _reach(curve: Curve) -> float:
 
 
 def _pair_of_deltas(epsilons: Floats, deltas: Floats) -> Atoms:
-    """The pair whose delta is the largest convex function of e^epsilon below all ``deltas``; its own mirror image.
+    """The symmetric pair whose delta is the largest convex function of e^epsilon below all ``deltas``.
 
-    Mass at +-epsilon is how much the slope changes there. At 0 the line to the mirror image of each point bounds delta:
+    The mass at +-epsilon is the change of slope there. At 0, the line from each point to its mirror image bounds delta:
     d + (1 - d) tanh(epsilon / 2).
     """
     deltas = deltas.copy()

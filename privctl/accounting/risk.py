@@ -1,8 +1,8 @@
-"""What a guarantee means for an attacker: the trade-off curve and what follows from it.
+"""What a guarantee means for an attacker: the trade-off function and what follows from it.
 
 For every epsilon, true positive rate <= e^epsilon * false positive rate + delta(epsilon) (Wasserman and Zhou 2010;
-Dong, Roth and Su 2022, proposition 2.12). The least of these bounds over all epsilons is the whole trade-off curve, and
-it bounds membership inference, reconstruction (Hayes, Mahloujifar and Balle 2023) and every other test at once.
+Dong, Roth and Su 2022, proposition 2.12). The minimum of these bounds over all epsilons is the whole trade-off
+function, which bounds membership inference, reconstruction (Hayes, Mahloujifar and Balle 2023) and every other test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from privctl.domain.guarantee import Risk, RiskMeasure
 
 #: False positive rates at which a report states the best true positive rate.
 RATES = (0.01, 0.001)
-#: By how much what is stated is raised, relatively: where it comes from a grid, and from a formula.
+#: Relative margins by which stated risks are rounded up: if they come from a grid, and from a formula.
 _RAISED, _ROUNDED = 1e-4, 1e-11
 
 
@@ -31,7 +31,7 @@ class TradeOff(Protocol):
     """Bounds on every test of whether one record was used."""
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
-        """The most any test can have at this false positive rate. Raises ValueError outside [0, 1]."""
+        """The largest true positive rate of any test at this false positive rate. Raises ValueError outside [0, 1]."""
         ...
 
     def advantage(self) -> float:
@@ -41,7 +41,7 @@ class TradeOff(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GaussianTradeOff:
-    """The curve of N(mu, 1) against N(0, 1): Phi(Phi^-1(false positive rate) + mu)."""
+    """The trade-off of N(mu, 1) against N(0, 1): Phi(Phi^-1(false positive rate) + mu)."""
 
     mu: float
 
@@ -51,7 +51,7 @@ class GaussianTradeOff:
         if not 0 < false_positive_rate < 1:
             return 1.0 if false_positive_rate else 0.0
         at = NormalDist().inv_cdf(false_positive_rate) + self.mu
-        return math.erfc(-at / math.sqrt(2)) / 2  # scipy's would take longer to import than a noised gigabyte
+        return math.erfc(-at / math.sqrt(2)) / 2  # importing scipy takes longer than adding noise to a gigabyte
 
     def advantage(self) -> float:
         """See ``TradeOff``: 2 Phi(mu / 2) - 1."""
@@ -73,20 +73,20 @@ class PiecewiseTradeOff:
         return float(heights.min(initial=1.0))
 
     def advantage(self) -> float:
-        """See ``TradeOff``: delta at epsilon 0, where delta is straight in e^epsilon between grid points."""
+        """See ``TradeOff``: delta at epsilon 0; between grid points, delta is linear in e^epsilon."""
         if not self.epsilons[0] <= 0 <= self.epsilons[-1]:
             return 1.0 if self.epsilons[0] > 0 else float(self.deltas[-1])
         right = int(np.searchsorted(self.epsilons, 0.0))
         if self.epsilons[right] == 0:
             return float(self.deltas[right])
         left, low, high = right - 1, self.epsilons[right - 1], self.epsilons[right]
-        share = math.expm1(low) * math.exp(-high) / math.expm1(low - high)
-        return float(self.deltas[left] + share * (self.deltas[right] - self.deltas[left]))
+        weight = math.expm1(low) * math.exp(-high) / math.expm1(low - high)
+        return float(self.deltas[left] + weight * (self.deltas[right] - self.deltas[left]))
 
 
 @dataclass(frozen=True, slots=True)
 class EitherOrder:
-    """The worse of several curves at each point: the attacker may look for the record or for its absence."""
+    """The maximum of several curves: the attacker may test for the record's presence or for its absence."""
 
     curves: tuple[TradeOff, ...]
 
@@ -101,7 +101,7 @@ class EitherOrder:
 
 @dataclass(frozen=True, slots=True)
 class Tightest:
-    """The best of several bounds at each point."""
+    """The minimum of several bounds at each point."""
 
     curves: tuple[TradeOff, ...]
 
@@ -115,10 +115,10 @@ class Tightest:
 
 
 def trade_off(ledger: Ledger, *points: tuple[float, float]) -> TradeOff:
-    """The trade-off curve of everything in ``ledger``.
+    """The trade-off of everything in ``ledger``.
 
-    ``points`` are (epsilon, delta) that it is known to have, which sharpens the curve there. No test tells more than
-    whether the record ever took part.
+    ``points`` are (epsilon, delta) known to hold, which make the bound tighter. The advantage is also at most the
+    probability that the record ever takes part.
     """
     mu = gaussian_shift(ledger)
     if mu is not None:
@@ -129,16 +129,16 @@ def trade_off(ledger: Ledger, *points: tuple[float, float]) -> TradeOff:
 
 
 def _log_absent(event: Event) -> float:
-    """Log of the chance that the record, or all of a secret's, take part in none of the event's steps."""
+    """Logarithm of the probability that the record, or every record of a secret, is absent from all steps."""
     if event.batches_needed is not Batches.POISSON:
         return -math.inf
     return event.steps * math.fsum(math.log1p(-rate) if rate < 1 else -math.inf for rate in event.rates)
 
 
 def line(epsilon: float, delta: float) -> TradeOff:
-    """The curve of an (epsilon, delta) guarantee about which nothing more is known (Kairouz, Oh and Viswanath 2015).
+    """The trade-off of an (epsilon, delta) guarantee about which nothing else is known (Kairouz, Oh, Viswanath 2015).
 
-    Example: epsilon 1, delta 0.001 and false positive rate 0.8 leave at most 0.927.
+    Example: for epsilon 1, delta 0.001 and false positive rate 0.8, the true positive rate is at most 0.927.
     """
     if epsilon == 0:
         return PiecewiseTradeOff(np.array([0.0]), np.array([min(delta, 1.0)]))
@@ -148,23 +148,24 @@ def line(epsilon: float, delta: float) -> TradeOff:
 
 
 def risks(curve: TradeOff, priors: Sequence[float] = ()) -> tuple[Risk, ...]:
-    """The bounds a report states: advantage, true positive rates at low false positive rates, and posteriors.
+    """The bounds that a report states: advantage, true positive rates at low false positive rates, and posteriors.
 
-    A posterior is the largest chance of guessing a secret whose most likely value has the prior's probability. All are
-    rounded up: by a ten-thousandth, which two sound grids may differ by, and by next to nothing where there is none.
+    A posterior is the largest probability of guessing a secret whose most likely value has the prior's probability. All
+    are rounded up: by a ten-thousandth, by which two sound grids may differ, or by much less if there is no grid.
     """
-    more = _ROUNDED if isinstance(curve, GaussianTradeOff) else _RAISED
-    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=_stated(curve.advantage(), more))]
+    margin = _ROUNDED if isinstance(curve, GaussianTradeOff) else _RAISED
+    found = [Risk(measure=RiskMeasure.ADVANTAGE, bound=_stated(curve.advantage(), margin))]
     for measure, rates in ((RiskMeasure.TRUE_POSITIVE_RATE, RATES), (RiskMeasure.POSTERIOR, priors)):
-        found += [Risk(measure=measure, bound=_stated(curve.true_positive_rate(rate), more), at=rate) for rate in rates]
+        bounds = [(rate, _stated(curve.true_positive_rate(rate), margin)) for rate in rates]
+        found += [Risk(measure=measure, bound=bound, at=rate) for rate, bound in bounds]
     return tuple(found)
 
 
-def _stated(chance: float, more: float) -> float:
-    """``chance`` as a report states it, raised by ``more`` of it, so that others who compute it find no more."""
-    return min(1.0, chance * (1 + more))
+def _stated(bound: float, margin: float) -> float:
+    """``bound`` raised by the relative ``margin``, so that another computation of it does not exceed the report's."""
+    return min(1.0, bound * (1 + margin))
 
 
 def _kink(epsilon: float, delta: float) -> float:
-    """(e^eps - 1 + 2 delta) / (e^eps + 1), the advantage where both lines meet."""
+    """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), the advantage at which both lines meet."""
     return math.tanh(epsilon / 2) + 2 * delta / (math.exp(min(epsilon, 700.0)) + 1)

@@ -1,4 +1,4 @@
-"""Guarantees of published signs (FERRET): an average case in nats, and why none follows in the worst case."""
+"""Guarantees of published signs (FERRET): an average case in nats, and a refutation in the worst case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from privctl.domain.guarantee import (
 def average_case(event: SignBits, assumptions: Sequence[Assumption]) -> Guarantee:
     """The mutual information that ``event`` publishes about one example, and what an attacker can achieve with it.
 
-    ``assumptions`` are those that it rests on, among them masks and directions that do not depend on the data.
+    ``assumptions`` are those that it rests on, including that masks and directions do not depend on the data.
     """
     nats = mutual_information.nats(event)
     return Guarantee(
@@ -44,14 +44,14 @@ def average_case(event: SignBits, assumptions: Sequence[Assumption]) -> Guarante
 
 
 def worst_case_delta(event: SignBits, batches: Batches) -> float:
-    """The delta, at every epsilon, in the worst case; of Poisson or of shuffled batches."""
+    """The worst-case delta, at every epsilon, for Poisson or shuffled batches."""
     if batches is Batches.POISSON:
         return mutual_information.worst_case_delta_poisson(event)
     return mutual_information.worst_case_delta_shuffled(event)
 
 
 def worst_case(event: SignBits, delta: float, batches: Batches) -> Guarantee | None:
-    """The refuted (epsilon, delta)-DP, whatever epsilon; None where ``delta`` is so large that nothing refutes it."""
+    """The refuted guarantee of (epsilon, delta)-DP, for every epsilon; None if ``delta`` is too large to be refuted."""
     least = worst_case_delta(event, batches)
     if least <= delta:
         return None
@@ -67,11 +67,11 @@ def worst_case(event: SignBits, delta: float, batches: Batches) -> Guarantee | N
 
 
 def dithered_ledger(sizes: Mapping[int, int], noise_multiplier: float, sample_rate: float) -> Ledger:
-    """Signs of derivatives within +-c plus noise of ``noise_multiplier`` c, each batch Poisson.
+    """The ledger for signs of derivatives in [-c, c] plus noise of ``noise_multiplier`` c, on Poisson batches.
 
-    ``sizes`` says in how many steps (values) how many groups (keys) publish. An example moves each of F derivatives by
-    2 c at most, all of them by 2 c sqrt(F): a sampled Gaussian of noise multiplier sigma / (2 sqrt(F)). Counting the F
-    one by one would ignore that they see the same batch.
+    ``sizes`` maps the number of groups that publish in a step to the number of such steps. An example changes each of F
+    derivatives by at most 2 c, and their vector by 2 c sqrt(F): a sampled Gaussian with noise multiplier
+    sigma / (2 sqrt(F)). Counting the F separately would ignore that they use the same batch.
     """
     events = (
         SampledGaussian(noise_multiplier=noise_multiplier / (2 * math.sqrt(size)), sample_rate=sample_rate, steps=steps)
@@ -81,7 +81,7 @@ def dithered_ledger(sizes: Mapping[int, int], noise_multiplier: float, sample_ra
 
 
 def response_ledger(sizes: Mapping[int, int], bit_epsilon: float, sample_rate: float) -> Ledger:
-    """Signs kept with log-odds ``bit_epsilon``, each batch Poisson; ``sizes`` as in ``dithered_ledger``."""
+    """The ledger for signs kept with log-odds ``bit_epsilon``; batches and ``sizes`` as in ``dithered_ledger``."""
     events = (
         RandomizedResponse(epsilon=bit_epsilon, bits=size, sample_rate=sample_rate, steps=steps)
         for size, steps in sizes.items()
@@ -90,7 +90,7 @@ def response_ledger(sizes: Mapping[int, int], bit_epsilon: float, sample_rate: f
 
 
 def gaussian_ledger(sizes: Mapping[int, int], noise_multiplier: float, sample_rate: float) -> Ledger:
-    """Noise on sums of clipped vectors of derivatives: one sampled Gaussian a step in which anything publishes."""
+    """The ledger for noisy sums of clipped derivative vectors: one sampled Gaussian per step that publishes."""
     event = SampledGaussian(
         noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=sum(sizes.values()), batches=Batches.POISSON
     )

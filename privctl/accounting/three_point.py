@@ -1,15 +1,15 @@
 """Steps whose privacy loss is +loss, 0 or -loss, composed exactly.
 
-One step is the pair of distributions whose loss is (+e, 0, -e) with probability (w A, 1 - w, w (1 - A)) under the first
-and mirrored under the second, A = 1 / (1 + exp(-e)). With w = 1 it is randomized response, the worst (e, 0)-DP step
-(Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy"). After n steps the loss is e S with
-S a sum of n independent signs or zeros, and
+One step is the pair of distributions whose loss is (+e, 0, -e) with probabilities (w A, 1 - w, w (1 - A)) under the
+first, and mirrored under the second, A = 1 / (1 + exp(-e)). With w = 1 it is randomized response, the worst (e, 0)-DP
+step (Kairouz, Oh and Viswanath 2015, "The Composition Theorem for Differential Privacy"). After n steps the loss is
+e S, where S is a sum of n independent variables in {-1, 0, 1}, and
 
     delta(epsilon) = sum over j > epsilon / e of P(S = j) (1 - exp(epsilon - j e)).
 
-P is tilted so that its mean lies at epsilon / e before a Fourier transform yields it: the sum then consists of terms of
-similar size, so that a delta of 1e-300 is as accurate as one of 1e-3. Rounding errors are bounded, to first
-order, and added.
+P is exponentially tilted so that its mean is at epsilon / e, and then computed by a Fourier transform. The terms of the
+sum then have similar magnitudes, so a delta of 1e-300 is as accurate as one of 1e-3. Rounding errors are bounded, to
+first order, and added.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Reals = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 MOST_STEPS = 10**9
 
 _UNIT = 2.0**-52
-#: Natural logarithm of the tilted mass that may lie outside the transform's window; it is added to the result.
+#: Natural logarithm of a bound on the tilted mass outside the transform's window, which is added to the result.
 _LOG_OUTSIDE = -70.0
 
 
 def log_delta(epsilon: float, loss: float, weight: float, steps: int) -> float:
-    """An upper bound, tight to about 1e-14 * steps relative, of the natural logarithm of the smallest delta.
+    """An upper bound on the natural logarithm of the smallest delta, tight to about 1e-14 * steps relative.
 
-    ``loss`` is one step's e, ``weight`` its w. -inf where ``epsilon`` is the largest loss possible or more. ValueError
-    for arguments out of range or more than ``MOST_STEPS`` steps.
+    ``loss`` is one step's e, ``weight`` its w. -inf if ``epsilon`` is at least the largest possible loss. Raises
+    ValueError for arguments out of range or more than ``MOST_STEPS`` steps.
     """
     _check(loss, weight, steps)
     at_least("epsilon", epsilon, 0)
@@ -47,10 +47,10 @@ def log_delta(epsilon: float, loss: float, weight: float, steps: int) -> float:
 
 
 def log_tail(threshold: float, spacing: float, shares: tuple[float, float, float], steps: int) -> float:
-    """An upper bound of ln of the sum over j > threshold / spacing of P(S = j) (1 - exp(threshold - j spacing)).
+    """An upper bound on ln of the sum over j > threshold / spacing of P(S = j) (1 - exp(threshold - j spacing)).
 
-    S is the sum of ``steps`` independent numbers that are 1, 0 or -1 with the probabilities ``shares``, of which the
-    first is above 0. ``threshold`` lies in [0, ``steps * spacing``).
+    S is the sum of ``steps`` independent variables that are 1, 0 or -1 with the probabilities ``shares``, of which the
+    first must be above 0. ``threshold`` must lie in [0, ``steps * spacing``).
     """
     tilt = _saddle(min(threshold / (steps * spacing), 1 - 0.5 / steps), *shares)
     tilted, log_moment = _tilt_shares(tilt, *shares)
@@ -59,7 +59,7 @@ def log_tail(threshold: float, spacing: float, shares: tuple[float, float, float
     index = np.arange(low, low + len(masses))
     kept = (index >= first) & (index * spacing * (1 + 4 * _UNIT) > threshold)
     index, masses = index[kept], masses[kept]
-    # The gap between loss and threshold is rounded up by what the two roundings may have taken.
+    # The gap between loss and threshold is rounded up.
     gaps = index * (spacing * (1 + 4 * _UNIT)) - threshold
     total = float(np.sum(masses * np.exp(-tilt * (index - first)) * -np.expm1(-gaps)))
     if half_width < steps:
@@ -84,7 +84,7 @@ def epsilon_at(delta: float, loss: float, weight: float, steps: int) -> float:
 
 
 def smallest_epsilon(log_delta_of: Callable[[float], float], delta: float, most: float) -> float:
-    """The smallest epsilon in [0, ``most``] whose delta is at most ``delta``, rounded up; that of ``most`` must be."""
+    """The smallest epsilon in [0, ``most``] whose delta is at most ``delta``, rounded up; ``most`` must satisfy it."""
     target = math.log(delta)
     if (above := log_delta_of(0.0) - target) <= 0:
         return 0.0
@@ -100,13 +100,13 @@ def _check(loss: float, weight: float, steps: int) -> None:
 
 
 def _saddle(mean: float, plus: float, zero: float, minus: float) -> float:
-    """The tilt, 0 or more, that moves the mean of one sign to ``mean``, which lies in [0, 1)."""
+    """The tilt, 0 or more, that moves the mean of one variable to ``mean``, which must lie in [0, 1)."""
     root = zero * mean + math.sqrt((zero * mean) ** 2 + 4 * plus * minus * (1 - mean) * (1 + mean))
     return max(0.0, math.log(root) - math.log(2 * plus) - math.log1p(-mean)) if root > 0 else 0.0
 
 
 def _tilt_shares(tilt: float, plus: float, zero: float, minus: float) -> tuple[tuple[float, float, float], float]:
-    """The three probabilities after tilting, and the logarithm of the moment they were divided by."""
+    """The three probabilities after tilting, and the logarithm of the moment by which they were divided."""
     z, m = zero * math.exp(-tilt), minus * math.exp(-2 * tilt)
     scale = plus + z + m
     small = plus * math.expm1(min(tilt, 1.0)) + minus * math.expm1(-min(tilt, 1.0))
@@ -115,9 +115,9 @@ def _tilt_shares(tilt: float, plus: float, zero: float, minus: float) -> tuple[t
 
 
 def _masses(shares: tuple[float, float, float], steps: int) -> tuple[int, Reals, int]:
-    """Upper bounds of P(S = low), P(S = low + 1), ... around the mean of S, low, and the window's half width.
+    """``low``; upper bounds on P(S = low), P(S = low + 1), ... in a window around the mean; and its half width.
 
-    Bernstein's inequality puts at most exp(``_LOG_OUTSIDE``) outside; what the transform folds back only adds.
+    By Bernstein's inequality, at most exp(``_LOG_OUTSIDE``) lies outside; mass aliased by the transform only adds.
     """
     plus, zero, minus = shares
     variance = steps * (zero * (plus + minus) + 4 * plus * minus)
@@ -132,7 +132,7 @@ def _masses(shares: tuple[float, float, float], steps: int) -> tuple[int, Reals,
     lost = 4 * (zero * (plus + minus) * np.sin(angle / 2) ** 2 + plus * minus * np.sin(angle) ** 2)
     with np.errstate(divide="ignore"):
         log_modulus = np.where(lost < 0.5, 0.5 * np.log1p(-np.minimum(lost, 0.5)), np.log(np.hypot(real, imaginary)))
-    # Halves of a turn are split off and counted exactly, or their rounding would be multiplied by the steps.
+    # Half turns are split off and counted exactly; otherwise their rounding errors would be multiplied by the steps.
     flipped = real < 0
     turn = np.where(flipped, np.arctan2(-imaginary, -real), np.arctan2(imaginary, real))
     phase = steps * turn - 2 * math.pi / size * (frequency * low % size) + math.pi * (steps % 2) * flipped

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _FILES = (
     "log", "leaks", "split", "extraction_split", "shadow", "canaries", "canary_data", "secrets", "plan", "from_scores",
-    "cache",
+    "heldout_secrets", "cache",
 )  # fmt: skip
-_DATA = ("members", "nonmembers", "train", "heldout", "prompts", "data")
+_DATA = ("members", "nonmembers", "train", "heldout", "prompts", "data", "heldout_data")
 
 
 def audit_model(
@@ -154,6 +154,8 @@ def audit(
     records: int | None = None,
     secrets: FilePath | None = None,
     data: DataPaths | None = None,
+    heldout_secrets: FilePath | None = None,
+    heldout_data: DataPaths | None = None,
     plan: FilePath | None = None,
     base: FilePath | None = None,
     base_bits: int | str | None = None,
@@ -179,9 +181,10 @@ def audit(
     Which files are given decides what is tested, as with the command: ``members`` and ``nonmembers`` for membership
     (or ``split``, the manifest of one that ``privctl audit split`` drew),
     ``canaries`` for what was planted, ``train`` for extraction (or ``extraction_split``, such a manifest), ``secrets``
-    with ``data`` for secrets; ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the
-    attacks too that score records many times. ``group_by`` names a field whose values say which records belong
-    together, such as those of one user.
+    with ``data`` for secrets (``heldout_secrets`` with ``heldout_data``, those of other records, are their control);
+    ``from_scores`` takes scores of many models instead of one model. ``thorough`` runs the attacks too that score
+    records many times. ``group_by`` names a field whose values say which records belong together, such as those of one
+    user; by default that of the training's ``unit``, and ``"none"`` judges records.
     ``reference`` is a model trained on none of these records, such as the base before fine-tuning: membership compares
     its scores, and text of ``train`` and ``heldout`` that it gives too is known from elsewhere and not compared.
     ``prompts`` and ``divergence`` continue prompts from outside, and look for ``train`` in what is written.

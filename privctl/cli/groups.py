@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import cleandoc
 from typing import Any
@@ -24,7 +24,7 @@ class SuggestingGroup(click.Group):
         """As click does. click itself suggests from 8.4 on, and only commands that are loaded."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            close = get_close_matches(name, self.list_commands(ctx))
+            close = [*self._inside(ctx, name)] or get_close_matches(name, self.list_commands(ctx))
             advice = (
                 f"did you mean {' or '.join(close)}?" if close else f"choose from {', '.join(self.list_commands(ctx))}"
             )
@@ -33,6 +33,13 @@ class SuggestingGroup(click.Group):
         if found is not None and command is not None and not ctx.resilient_parsing:
             apply_settings(ctx, found, command.called(rest) if isinstance(command, GroupWithCommand) else command)
         return found, command, rest
+
+    def _inside(self, ctx: click.Context, name: str) -> Iterator[str]:
+        """Commands of groups below this one that have exactly this name."""
+        for beside in self.list_commands(ctx):
+            group = self.get_command(ctx, beside)
+            if isinstance(group, click.Group) and name in group.list_commands(ctx):
+                yield f"{ctx.command_path} {beside} {name}"
 
 
 _ALL_SHOWN = "privctl.help-all"

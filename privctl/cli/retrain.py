@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,8 +137,23 @@ def _train(method: TrainingMethod, options: dict[str, Any]) -> None:
         canaries = f"{output}{SUFFIX}" if options.get("gradient_canaries") else ""
         written = [f"{output}{suffix}" for suffix in ("", ".report.json", *method.files)]
         _finish(method, report, options, [*written, canaries] if canaries else written)
-        if canaries:
-            told(f"audit it: {shlex.join(('privctl', 'audit', 'canaries', output, '--canaries', canaries))}")
+        if not options.get("held_out"):
+            told("without --held-out nothing measured how useful the model is")
+        words = ("canaries", output, "--canaries", canaries) if canaries else _audited(options)
+        if words:
+            told(f"audit it: {shlex.join(('privctl', 'audit', *words))}")
+
+
+def _audited(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The audit of what was trained, as words after ``privctl audit``; empty where the data cannot be read again."""
+    from privctl.data.several import data_at, paths_of
+
+    sides = [("--members", str(path)) for path in paths_of(data_at(options["data"]))]
+    if ("--members", "-") in sides:
+        return ()
+    others = paths_of(data_at(options["held_out"])) if options.get("held_out") else [Path("OTHERS.jsonl")]
+    sides += [("--nonmembers", str(path)) for path in others]
+    return (str(options["output"]), *(word for side in sides for word in side))
 
 
 def _plan(method: TrainingMethod, options: dict[str, Any]) -> None:
@@ -200,8 +216,3 @@ def _finish(method: TrainingMethod, report: PrivacyReport, options: dict[str, An
     text = encode(report) if options["as_json"] else rendered(report, caveat, **told)
     show(text, as_json=options["as_json"])
     note(f"wrote {', '.join(written[:-1])} and {written[-1]}", quiet=options["quiet"])
-    if (unit := options.get("unit")) is not None:
-        note(
-            f"audit it with --group-by {unit}: what it protects is all records with one value of it",
-            quiet=options["quiet"],
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ _SWEEP = "sweep"
 @click.option(
     "--secrets", type=_FILE, required=True, help="The book of secrets, from privctl secrets scan or your own."
 )
-@click.option("--steps", type=COUNT, required=True, help="Optimizer steps of the planned training.")
+@click.option("--steps", type=COUNT, required=True, help="Steps of the training: epochs x records / batch size.")
 @click.option("--batch-size", type=COUNT, required=True, help="Expected records per batch.")
 @click.option(
     "--cap",
@@ -117,6 +118,7 @@ def plan(
           --cap 5 --target email=1e-4:0.05 -o plan.safetensors
     """
     from privctl.data.columns import Columns
+    from privctl.data.several import paths_of
     from privctl.reports.codec import encode
     from privctl.reports.files import report_beside
     from privctl.secrets.plan.run import plan as run
@@ -142,9 +144,14 @@ def plan(
     )
     say = partial(note, quiet=quiet)
     report = run(request, caps, output, partial(progress, quiet=quiet), force=force, notify=say)
-    if output is not None:
-        say(f"wrote {output} and {report_beside(output)}")
     show(encode(report) if as_json else secrets_plan_text(report, verbose=verbose(), quiet=quiet), as_json=as_json)
+    if output is None:
+        say("nothing is written; privctl retrain dp-sgd --secrets needs the plan, which --output writes for one --cap")
+        return
+    say(f"wrote {output} and {report_beside(output)}")
+    words = [word for path in paths_of(data) for word in ("--data", str(path))]
+    words += [] if text_column is None else ["--text-column", text_column]
+    say(f"train with it: privctl retrain dp-sgd MODEL {shlex.join([*words, '--secrets', str(output)])} -o private")
 
 
 def _caps(text: str | None) -> tuple[float | None, ...]:

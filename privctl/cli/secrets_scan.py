@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +17,14 @@ from privctl.domain.errors import CommandError
 
 if TYPE_CHECKING:
     from privctl.data.several import DataPath
+    from privctl.domain.report import PrivacyReport
     from privctl.secrets.scan.request import ScanRequest
     from privctl.secrets.scan.run import ScanResult
     from privctl.secrets.scan.shard import ShardResult
 
 _FILE = click.Path(path_type=Path)
+#: What ``privctl retrain dp-sgd`` takes by default.
+_EPOCHS, _BATCH = 3, 64
 
 
 @DATA
@@ -103,7 +108,7 @@ def scan(
     from privctl.data.columns import Columns
     from privctl.secrets.scan.request import ScanRequest
     from privctl.secrets.scan.run import scan as run
-    from privctl.show.progress import progress
+    from privctl.show.progress import note, progress
 
     request = ScanRequest(
         data=data,
@@ -126,7 +131,22 @@ def scan(
 
         _show_shard(request, scan_shard(request, seen, force=force), as_json=as_json, quiet=quiet)
     else:
-        show_scan(run(request, seen, force=force), output, as_json=as_json, quiet=quiet)
+        scanned = run(request, seen, force=force)
+        show_scan(scanned, output, as_json=as_json, quiet=quiet)
+        if output is not None and scanned.has_book:
+            note(f"plan their protection: {_planned(data, text_column, output, scanned.report)}", quiet=quiet)
+
+
+def _planned(data: DataPath, text_column: str | None, book: Path, report: PrivacyReport) -> str:
+    """The command that plans for as many steps as ``privctl retrain`` makes by itself."""
+    from privctl.data.several import paths_of
+    from privctl.reports.parameters import ScanParameters, parameters_as
+
+    steps = ceil(_EPOCHS * parameters_as(ScanParameters, report).dataset_size / _BATCH)
+    named = [] if text_column is None else ["--text-column", text_column]
+    words = [*map(str, paths_of(data)), "--secrets", str(book), *named, "--steps", str(steps)]
+    output = book.with_name(f"{book.name.removesuffix('.gz').removesuffix('.jsonl')}-plan.safetensors")
+    return shlex.join(["privctl", "secrets", "plan", *words, "--batch-size", str(_BATCH), "-o", str(output)])
 
 
 @click.argument("parts", type=_FILE, nargs=-1, required=True)

@@ -18,6 +18,7 @@ _ELSEWHERE = {
     "lora-r": ("--lora-rank",), "load-in-4bit": ("--base-bits",), "dataset-name": ("--data",),
     "train-file": ("--data",), "train-data": ("--data",), "validation-file": ("--held-out",),
     "eval-file": ("--held-out",), "eval-data": ("--held-out",),
+    **dict.fromkeys(("patient", "user", "users", "user-id", "person", "unit", "group"), ("--unit", "--group-by")),
     "sampling-rate": ("--sample-rate",), "sampling-probability": ("--sample-rate",),
 }  # fmt: skip
 
@@ -37,9 +38,10 @@ def known_by(error: click.NoSuchOption) -> list[str]:
     if error.ctx is None:
         return []
     name = error.option_name.lstrip("-").lower().replace("_", "-")
-    meant = (*_ELSEWHERE.get(name, ()), f"--{name}")
-    here = {option for parameter in error.ctx.command.params for option in parameter.opts}
-    return [option for option in meant if option in here]
+    meant = _ELSEWHERE.get(name, ())
+    here = [option for parameter in error.ctx.command.params for option in parameter.opts]
+    alike = [option for option in here if option.replace("-", "") == name.replace("-", "")]
+    return [option for option in meant if option in here] + alike
 
 
 def taken_beside(error: click.NoSuchOption) -> list[str]:

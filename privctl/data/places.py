@@ -22,7 +22,7 @@ from privctl.storage.reader import (
     ADAPTER_NAME,
     INDEX_NAME,
     SINGLE_NAME,
-    not_there,
+    missing_file,
     read_named_text,
     unreadable,
 )
@@ -81,7 +81,7 @@ def require_inputs(*paths: DataPath | None) -> None:
     """
     for path in (each for given in paths if given is not None for each in paths_of(given)):
         if path != STDIN and not path.exists() and not found(path):
-            raise not_there(path)
+            raise missing_file(path)
 
 
 def found(path: DataPath) -> bool:

@@ -207,7 +207,8 @@ class _Disputed:
         from scipy.sparse import csr_array
 
         part, shape = self._part, (len(self._counts), len(self.records))
-        return csr_array((np.ones(len(part.users)), (part.users, part.records)), shape=shape)
+        places = (part.users.astype(np.int32), part.records.astype(np.int32))  # scipy 1.13's milp takes no wider ones
+        return csr_array((np.ones(len(part.users)), places), shape=shape)
 
 
 def most_possible(sharing: Sharing, most: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from blake3 import blake3
+
 from privctl.data.annotated import annotated
 from privctl.data.columns import ANNOTATED, USUAL, Columns, label_of, split_pair, text_of
 from privctl.data.rows import Row, Stretch, column_names, rows_of, rows_of_share
@@ -87,9 +89,17 @@ def first_fields(path: DataPath) -> tuple[str, ...] | None:
     return column_names(path)
 
 
-def count_texts(path: DataPath, columns: Columns | None = None) -> int:
-    """How many records ``iter_texts`` yields, all of them checked; raises as it does."""
-    return sum(1 for _ in iter_texts(path, columns=columns))
+def identified_texts(path: DataPath, columns: Columns | None = None) -> tuple[int, str]:
+    """How many records ``iter_texts`` yields, all of them checked, and a BLAKE3 digest of their texts in order.
+
+    Each is digested behind its length in bytes. Raises as ``iter_texts`` does.
+    """
+    count, hasher = 0, blake3()
+    for record in iter_texts(path, columns=columns):
+        text = record.text.encode("utf-8", "surrogatepass")
+        hasher.update(len(text).to_bytes(8, "little") + text)
+        count += 1
+    return count, f"blake3:{hasher.hexdigest()}"
 
 
 def _record(row: Row, columns: Columns, labelled: bool, unit: str | None, shared: bool = False) -> TextRecord:

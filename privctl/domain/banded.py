@@ -1,4 +1,4 @@
-"""The event of steps whose noise is correlated; ``privctl.domain.events`` has its row."""
+"""Steps with banded correlated noise; ``privctl.domain.events`` lists the event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from privctl.domain.event import Batches, Event, EventOption
 from privctl.domain.event_fields import Chance, Positive, Steps
 from privctl.domain.ranges import BANDS
 
-#: Coefficients are no larger than this, and the first no smaller than its inverse.
+#: The largest magnitude of a coefficient; the first must be at least its inverse.
 _LARGEST = 1e6
 
 
@@ -19,8 +19,9 @@ class BandedGaussian(Event):
 
     C is the lower triangular Toeplitz matrix whose columns are ``coefficients`` from the diagonal down. Noise of
     ``noise_multiplier`` clip norms on C X is noise C^-1 Z on X. Batches are ``Batches.CYCLIC_POISSON`` with as many
-    parts as there are bands; ``sample_rate`` is the chance that a step draws an example whose part is not known, so an
-    example whose turn it is takes part with ``rates[0]``. Bounds hold for whoever knows every example's part.
+    parts as there are bands; ``sample_rate`` is the probability that a step draws an example, averaged over parts, so
+    an example of the part whose turn it is takes part with probability ``rates[0]``. The bounds hold even against an
+    attacker who knows every example's part.
 
     Source: Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta and Xu 2023, "(Amplified) Banded Matrix
     Factorization"; docs/mechanisms.md#correlated-noise.
@@ -53,22 +54,22 @@ class BandedGaussian(Event):
 
     @property
     def bands(self) -> int:
-        """Steps from one in which an example may take part to the next, and rows that one step's sum reaches."""
+        """The number of bands: also the distance between steps in which an example may take part."""
         return len(self.coefficients)
 
     @property
     def visits(self) -> int:
-        """The most steps in which one example may take part."""
+        """The maximum number of steps in which one example may take part."""
         return -(-self.steps // self.bands)
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """See ``Event``: in the steps that are its part's turn."""
+        """See ``Event``: in the steps of its part."""
         return (min(1.0, self.sample_rate * self.bands),)
 
     @property
     def batches_needed(self) -> Batches | None:
-        """See ``Event``: parts must take turns even where a batch holds all of one."""
+        """See ``Event``: parts must take turns even if a batch holds a whole part."""
         if self.bands > 1:
             return Batches.CYCLIC_POISSON
         return Batches.POISSON if self.sample_rate < 1 else None

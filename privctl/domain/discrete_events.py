@@ -1,4 +1,4 @@
-"""Events with finitely many outcomes, or with whole numbers as outcomes."""
+"""Events whose outcomes are whole numbers or one of finitely many answers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from privctl.domain.event_fields import Chance, Positive, Several, StatedNeighbo
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import COUNT, LOG_ODDS
 
-#: The most that one record may change a whole number.
+#: The largest sensitivity that is supported for noise on whole numbers.
 MOST_SENSITIVITY = 100_000
-#: Kinds of noise on whole numbers share the option.
+#: Shared by both kinds of noise on whole numbers.
 SENSITIVITY = EventOption(
     name="sensitivity",
     help="discrete-laplace, discrete-gaussian: the most that one record changes the whole number, up to 100,000.  "
@@ -42,13 +42,17 @@ Sensitivity = Annotated[Several, _not_too_sensitive]
 class DiscreteLaplaceNoise(SampledEvent):
     """A whole number plus k with probability proportional to exp(-``decay`` |k|), ``steps`` times.
 
-    One record changes the number by ``sensitivity`` at most, so epsilon = ``decay`` * ``sensitivity``.
+    One record changes the number by at most ``sensitivity``, so epsilon = ``decay`` * ``sensitivity``.
     """
 
     tag = "discrete-laplace"
     mechanism = "discrete-laplace"
     options = (
-        EventOption(name="decay", help="discrete-laplace: a, where noise k has the odds exp(-a |k|).", field="decay"),
+        EventOption(
+            name="decay",
+            help="discrete-laplace: a, where the probability of noise k is proportional to exp(-a |k|).",
+            field="decay",
+        ),
         SENSITIVITY,
     )
     contribution = "one example changes the whole number that noise is added to by its sensitivity at most"
@@ -63,7 +67,7 @@ class DiscreteLaplaceNoise(SampledEvent):
 class DiscreteGaussianNoise(SampledEvent):
     """A whole number plus k with probability proportional to exp(-k^2 / (2 ``stddev``^2)), ``steps`` times.
 
-    One record changes the number by ``sensitivity`` at most (Canonne, Kamath and Steinke 2020).
+    One record changes the number by at most ``sensitivity`` (Canonne, Kamath and Steinke 2020).
     """
 
     tag = "discrete-gaussian"
@@ -71,7 +75,8 @@ class DiscreteGaussianNoise(SampledEvent):
     options = (
         EventOption(
             name="stddev",
-            help="discrete-gaussian: s, where noise k has the odds exp(-k^2 / (2 s^2)); 0.1 to 10,000.",
+            help="discrete-gaussian: s, where the probability of noise k is proportional to exp(-k^2 / (2 s^2)); "
+            "0.1 to 10,000.",
             field="stddev",
         ),
         SENSITIVITY,
@@ -88,8 +93,8 @@ class DiscreteGaussianNoise(SampledEvent):
 class ManyWayResponse(Event):
     """Each record's own answer, one of ``answers``: the true one exp(``epsilon``) times as likely as any other.
 
-    k-ary randomized response, ``steps`` times. Neighbours differ in one record's answers; where ``neighbours`` says
-    that a record is zeroed, it answers at random, all answers alike.
+    k-ary randomized response, ``steps`` times. Neighbours differ in one record's answers; if ``neighbours`` is
+    zero-out, that record's answer is uniformly random.
     """
 
     tag = "k-ary-response"
@@ -118,7 +123,7 @@ class ManyWayResponse(Event):
 
     def _check_together(self) -> None:
         if self.neighbours is Adjacency.ADD_OR_REMOVE:
-            raise ValueError("neighbours is add-or-remove; whose answer is missing shows, so state another")
+            raise ValueError("neighbours is add-or-remove, but a missing answer shows; state replace-one or zero-out")
 
     @property
     def rates(self) -> tuple[float, ...]:

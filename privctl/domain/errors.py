@@ -1,6 +1,6 @@
-"""The errors a user can meet, each with the exit code it ends in.
+"""The errors shown to users, each with its exit code.
 
-An error is one sentence: what, where, what was expected, what to do. Anything else that escapes is a defect.
+An error is one sentence: what, where, what was expected, what to do. Any other exception that escapes is a bug.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process returns, with separate codes for *found* and *broke* (docs/reports.md#exit-codes)."""
+    """Exit status of the process; findings and failures have different codes (docs/reports.md#exit-codes)."""
 
     OK = 0
     REFUTED = 1
@@ -19,12 +19,12 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-#: Modules that are installed under another name.
+#: Modules whose package has another name on PyPI.
 _PACKAGES = {"flint": "python-flint"}
 
 
 def missing_package(error: ImportError) -> str:
-    """The package whose module is not there, by the name under which it is installed; empty for another fault."""
+    """The name under which to install the package that ``error`` misses; empty if no module is missing."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     return _PACKAGES.get(name, name)
 
@@ -36,28 +36,28 @@ class PrivctlError(Exception):
 
 
 class CommandError(PrivctlError):
-    """The call itself cannot be carried out: a flag is missing, out of range, or contradicts another."""
+    """The command cannot run as given: an option is missing, out of range, or contradicts another."""
 
     exit_code = ExitCode.USAGE
 
 
 class InputError(PrivctlError):
-    """A file or value that was read is malformed, unsupported, or not what a report says it is."""
+    """An input file or value is malformed, unsupported, or not what a report says it is."""
 
     exit_code = ExitCode.BAD_INPUT
 
 
 class DivergedError(InputError):
-    """A training's weights, or losses, are no longer finite numbers."""
+    """Training diverged: weights or losses are NaN or infinite."""
 
 
 class RunInterruptedError(PrivctlError):
-    """The user, or whoever may end this process, asked for it to stop; the sentence says what was saved."""
+    """The run was stopped by a signal; the message says what was saved."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 class FileSystemError(PrivctlError):
-    """The operating system refused: no space, no permission, a file that vanished."""
+    """The operating system reported an error: no space, no permission, a file that vanished."""
 
     exit_code = ExitCode.FAILURE

@@ -1,4 +1,4 @@
-"""What every kind of event says of itself, and how the batches of its steps are drawn."""
+"""The base classes of events, and the ways in which batches are drawn."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from privctl.domain.ranges import POSITIVE, Range
 class Batches(StrEnum):
     """How a training step chooses its examples.
 
-    ``POISSON`` takes every example with probability ``sample_rate``, independently. ``FIXED_SIZE`` draws a
+    ``POISSON`` includes every example with probability ``sample_rate``, independently. ``FIXED_SIZE`` draws a
     fresh set of fixed size each step, without replacement.
 
-    ``SHUFFLED`` goes through the data in passes. The first step begins a pass; each pass takes an order of its own,
-    drawn without looking at the data, and no batch reaches into the next pass. A pass has at least
-    floor(1 / ``sample_rate``) steps: where the batches do not divide the data, what is left over may be dropped or
-    make one more, smaller batch. An example is in at most one batch of a pass, so in at most
-    ceil(``steps`` / floor(1 / ``sample_rate``)) in all; it may be in the last batch of one pass and the first of the
-    next.
+    ``SHUFFLED`` goes through the data in passes. The first step begins a pass; each pass has its own order, drawn
+    without looking at the data, and no batch spans two passes. A pass has at least floor(1 / ``sample_rate``) steps: if
+    the batch size does not divide the data, the remainder is dropped or forms one more, smaller batch. An example is in
+    at most one batch of a pass, so in at most ceil(``steps`` / floor(1 / ``sample_rate``)) batches in all; it may be in
+    the last batch of one pass and the first of the next.
 
     ``BALLS_AND_BINS`` goes through the data in passes of 1 / ``sample_rate`` steps, a whole number; the first step
-    begins a pass. In each pass every example takes part in exactly one step, chosen uniformly for it alone, so the
-    sizes of batches vary. The last pass may be cut short.
+    begins a pass. In each pass every example takes part in exactly one step, chosen uniformly and independently of the
+    other examples, so batch sizes vary. The last pass may be cut short.
 
-    ``CYCLIC_POISSON`` divides the examples into parts, each example by a draw of its own that does not look at the
-    data, and steps take the parts in turn: step t takes every example of part t mod parts with one probability,
-    independently. ``BandedGaussian`` alone has such batches.
+    ``CYCLIC_POISSON`` assigns every example to a part, at random and without looking at the data, and the steps take
+    the parts in turn: step t includes every example of part t mod parts with the same probability, independently. Used
+    by ``BandedGaussian`` only.
 
     ``FIXED_ORDER`` goes through the data in passes of 1 / ``sample_rate`` steps, a whole number; the first step begins
-    a pass. Every example takes part in one step of a pass, the same in each, which was chosen without looking at the
-    data and need not be secret. ``BufferedGaussian`` and ``TreeGaussian`` alone have such batches.
+    a pass. Every example takes part in one step of each pass, always the same one, which was chosen without looking at
+    the data and need not be secret. Used by ``BufferedGaussian`` and ``TreeGaussian`` only.
 
-    ``TRUNCATED_POISSON`` is ``POISSON``, except that of a batch above a stated size so many examples are kept, drawn
-    uniformly. ``TruncatedGaussian`` alone has such batches.
+    ``TRUNCATED_POISSON`` is ``POISSON``, except that a batch above a stated size is cut down to that size, keeping a
+    uniformly drawn subset. Used by ``TruncatedGaussian`` only.
 
-    ``WITH_REPLACEMENT`` draws each place of a batch of fixed size afresh, uniformly among all examples, so that one may
-    come several times. ``RedrawnGaussian`` alone has such batches.
+    ``WITH_REPLACEMENT`` fills each place of a fixed-size batch independently and uniformly from all examples, so an
+    example may occur several times. Used by ``RedrawnGaussian`` only.
     """
 
     POISSON = "poisson"
@@ -59,8 +58,8 @@ class Batches(StrEnum):
 class EventOption:
     """An option of ``privctl account`` that belongs to one kind of event.
 
-    It sets the event's ``field``; "" if it sets none on its own. Numbers lie ``within`` a range. A ``repeatable``
-    option is passed as a tuple named in the plural.
+    It sets the event's ``field``; "" if it does not set a field directly. Numbers must lie ``within`` a range. A
+    ``repeatable`` option is passed as a tuple named in the plural.
     """
 
     name: str
@@ -72,24 +71,24 @@ class EventOption:
 
     @property
     def flag(self) -> str:
-        """The flag."""
+        """The option as it is typed, such as ``--group-size``."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def parameter(self) -> str:
-        """The command function's argument name."""
+        """The name of the argument that the command's function receives it as."""
         return f"{self.name}s" if self.repeatable else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event(ABC):
-    """What every kind of event says of itself; the defaults are those of noise on Poisson batches.
+    """A step that touches the data; the defaults are those of noise on Poisson batches.
 
-    ``tag`` is its type in reports, ``mechanism`` its name for ``privctl account --mechanism``, ``options`` are the
+    ``tag`` is its type in reports, ``mechanism`` its name for ``privctl account --mechanism``, and ``options`` are the
     options of that command for this kind only. A kind without its own planner there must have ``steps`` and an option
-    that sets its noise; one without ``sample_rate`` takes the whole data. ``composes``: whether a ledger may hold it.
-    ``contribution`` is the bound on one record that the noise is calibrated to. Values of fields are held to the checks
-    of their types (``privctl.domain.event_fields``).
+    that sets its noise; one without ``sample_rate`` uses the whole data set. ``composes`` says whether a ledger may
+    hold it. ``contribution`` states the bound on one record's contribution that the noise is calibrated to. Field
+    values must pass the checks of their types (``privctl.domain.event_fields``).
     """
 
     tag: ClassVar[str]
@@ -103,7 +102,7 @@ class Event(ABC):
 
         @property
         def steps(self) -> int:
-            """How many times it happens."""
+            """Number of steps."""
 
     def __post_init__(self) -> None:
         for name, check in checks_of(type(self)):
@@ -111,12 +110,12 @@ class Event(ABC):
         self._check_together()
 
     def _check_together(self) -> None:  # noqa: B027 - most kinds have nothing to add
-        """Raise ValueError for values that pass the checks of their types and yet may not stand together."""
+        """Raise ValueError for field values that are valid on their own but not together."""
 
     @property
     @abstractmethod
     def rates(self) -> tuple[float, ...]:
-        """The chances with which the protected records take part in a step."""
+        """The probabilities with which the protected records take part in a step."""
 
     @property
     def adjacency(self) -> Adjacency:
@@ -125,27 +124,27 @@ class Event(ABC):
 
     @property
     def composes_with(self) -> Hashable:
-        """Events compose where this is equal: they then use the same kind of neighbours."""
+        """Events compose only if this value is equal: they then use the same neighbours."""
         return self.adjacency is Adjacency.REPLACE_ONE
 
     @property
     def holds_zeroed(self) -> bool:
-        """Whether bounds for a record removed hold for one zeroed, too, as where it does not change other draws."""
+        """Whether bounds for a removed record also hold for a zeroed one, as when no other record's draw changes."""
         return True
 
     @property
     def composes_only(self) -> str:
-        """Why it does not compose with events of other neighbours."""
+        """Why it does not compose with events that have other neighbours."""
         return "the events use different adjacencies, so they do not compose"
 
     @property
     def batches_needed(self) -> Batches | None:
-        """How its batches must be drawn; None where every record is in every batch."""
+        """How its batches must be drawn; None if every record is in every batch."""
         return Batches.POISSON if min(self.rates) < 1 else None
 
     @property
     def noise_to_sensitivity(self) -> float | None:
-        """The noise multiplier that a guarantee on it states; None where it has none."""
+        """The noise multiplier stated in its guarantee; None if it has none."""
         return None
 
     @property
@@ -156,13 +155,13 @@ class Event(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledEvent(Event):
-    """An event whose protected records take part in a step with the chance ``sample_rate``, all alike."""
+    """An event whose protected records all take part in a step with probability ``sample_rate``."""
 
     if TYPE_CHECKING:  # declared by every kind itself, as ``steps`` is
 
         @property
         def sample_rate(self) -> float:
-            """The chance."""
+            """The probability."""
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Types of the fields that kinds of event share, each with the check that every value of it must pass."""
+"""Types of the fields that event kinds share, each annotated with the check its values must pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 from privctl.domain.checks import at_least, count, positive, probability
 from privctl.domain.guarantee import Adjacency
 
-#: Takes a field's name and value; raises ValueError for a value that the field may not have.
+#: Takes a field's name and value; raises ValueError if the value is not allowed.
 Check = Callable[[str, Any], None]
 
 
@@ -42,20 +42,20 @@ NotNegative = Annotated[float, _not_negative]
 NotNegativeIfGiven = Annotated[float | None, _if_given(_not_negative)]
 OneOrMore = Annotated[float, partial(at_least, least=1)]
 Several = Annotated[int, partial(at_least, least=1)]
-#: The chance that a record takes part in a step, or another probability.
+#: A sampling rate, or another probability.
 Chance = Annotated[float, probability]
 Chances = Annotated[tuple[float, ...], _each(probability)]
 NotNegatives = Annotated[tuple[float, ...], _each(_not_negative)]
-#: The neighbours for which what is stated of a mechanism holds.
+#: The adjacency for which a mechanism's stated bound holds.
 StatedNeighbours = Annotated[Adjacency, _stated]
-#: How many times a step happens.
+#: Number of steps.
 Steps = Annotated[int, count]
-#: How many examples there are, or a batch holds.
+#: Number of examples in the data set or in a batch.
 Examples = Annotated[int, count]
 
 
 @cache
 def checks_of(kind: type) -> tuple[tuple[str, Check], ...]:
-    """Field names of a dataclass, each with a check that its ``Annotated`` type names, in the order of the fields."""
+    """Pairs of a dataclass field's name and a check from its ``Annotated`` type, in field order."""
     hints = get_type_hints(kind, include_extras=True)
     return tuple((f.name, check) for f in fields(kind) for check in getattr(hints[f.name], "__metadata__", ()))

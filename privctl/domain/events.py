@@ -1,9 +1,9 @@
-"""Events: the steps of a mechanism that touch the data, as the accountants need them and nothing more.
+"""Events: the steps of a mechanism that touch the data, with the parameters that accounting needs.
 
-An event itself says what follows from its fields; what it costs is in ``privctl.accounting.events``, and a second time
-in ``verify.events``. ``EVENTS`` is the table of all kinds.
+An event says what follows from its fields. Its privacy cost is computed in ``privctl.accounting.events`` and, a second
+time, in ``verify.events``. ``EVENTS`` is the table of all kinds.
 
-Compatibility: once released, an event keeps its tag and the meanings of its fields.
+Compatibility: once released, an event keeps its tag and the meaning of its fields.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-#: The batches that one kind of event has alone.
+#: Batches that belong to one kind of event only.
 _OF_ONE_KIND = (Batches.CYCLIC_POISSON, Batches.TRUNCATED_POISSON, Batches.FIXED_ORDER, Batches.WITH_REPLACEMENT)
-#: The batches that steps with noise of their own may have.
+#: Batches of steps with independent noise.
 SAMPLED_BATCHES = tuple(kind for kind in Batches if kind not in _OF_ONE_KIND)
 
 
@@ -69,8 +69,8 @@ SAMPLED_BATCHES = tuple(kind for kind in Batches if kind not in _OF_ONE_KIND)
 class SampledGaussian(SampledEvent):
     """Gaussian noise on a sum of clipped contributions of a batch, ``steps`` times.
 
-    ``noise_multiplier`` is noise standard deviation / clip norm. With ``sample_rate`` 1 it is the Gaussian mechanism,
-    composed ``steps`` times.
+    ``noise_multiplier`` is noise standard deviation / clip norm. With ``sample_rate`` 1 this is ``steps`` compositions
+    of the Gaussian mechanism.
     """
 
     tag = "sampled-gaussian"
@@ -97,7 +97,7 @@ class SampledGaussian(SampledEvent):
 
     @property
     def adjacency(self) -> Adjacency:
-        """See ``Event``: a record replaced, its contribution zeroed in its one batch a pass, or the record removed."""
+        """See ``Event``: a record is replaced, its contribution zeroed in its one batch per pass, or it is removed."""
         if self.batches is Batches.FIXED_SIZE:
             return Adjacency.REPLACE_ONE
         return Adjacency.ZERO_OUT if self.batches is Batches.SHUFFLED else Adjacency.ADD_OR_REMOVE
@@ -143,7 +143,7 @@ class LaplaceNoise(SampledEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomizedResponse(SampledEvent):
-    """``bits`` bits of one Poisson batch, each kept with log-odds ``epsilon``, else flipped; ``steps`` times."""
+    """``bits`` bits of a Poisson batch, each kept with log-odds ``epsilon`` and flipped otherwise; ``steps`` times."""
 
     tag = "randomized-response"
     mechanism = "randomized-response"
@@ -173,7 +173,7 @@ class RandomizedResponse(SampledEvent):
 class SignBits(SampledEvent):
     """Signs of directional derivatives of a batch gradient, published as they are (FERRET).
 
-    Each of ``groups`` publishes with probability ``fire_probability`` a step, decided without looking at the data.
+    In each step, each of ``groups`` publishes with probability ``fire_probability``, independently of the data.
     """
 
     tag = "sign-bits"
@@ -204,8 +204,8 @@ class SignBits(SampledEvent):
 class MixtureOfGaussians(Event):
     """Gaussian noise on a number that one record changes by a random amount, ``steps`` times; in ledgers only.
 
-    The amount is ``sensitivities[i]`` with probability ``probabilities[i]``, and the noise's standard deviation
-    ``noise_stddev`` is in the same unit (Choquette-Choo, Ganesh, Steinke and Thakurta 2023).
+    The amount is ``sensitivities[i]`` with probability ``probabilities[i]``; ``noise_stddev`` is the standard deviation
+    of the noise, in the same unit (Choquette-Choo, Ganesh, Steinke and Thakurta 2023).
     """
 
     tag = "gaussian-mixture"
@@ -220,13 +220,13 @@ class MixtureOfGaussians(Event):
 
     def _check_together(self) -> None:
         if len(self.sensitivities) != len(self.probabilities) or not self.probabilities:
-            raise ValueError("probabilities and sensitivities must be as many, one at least")
+            raise ValueError("probabilities and sensitivities must have the same length, at least 1")
         if abs(math.fsum(self.probabilities) - 1) > 1e-9:
-            raise ValueError(f"probabilities add up to {math.fsum(self.probabilities):.12g}; they must to 1")
+            raise ValueError(f"probabilities add up to {math.fsum(self.probabilities):.12g}; they must add up to 1")
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """See ``Event``: the chance of a change, which is 0 where there is none."""
+        """See ``Event``: 0 if no sensitivity is above 0, as the record then changes nothing."""
         moved = math.fsum(p for p, by in zip(self.probabilities, self.sensitivities, strict=True) if by > 0)
         return (self.sample_rate if moved else 0.0,)
 
@@ -235,7 +235,8 @@ class MixtureOfGaussians(Event):
 class SecretMixture(Event):
     """Gaussian noise on a clipped sum to which each record of one secret belongs with its own probability (Hush).
 
-    ``probabilities`` are those of the records that hold the secret; ``noise_multiplier`` is for one record's clip norm.
+    ``probabilities`` are the sampling rates of the records that hold the secret; ``noise_multiplier`` is noise standard
+    deviation / clip norm of one record.
     """
 
     tag = "secret-mixture"
@@ -245,7 +246,7 @@ class SecretMixture(Event):
             name="record", help="secret: sampling probability of a record, P or PxCOUNT.", kind=str, repeatable=True
         ),
         EventOption(
-            name="posterior", help="secret: largest chance of a right guess; needs one --prior.", within=FRACTION
+            name="posterior", help="secret: largest probability of a correct guess; needs one --prior.", within=FRACTION
         ),
     )
     unit = PrivacyUnit.SECRET
@@ -270,7 +271,7 @@ class SecretMixture(Event):
 
     @property
     def composes_with(self) -> Hashable:
-        """See ``Event``: the secret is the same only if its records are."""
+        """See ``Event``: events are about the same secret only if its records are the same."""
         return self.probabilities
 
     @property
@@ -310,7 +311,7 @@ EVENTS: dict[str, type[Event]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Everything that touched the data, in any order: events of different rates and noise compose."""
+    """Everything that touched the data, in any order; events with different rates and noise compose."""
 
     events: tuple[Event, ...]
 
@@ -323,10 +324,10 @@ class Ledger:
 
     @property
     def adjacency(self) -> Adjacency:
-        """The adjacency for which its bounds hold; raises ValueError where no single one fits all events.
+        """The adjacency for which its bounds hold; raises ValueError if no single one fits all events.
 
-        If some events use add/remove and others zero-out, zero-out is used for all, which under Poisson batches is the
-        same as removal.
+        If some events use add-or-remove and others zero-out, zero-out is used for all, which with Poisson batches is
+        the same as removal.
         """
         if len({event.composes_with for event in self.events}) > 1:
             raise ValueError(min(filter(None, (event.composes_only for event in self.events))))
@@ -341,5 +342,5 @@ class Ledger:
 
     @property
     def unit(self) -> PrivacyUnit:
-        """Whose presence its bounds protect."""
+        """The unit of privacy."""
         return PrivacyUnit.SECRET if any(e.unit is PrivacyUnit.SECRET for e in self.events) else PrivacyUnit.EXAMPLE

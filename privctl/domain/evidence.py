@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Bound(StrEnum):
-    """What the interval of an evidence says about the quantity."""
+    """Which kind of bound an evidence's interval is."""
 
     TWO_SIDED = "two-sided"
     LOWER = "lower"
@@ -16,7 +16,7 @@ class Bound(StrEnum):
     NONE = "none"
 
 
-#: The detail of an accuracy that says what always answering the most frequent label would reach.
+#: Key in the details of an accuracy: the accuracy of always answering the most frequent label.
 MOST_FREQUENT = "most frequent label"
 
 
@@ -24,9 +24,9 @@ MOST_FREQUENT = "most frequent label"
 class JointTest:
     """Whether an attack does better than chance, in one permutation test over all attacks of an audit (max-T).
 
-    ``p_value`` is adjusted for all the attacks ``compared``. ``level`` is the allowed chance that any of them seems to
-    do better where none does. ``critical`` is how many standard deviations above chance that takes, None where it
-    cannot be reached; ``detectable`` the smallest AUC that probably reaches it.
+    ``p_value`` is adjusted for all the attacks ``compared``. ``level`` is the family-wise error rate: the probability
+    of rejecting for any attack if none does better than chance. ``critical`` is the rejection threshold in standard
+    deviations above chance, None if it cannot be reached; ``detectable`` is the smallest AUC likely to reach it.
     """
 
     p_value: float
@@ -48,8 +48,8 @@ class Evidence:
 
     ``estimate`` None means that the sample cannot resolve the quantity; ``reason`` then says why.
     ``lower`` and ``upper`` hold with probability ``confidence`` over the sample. ``samples`` counts what was measured
-    by role; ``details`` holds further plain numbers (thresholds, counts). ``test`` is that of the whole attack, on its
-    first evidence.
+    by role; ``details`` holds further plain numbers (thresholds, counts). ``test`` is the test of the whole attack and
+    is attached to the attack's first evidence only.
     """
 
     method: str
@@ -67,8 +67,8 @@ class Evidence:
 
     @property
     def sees(self) -> float | None:
-        """The smallest AUC that would probably have been found; None where that is not known.
+        """The smallest AUC that would probably have been detected; None if that is not known.
 
-        By its test where it has one, for that decides, and by its interval in older reports.
+        Taken from the test, which decides; older reports have no test, so there it is that of the interval.
         """
         return self.details.get("detectable") if self.test is None else self.test.detectable

@@ -1,6 +1,6 @@
-"""Events on batches of one order, the same in every pass: noise correlated by buffers, and sums along binary trees.
+"""Events on batches in the same order in every pass: noise correlated by buffers, and sums along binary trees.
 
-``privctl.domain.events`` has their rows.
+``privctl.domain.events`` lists them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from privctl.domain.event_fields import Chance, NotNegatives, Positive, Several,
 from privctl.domain.guarantee import Adjacency
 from privctl.domain.ranges import BUFFERS, COUNT
 
-#: Steps, and passes, that are followed one by one.
+#: The most steps, and passes, for which sensitivity is computed step by step.
 _MOST_STEPS, _MOST_PASSES = 1_000_000, 10_000
 
 
 def require_followed(steps_per_pass: int, steps: int) -> None:
-    """Raise ValueError for more ``steps`` or passes than are followed."""
+    """Raise ValueError for more ``steps`` or passes than sensitivity can be computed for."""
     if steps > _MOST_STEPS:
-        raise ValueError(f"steps is {steps}; correlated noise is followed for {_MOST_STEPS:,} steps at most")
+        raise ValueError(f"steps is {steps}; correlated noise is supported for at most {_MOST_STEPS:,} steps")
     if (passes := -(-steps // steps_per_pass)) > _MOST_PASSES:
         raise ValueError(
             f"steps is {steps}, in which each record takes part {passes} times; with correlated noise it must be "
@@ -28,19 +28,16 @@ def require_followed(steps_per_pass: int, steps: int) -> None:
 
 
 class FixedOrderEvent(SampledEvent):
-    """Steps on batches that are ``Batches.FIXED_ORDER``, in passes of 1 / ``sample_rate`` steps.
-
-    So a record takes part once in each pass.
-    """
+    """Steps on ``Batches.FIXED_ORDER`` batches: a record takes part once per pass of 1 / ``sample_rate`` steps."""
 
     @property
     def steps_per_pass(self) -> int:
-        """The number of steps of which each record takes part in one."""
+        """The number of steps in a pass."""
         return round(1 / self.sample_rate) if self.sample_rate >= 2**-52 else 1
 
     @property
     def adjacency(self) -> Adjacency:
-        """See ``Event``: the record's contribution zeroed, so that the others keep their steps."""
+        """See ``Event``: the record's contribution is zeroed, so the other records keep their steps."""
         return Adjacency.ZERO_OUT
 
     @property
@@ -49,11 +46,11 @@ class FixedOrderEvent(SampledEvent):
         return Batches.FIXED_ORDER if self.sample_rate < 1 else None
 
     def _require_whole_passes(self) -> None:
-        """Raise ValueError for a sampling rate that is not 1 over a whole number of steps."""
+        """Raise ValueError unless the sampling rate is 1 over a whole number of steps."""
         if self.sample_rate != 1 / self.steps_per_pass:
             raise ValueError(
-                f"sample_rate is {self.sample_rate:g}; where every pass has one order it must be 1 over a whole number "
-                "of steps, such as 0.01"
+                f"sample_rate is {self.sample_rate:g}; with the same order in every pass it must be 1 over a whole "
+                "number of steps, such as 0.01"
             )
 
 
@@ -90,7 +87,7 @@ class BufferedGaussian(FixedOrderEvent):
 
     def _check_together(self) -> None:
         if len(self.weights) != len(self.decays) or not 1 <= len(self.decays) <= BUFFERS.high:
-            raise ValueError(f"decays and weights must be as many, 1 to {BUFFERS.high:g}")
+            raise ValueError(f"decays and weights must have the same length, from 1 to {BUFFERS.high:g}")
         if not all(decay < 1 for decay in self.decays):
             raise ValueError(f"decays holds {max(self.decays):g}; each must be below 1")
         if not sum(self.weights) <= self.first:
@@ -100,12 +97,12 @@ class BufferedGaussian(FixedOrderEvent):
 
     @property
     def buffers(self) -> int:
-        """How many there are."""
+        """Number of buffers."""
         return len(self.decays)
 
     @property
     def noise_to_sensitivity(self) -> float | None:
-        """See ``Event``: for a matrix by which one record moves the rows by one clip norm."""
+        """See ``Event``: for a matrix scaled so that one record moves C X by at most one clip norm."""
         return self.noise_multiplier
 
     @property
@@ -121,10 +118,10 @@ class BufferedGaussian(FixedOrderEvent):
 class TreeGaussian(FixedOrderEvent):
     """Gaussian noise on every node of binary trees over the steps' sums of clipped contributions (DP-FTRL).
 
-    A tree has ``leaves`` steps and is followed by the next one; the last may have fewer. A node is the sum of the steps
-    below it and is released, once they are complete, with noise of standard deviation / clip norm
-    ``noise_multiplier``. Batches are ``Batches.FIXED_ORDER`` with passes of 1 / ``sample_rate`` steps, so that a record
-    takes part once in each; a tree may end before, with or after a pass.
+    A tree has ``leaves`` steps; the last one may have fewer. A node is the sum of the steps below it and is released,
+    once they are complete, with noise of standard deviation ``noise_multiplier`` times the clip norm. Batches are
+    ``Batches.FIXED_ORDER`` with passes of 1 / ``sample_rate`` steps, so that a record takes part once in each; trees
+    need not end where passes do.
 
     Source: Kairouz, McMahan, Song, Thakkar, Thakurta and Xu 2021, "Practical and Private (Deep) Learning without
     Sampling or Shuffling", appendix D; docs/mechanisms.md#tree-aggregation.
@@ -154,7 +151,7 @@ class TreeGaussian(FixedOrderEvent):
 
     @property
     def noise_to_sensitivity(self) -> float | None:
-        """See ``Event``: for one node and one clip norm."""
+        """See ``Event``: of one node, relative to one clip norm."""
         return self.noise_multiplier
 
     @property

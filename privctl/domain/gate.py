@@ -1,4 +1,4 @@
-"""What a gate says of reports held against a policy: findings with their places, and one outcome."""
+"""The result of checking reports against a policy: findings with their locations, and one outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from privctl.domain.notebook import Shown
 
 
 class GateOutcome(StrEnum):
-    """``INCONCLUSIVE`` is neither: a report or a step is missing, or an audit could not have seen what it had to."""
+    """``INCONCLUSIVE``: a report or a step is missing, or an audit lacked the power that the policy asks for."""
 
     PASS = "pass"  # noqa: S105 - an outcome
     FAIL = "fail"
@@ -27,7 +27,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing a gate looks at; ``waivable`` unless it is about whether reports can be believed at all."""
+    """One rule of the gate; ``waivable`` unless it decides whether the reports can be trusted at all."""
 
     name: str
     about: str
@@ -36,10 +36,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one rule found, and where the value stands; ``fix`` says what would make it pass.
+    """What one rule found, and the ``place`` of the value; ``fix`` says what would make it pass.
 
-    ``subject`` is what the rule looked at, by which a waiver may be narrowed; ``model`` is the one that was judged, if
-    any was. ``waiver`` is the id of the one that covers it, and empty where none does.
+    ``subject`` is what the rule looked at, to which a waiver may be restricted; ``model`` is the model judged, if any.
+    ``waiver`` is the id of the waiver that covers the finding, empty if none does.
     """
 
     rule: str
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySetting:
-    """One line of the policy as it was applied; ``source`` says where it was set."""
+    """One setting of the policy as applied; ``source`` says where it was set."""
 
     key: str
     value: str
@@ -69,7 +69,7 @@ class PolicySetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateJudgement(Shown):
-    """All that was found; ``notes`` are what nobody judged but a reader should know."""
+    """All findings; ``notes`` hold what no rule judged but a reader should know."""
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
@@ -79,16 +79,16 @@ class GateJudgement(Shown):
 
     @property
     def recomputed(self) -> bool:
-        """Whether the policy had what reports say computed again."""
+        """Whether the policy had the reports' guarantees recomputed."""
         return not any(each.key == "recompute" and each.value == "false" for each in self.settings)
 
     @property
     def outcome(self) -> GateOutcome:
-        """Fail wins over inconclusive; a gate that looked at nothing has not passed."""
+        """The overall outcome; see ``outcome_of``."""
         return outcome_of(self.findings)
 
     def subject(self, each: Finding) -> str:
-        """What ``each`` is about, the model's name before it where several were judged."""
+        """The subject of ``each``, preceded by the model's name if several were judged."""
         several = len(self.models) > 1 and each.model not in ("", each.subject)
         return f"{each.model}: {each.subject}" if several else each.subject
 
@@ -103,7 +103,7 @@ class GateJudgement(Shown):
 
 
 def outcome_of(findings: Iterable[Finding]) -> GateOutcome:
-    """Fail before inconclusive before pass; inconclusive where there are no findings."""
+    """Fail takes precedence over inconclusive, and inconclusive over pass; without findings it is inconclusive."""
     found = tuple(findings)
     counted = {each.outcome for each in found if each.counts}
     for outcome in (GateOutcome.FAIL, GateOutcome.INCONCLUSIVE):

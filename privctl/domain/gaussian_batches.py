@@ -1,4 +1,4 @@
-"""Gaussian noise on Poisson batches where more is at stake than one record more or less, or where batches are cut."""
+"""Gaussian noise with other neighbours than one record more or less, or with other batches than plain Poisson ones."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from privctl.domain.ranges import COUNT, IN_GROUP
 class GroupGaussian(SampledEvent):
     """Gaussian noise on a sum of clipped contributions of a Poisson batch, as it protects a group; ``steps`` times.
 
-    A group is ``group_size`` records at most that belong together, such as one user's; as an example it is protected as
-    a whole. Each record is clipped on its own and enters each batch independently. ``noise_multiplier`` is noise
-    standard deviation / clip norm of one record.
+    A group is at most ``group_size`` records that belong together, such as one user's, and is the unit of privacy. Each
+    record is clipped separately and enters each batch independently. ``noise_multiplier`` is noise standard deviation /
+    clip norm of one record.
     """
 
     tag = "group-gaussian"
@@ -47,12 +47,12 @@ class GroupGaussian(SampledEvent):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """See ``Event``: each record of the group has its own chance."""
+        """See ``Event``: each record of the group is sampled independently."""
         return (self.sample_rate,) * self.group_size
 
     @property
     def composes_with(self) -> Hashable:
-        """See ``Event``: groups of one size."""
+        """See ``Event``: groups of the same size."""
         return (self.tag, self.group_size)
 
     @property
@@ -62,16 +62,16 @@ class GroupGaussian(SampledEvent):
 
     @property
     def noise_to_sensitivity(self) -> float | None:
-        """See ``Event``: for one record's clip norm."""
+        """See ``Event``: relative to one record's clip norm."""
         return self.noise_multiplier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacedGaussian(SampledEvent):
-    """Gaussian noise on a sum of clipped contributions of a Poisson batch, for replacing a record; ``steps`` times.
+    """Gaussian noise on a sum of clipped contributions of a Poisson batch, for replace-one adjacency; ``steps`` times.
 
-    ``noise_multiplier`` is noise standard deviation / clip norm. The record takes part with and without the
-    replacement, so batches are as large either way.
+    ``noise_multiplier`` is noise standard deviation / clip norm. The original and its replacement are in the same
+    batches, so batch sizes are equal on both sides.
     """
 
     tag = "replace-one-gaussian"
@@ -101,9 +101,9 @@ class ReplacedGaussian(SampledEvent):
 class TruncatedGaussian(SampledEvent):
     """Gaussian noise on a sum of clipped contributions of a truncated Poisson batch, ``steps`` times.
 
-    Where a Poisson batch has more than ``largest_batch`` examples, so many of them are kept, drawn uniformly. That
-    gives batches a size that does not change, for compiled steps. ``examples`` are those of the larger of two
-    neighbours. ``noise_multiplier`` is noise standard deviation / clip norm.
+    If a Poisson batch has more than ``largest_batch`` examples, a uniformly drawn subset of that size is kept. Steps
+    can then be compiled for a fixed batch size. ``examples`` is the size of the larger of the two neighbouring data
+    sets. ``noise_multiplier`` is noise standard deviation / clip norm.
     """
 
     tag = "truncated-gaussian"
@@ -111,7 +111,7 @@ class TruncatedGaussian(SampledEvent):
     options = (
         EventOption(
             name="largest_batch",
-            help="truncated-poisson: the most examples of a batch; of a larger one so many are kept at random.",
+            help="truncated-poisson: the most examples in a batch; larger batches are cut to this size at random.",
             field="largest_batch",
             kind=int,
             within=COUNT,
@@ -126,7 +126,7 @@ class TruncatedGaussian(SampledEvent):
 
     @property
     def holds_zeroed(self) -> bool:
-        """See ``Event``: a record that is zeroed keeps its place in a full batch."""
+        """See ``Event``: a zeroed record keeps its place in a full batch."""
         return False
 
     @property
@@ -144,10 +144,9 @@ class TruncatedGaussian(SampledEvent):
 class RedrawnGaussian(Event):
     """Gaussian noise on a sum of clipped contributions of ``draws`` examples with replacement, ``steps`` times.
 
-    Each of the ``draws`` places of a batch holds any of the ``examples`` with the same chance, so that a record comes
-    as often as a binomial law says. ``examples`` are those of the larger of two neighbours, which differ by a record
-    added or removed or, where ``neighbours`` says so, by a record replaced or zeroed. ``noise_multiplier`` is noise
-    standard deviation / clip norm.
+    Each of the ``draws`` places of a batch holds any of the ``examples`` with equal probability, so the number of times
+    that a record occurs is binomial. ``examples`` is the size of the larger of the two neighbouring data sets, which
+    differ as ``neighbours`` says. ``noise_multiplier`` is noise standard deviation / clip norm.
     """
 
     tag = "redrawn-gaussian"
@@ -165,7 +164,7 @@ class RedrawnGaussian(Event):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """See ``Event``: the chance to be drawn at all."""
+        """See ``Event``: the probability of being drawn at least once."""
         return (-math.expm1(self.draws * math.log1p(-1 / self.examples)) if self.examples > 1 else 1.0,)
 
     @property
@@ -180,12 +179,12 @@ class RedrawnGaussian(Event):
 
     @property
     def holds_zeroed(self) -> bool:
-        """See ``Event``: a record that is zeroed is still drawn in place of others."""
+        """See ``Event``: a zeroed record is still drawn in place of others, so bounds for removal do not apply."""
         return self.neighbours is Adjacency.ZERO_OUT
 
     @property
     def batches_needed(self) -> Batches:
-        """See ``Event``: one example more or less changes what may be drawn, even where each is drawn for sure."""
+        """See ``Event``: needed even if every example is surely drawn, as one more example changes the draws."""
         return Batches.WITH_REPLACEMENT
 
     @property

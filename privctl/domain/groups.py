@@ -1,4 +1,4 @@
-"""What steps that were accounted for one example guarantee to several examples that are added or removed together."""
+"""Group privacy: what steps accounted for one example guarantee to several that are added or removed together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from privctl.domain.events import Batches, Event, GroupGaussian, Ledger, Sampled
 
 
 def of_group(ledger: Ledger, size: int) -> Ledger:
-    """The same steps for a group of ``size`` examples; see ``events.group_gaussian``.
+    """The same steps with a group of ``size`` examples as the unit of privacy; see ``events.group_gaussian``.
 
-    Of groups it gives groups of ``size`` groups. Raises ValueError, naming it, for an event without a bound for groups.
+    If the unit is a group already, the result is for ``size`` such groups. Raises ValueError, naming the event, if
+    there is no group bound for it.
     """
     return Ledger(events=tuple(_of_group(event, size) for event in ledger.events))
 

@@ -1,4 +1,4 @@
-"""Guarantees: numbers that never travel without what they rest on."""
+"""Guarantees: privacy bounds together with the assumptions they rest on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class PrivacyUnit(StrEnum):
 
 
 class Adjacency(StrEnum):
-    """Which two data sets must look alike.
+    """Which data sets are neighbours.
 
-    ``ADD_OR_REMOVE`` is one example more or less, ``REPLACE_ONE`` one example's content. ``ZERO_OUT`` replaces one
-    example's gradient by zero while the batch's normaliser stays; it stands for add-or-remove where the normaliser is
-    fixed.
+    ``ADD_OR_REMOVE``: one example more or less. ``REPLACE_ONE``: one example's content changes. ``ZERO_OUT``: one
+    example's gradient becomes zero while the batch's normaliser stays, which amounts to add-or-remove if the normaliser
+    is fixed.
     """
 
     ADD_OR_REMOVE = "add-or-remove"
@@ -40,7 +40,7 @@ class Adjacency(StrEnum):
 
 
 class Scope(StrEnum):
-    """Which released files one guarantee speaks of."""
+    """Which released files a guarantee covers."""
 
     THIS_MODEL = "this-model"
     ALL_CANDIDATES = "all-candidates"
@@ -57,7 +57,7 @@ class Status(StrEnum):
 
 
 class AssumptionState(StrEnum):
-    """Who stands behind an assumption."""
+    """How an assumption is backed."""
 
     ENFORCED = "enforced"
     CHECKED = "checked"
@@ -75,7 +75,7 @@ class Assumption:
 
 
 def status_of(assumptions: Sequence[Assumption]) -> Status:
-    """``proved`` only where every assumption is enforced or checked; ``void`` where one is violated."""
+    """``void`` if an assumption is violated, ``proved`` if all are enforced or checked, else ``conditional``."""
     states = {assumption.state for assumption in assumptions}
     if AssumptionState.VIOLATED in states:
         return Status.VOID
@@ -85,8 +85,9 @@ def status_of(assumptions: Sequence[Assumption]) -> Status:
 class RiskMeasure(StrEnum):
     """What an attacker might achieve.
 
-    ``ADVANTAGE`` is true minus false positive rate of telling whether one example was used, ``TRUE_POSITIVE_RATE`` is
-    at a given false positive rate, ``POSTERIOR`` the probability of naming a secret right from a given prior.
+    ``ADVANTAGE`` is the true minus the false positive rate of membership inference on one example,
+    ``TRUE_POSITIVE_RATE`` is at a given false positive rate, and ``POSTERIOR`` is the probability of guessing a secret
+    correctly from a given prior.
     """
 
     ADVANTAGE = "advantage"
@@ -97,7 +98,7 @@ class RiskMeasure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Risk:
-    """The most any attacker can achieve; ``at`` is the false positive rate or the prior where the measure has one."""
+    """The most any attacker can achieve; ``at`` is the false positive rate or the prior if the measure has one."""
 
     measure: RiskMeasure
     bound: float
@@ -109,11 +110,11 @@ class Risk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """How far a guarantee reaches below real arithmetic: to the numbers that were written.
+    """The cost of finite precision: the guarantee then covers the numbers written, not only real arithmetic.
 
-    ``coordinates`` numbers were released, each the nearest point of a public grid of fewer than ``steps`` steps a noise
-    standard deviation; each pair of deviates is within ``accuracy`` of its radius from an exact one. ``epsilon`` is
-    what that adds, and is part of the guarantee's.
+    ``coordinates`` numbers were released, each rounded to a public grid with fewer than ``steps`` steps per noise
+    standard deviation; each pair of deviates is within ``accuracy`` times its radius of an exact pair. ``epsilon`` is
+    what this adds and is included in the guarantee's epsilon.
     """
 
     coordinates: int
@@ -133,10 +134,10 @@ class Guarantee(Shown):
     """A privacy bound with everything needed to weigh it.
 
     ``epsilon`` is that of (epsilon, delta)-DP, or nats of information under the other notions; None means that no
-    finite bound follows. ``follows`` is the epsilon that is proved for the same noise, where ``epsilon`` comes from
-    elsewhere; ``floor`` is one below which no epsilon holds. ``risks`` say what it means for an attacker.
-    ``sensitivity`` is the L2 sensitivity the bound used, in the units of what was released; ``noise_multiplier`` is
-    noise standard deviation / sensitivity. Without ``arithmetic`` the bound is for noise in real arithmetic.
+    finite bound follows. If ``epsilon`` is a published claim, ``follows`` is the epsilon proved for the same noise.
+    ``floor`` is a lower bound: no smaller epsilon holds. ``risks`` say what the bound means for an attacker.
+    ``sensitivity`` is the L2 sensitivity that the bound used, in the units of what was released; ``noise_multiplier``
+    is noise standard deviation / sensitivity. Without ``arithmetic`` the bound is for noise in real arithmetic.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A training record as attacks see it, for its owner alone: never part of a report."""
+"""Training records that attacks expose: for the owner of the data only, never part of a report."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-#: A false positive rate of 1 %, with room for rounding.
+#: A false positive rate of 1 %, with a margin for rounding.
 _RATE = 0.01 + 1e-9
 
 
 class Why(StrEnum):
-    """Why a record may stand out, or a group of records."""
+    """Why a record, or a group of records, may stand out."""
 
     COPIES = "copies"
     NEAR_COPY = "near-copy"
@@ -23,13 +23,13 @@ class Why(StrEnum):
 
     @property
     def repeats(self) -> bool:
-        """Whether the record is repeated, so that leaving repetitions out of the data concerns it."""
+        """Whether the record is a repetition, so that deduplicating the data would affect it."""
         return self in (Why.COPIES, Why.NEAR_COPY, Why.SHARED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a record may stand out, and in which way; ``text`` holds numbers and lines, nothing of the record."""
+    """Why a record may stand out; ``text`` gives counts and line numbers, nothing of the record's content."""
 
     why: Why
     text: str
@@ -37,13 +37,14 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakingRecord:
-    """A record by its ``line``, from 1, in ``file``; its text is not here.
+    """A record, identified by ``file`` and ``line`` (from 1); its text is not included.
 
-    ``extracted``: the model writes it word for word; None where that was not tried, as for the second of two equal
-    texts. ``scores`` by attack, higher for more member-like; ``nonmembers_as_high`` is the share of non-members that
-    score at least as high. Both lack an attack that left the record out, and name the attack that tells most first.
-    ``reasons`` say why it may stand out, as far as that was looked for. Of a group, ``line`` is that of its first
-    scored record, and ``records`` how many it has in all. ``known_elsewhere``: a reference model writes it too.
+    ``extracted`` says whether the model reproduces it verbatim; None if that was not tried, as for the second of two
+    equal texts. ``scores`` are by attack, higher for more member-like; ``nonmembers_as_high`` is the fraction of
+    non-members that score at least as high. Both omit attacks that did not score the record, and list the most
+    revealing attack first. ``reasons`` say why it may stand out, as far as that was examined. For a group, ``line`` is
+    that of its first scored record, and ``records`` its total number of records. ``known_elsewhere`` says whether a
+    reference model reproduces it too.
     """
 
     file: str
@@ -57,8 +58,8 @@ class LeakingRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """How well ``attack`` tells ``records`` from the non-members: ``auc`` with ties against it, ``tpr`` at 1 % FPR."""
+class Separation:
+    """How well ``attack`` separates ``records`` from non-members: ``auc`` with ties as losses, ``tpr`` at 1 % FPR."""
 
     attack: str
     records: int
@@ -66,10 +67,10 @@ class Told:
     tpr: float
 
 
-def told(records: Sequence[LeakingRecord], attack: str) -> Told | None:
-    """How well ``attack`` tells those of ``records`` that it scores; None where there are none."""
-    shares = [record.nonmembers_as_high[attack] for record in records if attack in record.nonmembers_as_high]
-    if not shares:
+def separation(records: Sequence[LeakingRecord], attack: str) -> Separation | None:
+    """How well ``attack`` separates those of ``records`` that it scored from non-members; None if it scored none."""
+    rates = [record.nonmembers_as_high[attack] for record in records if attack in record.nonmembers_as_high]
+    if not rates:
         return None
-    beyond = sum(share <= _RATE for share in shares)
-    return Told(attack=attack, records=len(shares), auc=1 - sum(shares) / len(shares), tpr=beyond / len(shares))
+    detected = sum(rate <= _RATE for rate in rates)
+    return Separation(attack=attack, records=len(rates), auc=1 - sum(rates) / len(rates), tpr=detected / len(rates))

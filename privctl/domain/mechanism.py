@@ -1,6 +1,6 @@
-"""Mechanisms: what touched the data, as public parameters necessary and sufficient for accounting.
+"""Mechanisms: the public parameters of what touched the data, as far as accounting needs them.
 
-Evolution contract: a released mechanism keeps its tag and its fields' meanings; a new field is optional.
+Compatibility: a released mechanism keeps its tag and the meaning of its fields; a new field is optional.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from privctl.domain.events import Ledger, SignBits
 
 
 class Optimizer(StrEnum):
-    """Update rules that a sensitivity is derived for."""
+    """Optimizers for which a sensitivity bound is derived."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -23,7 +23,7 @@ class Optimizer(StrEnum):
 
 
 class Regime(StrEnum):
-    """What is known about the loss that was trained.
+    """What is known about the training loss.
 
     docs/papers.md#sensitivity-of-trained-weights gives the sensitivity that follows from each.
     """
@@ -35,7 +35,7 @@ class Regime(StrEnum):
 
 
 class Calibration(StrEnum):
-    """How a noise standard deviation is chosen for weights that are already trained."""
+    """How the noise standard deviation for already trained weights is chosen."""
 
     DP_WEIGHTS = "dp-weights"
     GAUSSIAN = "gaussian"
@@ -51,15 +51,15 @@ class Formula(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedTraining:
-    """Epochs of mini-batch training at a constant learning rate, every example's gradient clipped.
+    """Mini-batch training with per-example clipping at a constant learning rate.
 
     Each example is visited once per epoch in an order that does not depend on the data, and a batch's sum of clipped
     gradients is divided by the fixed ``batch_size``.
 
-    ``epochs`` E, ``dataset_size`` N, ``batch_size`` B count; ``clip_norm`` C is an L2 norm; ``steps`` T defaults to
-    ``E * ceil(N / B)``. ``momentum`` is the heavy-ball factor, ``beta1``/``beta2`` Adam's. ``weight_decay`` is
-    decoupled (per step the weights are multiplied by ``1 - learning_rate * weight_decay``).
-    ``smoothness`` and ``strong_convexity`` are properties of the loss, where its owner knows them.
+    ``epochs`` E, ``dataset_size`` N and ``batch_size`` B are counts; ``clip_norm`` C is an L2 norm; ``steps`` T
+    defaults to ``E * ceil(N / B)``. ``momentum`` is the heavy-ball factor; ``beta1`` and ``beta2`` are Adam's.
+    ``weight_decay`` is decoupled (per step the weights are multiplied by ``1 - learning_rate * weight_decay``).
+    ``smoothness`` and ``strong_convexity`` are constants of the loss, None if unknown.
     """
 
     epochs: int
@@ -90,7 +90,7 @@ class ClippedTraining:
         self._check_agreement()
 
     def _check_agreement(self) -> None:
-        """Facts that contradict each other describe no training run."""
+        """Raise ValueError for fields that contradict each other."""
         if self.batch_size > self.dataset_size:
             raise ValueError(f"batch_size {self.batch_size} exceeds dataset_size {self.dataset_size}")
         if (self.optimizer is Optimizer.MOMENTUM) != (self.momentum > 0):
@@ -115,7 +115,7 @@ class ClippedTraining:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in one epoch, a last short batch counted."""
+        """Steps in one epoch, including a short last batch."""
         return math.ceil(self.dataset_size / self.batch_size)
 
     @property
@@ -130,9 +130,9 @@ class WeightNoise:
 
     ``noise_stddev`` is in the weights' own units. ``dimension`` counts the weights that received noise, tied ones once.
     ``candidate_stddevs`` lists every standard deviation released by the run: candidates are nested, each the next less
-    noisy one plus fresh noise, so all of them together reveal what the least noisy one does. ``grid`` is the distance
-    of neighbouring points, in the weights' units, onto which sums were rounded; None where they were left as floats.
-    ``training`` is None where the standard deviation was given and no facts of the training were: nothing follows then.
+    noisy one plus fresh noise, so all of them together reveal no more than the least noisy one. ``grid`` is the spacing
+    of the grid to which the noisy weights were rounded, in the weights' units; None if they were not rounded.
+    ``training`` is None if the standard deviation was given without facts about the training: then nothing follows.
     """
 
     training: ClippedTraining | None

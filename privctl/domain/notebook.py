@@ -1,4 +1,4 @@
-"""How values appear when printed and in notebooks: whoever offers them to users says how."""
+"""How values are printed and shown in notebooks; the Python API registers the functions that do it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _AS_TEXT: list[Callable[[object], str]] = []
 
 
 def show_by(in_html: Callable[[object], str], as_text: Callable[[object], str]) -> None:
-    """From now on, these make the HTML of every ``Shown`` value, and what ``print`` says of it."""
+    """Register the functions that render every ``Shown`` value, as HTML and as text."""
     _IN_HTML[:], _AS_TEXT[:] = [in_html], [as_text]
 
 
 class Shown:
-    """A value that notebooks show as HTML and ``print`` in a few lines, once ``show_by`` was told how."""
+    """A value that notebooks show as HTML and ``print`` shows in a few lines, once ``show_by`` was called."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str | None:
-        """HTML for a notebook, all text of it escaped; None, so that the notebook prints the value, before that."""
+        """HTML for a notebook, all text escaped; None before ``show_by`` was called, so notebooks print ``repr``."""
         return _IN_HTML[0](self) if _IN_HTML else None
 
     def __str__(self) -> str:

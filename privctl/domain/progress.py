@@ -1,4 +1,4 @@
-"""How long work tells how far it is: the one type that every engine takes and the terminal gives."""
+"""Progress reporting: the types that engines call and the terminal implements."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, contextmanager
 
 #: Called with the amount of work just done; may be called from any thread.
 Advance = Callable[[float], None]
-#: (label, total, unit) -> a block that yields the function which advances it.
+#: (label, total, unit) -> a context manager that yields an ``Advance``.
 Progress = Callable[[str, float, str], AbstractContextManager[Advance]]
-#: The latest measures of what is under way, by name; called seldom, by the thread that advances.
+#: Returns the latest measurements by name; called rarely, by the thread that advances.
 Detail = Callable[[], Mapping[str, float]]
-#: As ``Progress``, showing measures beside the bar.
+#: As ``Progress``, with measurements beside the bar.
 DetailedProgress = Callable[[str, float, str, Detail], AbstractContextManager[Advance]]
 #: Called with a sentence that the user should read.
 Notify = Callable[[str], None]

@@ -1,4 +1,4 @@
-"""Ranges of numeric settings, with the words for a value outside."""
+"""Ranges of numeric settings, with the error messages for values outside."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from privctl.domain.checks import shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Finite numbers of at least ``low`` and at most ``high``; strictly above or below where ``open_...`` says so.
-
-    ``whole``: integers alone, for what counts.
-    """
+    """Finite numbers from ``low`` to ``high``, excluding an end that is ``open_...``; integers only if ``whole``."""
 
     low: float = 0
     high: float = math.inf
@@ -22,7 +19,7 @@ class Range:
     whole: bool = False
 
     def require(self, name: str, value: float) -> None:
-        """Raises ValueError, which names ``name``, for a value outside."""
+        """Raise ValueError, mentioning ``name``, for a value outside the range."""
         if self.whole and not isinstance(value, int):
             raise ValueError(f"{name} is {value!r}; it must be a whole number, given as an int")
         if not self._holds(value):
@@ -44,31 +41,31 @@ class Range:
 
 #: Any finite number above 0.
 POSITIVE = Range(open_low=True)
-#: A setting of a training; anything larger only overflows.
+#: A training setting; anything larger only overflows.
 AMOUNT = Range(high=1e12, open_low=True)
 AMOUNT_OR_ZERO = Range(high=1e12)
-#: A clip norm. Squares of gradients far shorter, or longer, are no float32 numbers, so nothing could clip them.
+#: A clip norm. Squared norms of gradients far outside this range underflow or overflow in float32.
 CLIP_NORM = Range(low=1e-12, high=1e12)
-#: A log-odds; with larger ones, chances are 0 or 1 in floating point.
+#: A log-odds; larger ones give probabilities of 0 or 1 in floating point.
 LOG_ODDS = Range(high=700, open_low=True)
 #: A delta, a prior.
 FRACTION = Range(high=1, open_low=True, open_high=True)
 #: A decay rate, a momentum, a delta that may be 0.
 BELOW_ONE = Range(high=1, open_high=True)
-#: The probability of something that does happen; a share that is not empty.
+#: A probability or proportion above 0.
 CHANCE = Range(high=1, open_low=True)
-#: How many of something there are; beyond a million million, arithmetic on it is no longer exact.
+#: A count; beyond 1e12, arithmetic on it is no longer exact.
 COUNT = Range(low=1, high=1e12, whole=True)
-#: Records of one group that are protected together; of more, bounds take too long.
+#: Records of one group that are protected together; bounds for more take too long.
 IN_GROUP = Range(low=1, high=100_000, whole=True)
-#: Directions of a group; as many of its numbers are held at a time.
+#: Directions per group; as many numbers are held in memory at a time.
 DIRECTIONS = Range(low=1, high=4096, whole=True)
 COUNT_OR_ZERO = Range(high=1e12, whole=True)
-#: Steps over which noise is correlated; each takes as much memory as the gradients do twice.
+#: Steps over which noise is correlated; each takes twice the memory of the gradients.
 BANDS = Range(low=1, high=1024, whole=True)
-#: Buffers that correlate noise over all steps; each takes as much memory as the gradients do twice.
+#: Buffers that correlate noise over all steps; each takes twice the memory of the gradients.
 BUFFERS = Range(low=1, high=8, whole=True)
-#: The seed of repeatable draws.
+#: The seed of a reproducible run.
 SEED = Range(high=2**63, open_high=True, whole=True)
-#: The same, for a generator that takes 32 bits.
+#: A seed for a generator that takes 32 bits.
 SEED32 = Range(high=2**32, open_high=True, whole=True)

@@ -1,6 +1,6 @@
 """The privacy report: the versioned envelope that every step reads and writes.
 
-Digests are ``algorithm:hex`` (BLAKE3 today, as ``b3sum`` prints it), so that a later algorithm can stand beside it.
+Digests are ``algorithm:hex`` (currently BLAKE3, as ``b3sum`` prints it), so that another algorithm can be added later.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Omission:
 class PrivacyReport(Shown):
     """What one step did, to which bytes, and what may be said of the result.
 
-    ``created`` is UTC, ISO 8601. ``parameters`` holds the step's settings under the names of its flags. ``log`` is
-    where an audit was entered before it began.
+    ``created`` is UTC, ISO 8601. ``parameters`` holds the step's settings under the names of its options. ``log`` is
+    the entry that an audit made in the log of audits before it began.
     """
 
     step: str

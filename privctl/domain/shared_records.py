@@ -1,4 +1,4 @@
-"""Which records are used where a record may belong to several users, each of whom may be in so many at most."""
+"""Which records are used if a record may belong to several users and the records per user are limited."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from enum import StrEnum
 
 
 class SharedRecords(StrEnum):
-    """How records are chosen; all but ALL look at which users the records name, and at nothing else of them.
+    """How records are selected. All rules but ALL look at the records' users, and at nothing else in the records.
 
-    ALL uses every record, and no data set in which a user is in too many. FIRST uses a record that is among the first
-    of each of its users. GREEDY takes one record after another as long as nobody is in
-    too many, those first whose users are in few. MOST looks from there for as many records as can be.
+    ALL uses every record and refuses a data set in which a user exceeds the limit. FIRST uses the records that are
+    among the first ``limit`` of each of their users. GREEDY adds records one by one as long as no user exceeds the
+    limit, beginning with records whose users have few. MOST starts from there and searches for as many records as
+    possible.
     """
 
     ALL = "all"
@@ -20,8 +21,9 @@ class SharedRecords(StrEnum):
 
     @property
     def fixes_graph(self) -> bool:
-        """Whether neighbours must name the same users in the same records (fixed-graph DP; Ganesh et al. 2025).
+        """Whether neighbours must have the same users in the same records (fixed-graph DP; Ganesh et al. 2025).
 
-        Without a user's records others might be chosen, so a bound on this user's says nothing of their removal.
+        Removing a user's records could change which others are selected, so a limit on this user's records does not
+        bound the effect of removing them.
         """
         return self is not SharedRecords.ALL

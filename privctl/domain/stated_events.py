@@ -1,4 +1,4 @@
-"""Events of which only a guarantee or Renyi divergences are known, not the law of their loss; or that nothing is."""
+"""Events of which only a guarantee or Renyi divergences are known, not the distribution of the loss, or nothing."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EpsilonDeltaDp(SampledEvent):
 
     def _check_together(self) -> None:
         if self.epsilon == 0 == self.delta:
-            raise ValueError("epsilon is 0 and delta is 0; such a step tells nothing, so leave it out")
+            raise ValueError("epsilon is 0 and delta is 0; such a step reveals nothing, so leave it out")
         if self.neighbours is Adjacency.REPLACE_ONE and self.sample_rate < 1:
             raise ValueError("neighbours is replace-one, for which no bound is derived here on batches")
 
@@ -62,13 +62,13 @@ class EpsilonDeltaDp(SampledEvent):
 
 
 class WholeDataEvent(Event):
-    """Steps that every record takes part in, as far as is known, with a bound for the neighbours that are stated."""
+    """Steps without known subsampling: every record takes part, and the bound is for the stated neighbours."""
 
     if TYPE_CHECKING:  # declared by every kind itself, as ``steps`` is
 
         @property
         def neighbours(self) -> Adjacency:
-            """The neighbours."""
+            """The adjacency for which the bound is stated."""
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -83,7 +83,7 @@ class WholeDataEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroConcentratedDp(WholeDataEvent):
-    """Any mechanism whose Renyi divergence of each order a above 1 is ``xi`` + ``rho`` a at most, ``steps`` times.
+    """Any mechanism whose Renyi divergence of each order a above 1 is at most ``xi`` + ``rho`` a, ``steps`` times.
 
     (xi, rho)-zCDP (Bun and Steinke 2016) for ``neighbours``; in nats.
     """
@@ -106,9 +106,9 @@ class ZeroConcentratedDp(WholeDataEvent):
 class ExponentialChoice(WholeDataEvent):
     """One of several candidates, chosen by the exponential mechanism, ``steps`` times.
 
-    Losses lie within an interval as long as ``epsilon``, for ``neighbours``: the mechanism has this bounded range
-    (Durfee and Rogers 2019; Dong, Durfee and Rogers 2020), as with probabilities in proportion to e^(``epsilon`` score
-    / 2 Delta) for scores that one example changes by Delta at most.
+    For ``neighbours``, the privacy loss lies in an interval of length ``epsilon``: the mechanism is
+    ``epsilon``-bounded-range (Durfee and Rogers 2019; Dong, Durfee and Rogers 2020). That holds if probabilities are
+    proportional to e^(``epsilon`` score / (2 Delta)), where one example changes a score by at most Delta.
     """
 
     tag = "exponential"
@@ -116,7 +116,7 @@ class ExponentialChoice(WholeDataEvent):
     options = (
         EventOption(
             name="range_epsilon",
-            help="exponential: epsilon of one choice by the exponential mechanism, the width of its losses.",
+            help="exponential: epsilon of one choice by the exponential mechanism, the range of its losses.",
             field="epsilon",
             within=LOG_ODDS,
         ),
@@ -130,7 +130,7 @@ class ExponentialChoice(WholeDataEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnprotectedRelease(WholeDataEvent):
-    """Something of the data that was released without noise, ``steps`` times; no epsilon is finite then."""
+    """A function of the data released without noise, ``steps`` times; it has no finite epsilon."""
 
     tag = "non-private"
     mechanism = "non-private"
@@ -144,10 +144,10 @@ class UnprotectedRelease(WholeDataEvent):
 class BestOfRuns(Event):
     """The best of a random number of runs of one mechanism, ``steps`` times: a private search.
 
-    A run is ``run_steps`` Gaussians on Poisson batches, with noise standard deviation / clip norm ``noise_multiplier``.
-    The number of runs has the mean ``mean_runs`` and a truncated negative binomial law of this ``shape``: 1 is the
-    geometric, 0 the logarithmic law; or, without a shape, a Poisson law, where there may be no run. Nothing but the
-    best run is released (Papernot and Steinke 2022).
+    A run is ``run_steps`` Gaussian steps on Poisson batches; ``noise_multiplier`` is noise standard deviation / clip
+    norm. The number of runs has mean ``mean_runs`` and a truncated negative binomial distribution of this ``shape``: 1
+    is the geometric, 0 the logarithmic distribution. With ``shape`` None it is Poisson, so there may be no run. Only
+    the best run is released (Papernot and Steinke 2022).
     """
 
     tag = "best-of-runs"
@@ -161,7 +161,7 @@ class BestOfRuns(Event):
         ),
         EventOption(
             name="runs_law",
-            help="search: law of that number: geometric, logarithmic or poisson.  [default: geometric]",
+            help="search: distribution of that number: geometric, logarithmic or poisson.  [default: geometric]",
             kind=str,
         ),
     )
@@ -179,7 +179,7 @@ class BestOfRuns(Event):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """See ``Event``: among many runs, as if a record took part for sure."""
+        """See ``Event``: over many runs, a record is taken to participate with certainty."""
         return (1.0 if self.sample_rate else 0.0,)
 
     @property

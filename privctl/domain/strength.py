@@ -1,4 +1,4 @@
-"""How much a bound rules out: the records that an attacker may still find under it."""
+"""How much a guarantee rules out: the fraction of records that an attacker may still identify under it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from privctl.domain.mechanism import ClippedTraining, Mechanism, Regime, WeightN
 
 #: The false positive rate at which attackers are compared.
 FALSE_POSITIVES = 0.01
-#: A true positive rate of this much there is no protection worth the name.
+#: A guarantee that allows this true positive rate is not worth the name.
 USELESS_RATE = 0.9
-#: Assumptions that another program's loop did what its report says, of which privctl saw nothing: such a guarantee
-#: counts for a gate whose policy names them, and gets no tag.
+#: Assumptions that another program's training loop did what its report says, which privctl did not observe. Such a
+#: guarantee counts only for a gate whose policy names them, and gets no tag.
 OF_OTHER_LOOPS = frozenset({"own loop", "reported ledger"})
 
 
 class Severity(StrEnum):
-    """What a guarantee is worth, or what an attack found, as text, pages and cards colour it.
+    """What a guarantee is worth, or what an attack found; sets the colour in text, pages and cards.
 
-    ``GOOD``: follows, and rules out much. ``FAIR``: so, if assumptions hold that nothing enforces. ``WEAK``: does not
-    follow, or only from what nobody stated; of attacks, a small leak. ``BAD``: false or next to empty; of attacks, a
-    leak. ``VOID``: an assumption is violated. ``NONE``: there is nothing to judge.
+    ``GOOD``: proved and strong. ``FAIR``: the same, conditional on assumptions that nothing enforces. ``WEAK``: not
+    proved, or only under a property of the loss that nobody stated; for attacks, a small leak. ``BAD``: refuted or
+    nearly vacuous; for attacks, a leak. ``VOID``: an assumption is violated. ``NONE``: there is nothing to judge.
     """
 
     GOOD = "good"
@@ -35,7 +35,7 @@ class Severity(StrEnum):
 
 
 def severity(guarantee: Guarantee | None, mechanism: Mechanism | None) -> Severity:
-    """What ``guarantee`` of a model made by ``mechanism`` is worth: by its status, and by what it rules out."""
+    """What ``guarantee`` of a model made by ``mechanism`` is worth, by its status and by what it rules out."""
     if guarantee is None:
         return Severity.NONE
     fallen = {Status.REFUTED: Severity.BAD, Status.VOID: Severity.VOID, Status.CLAIMED: Severity.WEAK}
@@ -51,10 +51,11 @@ def severity(guarantee: Guarantee | None, mechanism: Mechanism | None) -> Severi
 
 
 def largest_true_positive_rate(guarantee: Guarantee, *, one_gaussian: bool) -> float | None:
-    """The most true positives at 1 % false positives; None where the notion bounds no such thing.
+    """An upper bound on the true positive rate at 1 % false positives; None if the notion of privacy gives none.
 
-    ``one_gaussian``: the mechanism is one Gaussian release, whose rate is Phi(Phi^-1(0.01) + 1 / noise multiplier)
-    (Dong, Roth and Su 2022, section 2.3); otherwise it is e^epsilon * 0.01 + delta, at most 1.
+    ``one_gaussian`` says that the mechanism is a single Gaussian release, for which the bound is
+    Phi(Phi^-1(0.01) + 1 / noise multiplier) (Dong, Roth and Su 2022, section 2.3); otherwise it is
+    e^epsilon * 0.01 + delta, at most 1.
     """
     stated = [
         r.bound for r in guarantee.risks if r.measure is RiskMeasure.TRUE_POSITIVE_RATE and r.at == FALSE_POSITIVES
@@ -72,19 +73,16 @@ def largest_true_positive_rate(guarantee: Guarantee, *, one_gaussian: bool) -> f
 
 
 def is_useful(guarantee: Guarantee) -> bool:
-    """Whether the guarantee stands, and an attacker finds fewer than ``USELESS_RATE`` of the records.
-
-    It is of one Gaussian release.
-    """
+    """Whether the guarantee of a single Gaussian release stands and keeps the true positive rate below USELESS_RATE."""
     rate = largest_true_positive_rate(guarantee, one_gaussian=True)
     return guarantee.status in (Status.PROVED, Status.CONDITIONAL) and rate is not None and rate < USELESS_RATE
 
 
 def stated_regimes(training: ClippedTraining, regime: Regime | None) -> frozenset[Regime]:
-    """The regimes whose bounds follow from what was stated of the loss; without a statement, any loss alone.
+    """The regimes whose bounds follow from what was stated about the loss; NONCONVEX, which is any loss, always does.
 
-    ``regime`` is the one that the noise was calibrated for, None with the published formula. A strongly convex loss is
-    convex too.
+    ``regime`` is the one that the noise was calibrated for, None for the published formula. A strongly convex loss is
+    also convex.
     """
     stated = {Regime.NONCONVEX, *(() if regime is None else (regime,))}
     if training.smoothness is not None:
@@ -95,7 +93,7 @@ def stated_regimes(training: ClippedTraining, regime: Regime | None) -> frozense
 
 
 def rests_on_unstated_loss(guarantee: Guarantee, noise: WeightNoise) -> bool:
-    """Whether it is a regime's bound for weight noise, and nobody stated that the loss is of that regime."""
+    """Whether ``guarantee`` is the bound of a regime that nobody stated for the loss."""
     regimes = {str(regime) for regime in Regime}
     stated = set() if noise.training is None else {str(r) for r in stated_regimes(noise.training, noise.regime)}
     return guarantee.name in regimes - stated

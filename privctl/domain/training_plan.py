@@ -1,4 +1,4 @@
-"""What ``privctl retrain --dry-run`` answers: a training before it begins."""
+"""The result of ``privctl retrain --dry-run``: what a training run would do and cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The ``amount`` of noise that a training needs for ``epsilon``; None where no amount meets it."""
+    """The ``amount`` of noise that a training run needs for ``epsilon``; None if no amount suffices."""
 
     epsilon: float
     amount: float | None
@@ -16,9 +16,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserBound:
-    """At ``most`` so many records of a user: how many are used by each rule, and at which ``amount`` for ``epsilon``.
+    """A limit of ``most`` records per user: the records used under each rule, and the ``amount`` for ``epsilon``.
 
-    None where a rule takes no such data, or no run can be made of them.
+    None if a rule does not allow such data, or no run is possible with them.
     """
 
     most: int
@@ -29,19 +29,19 @@ class UserBound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """A training that has not begun.
+    """A training run that has not begun.
 
-    ``records`` are the units that are sampled; where one holds several records, ``unit`` says which. ``trained`` the
-    numbers that a step may change. ``amount_name`` says what a budget buys: a noise multiplier, or what the method has
-    in its place; empty for a method without budget. ``amount`` is the run's own, and ``budgets`` compares a few;
-    ``user_bounds`` compares bounds on users. ``epsilon`` at ``delta`` is what the run will state, in nats of mutual
-    information where ``delta`` is None; None where it states none. ``signal`` is the largest sum of all gradients over
-    the standard deviation of all noise along one direction, ``per_number`` the same over the length of the noise; None
-    without noise.
+    ``records`` counts the units that are sampled; ``unit`` names them if one holds several records. ``trained`` counts
+    the trainable parameters. ``amount_name`` says what the privacy budget sets: a noise multiplier, or the method's
+    equivalent; empty for a method without a budget. ``amount`` is this run's value; ``budgets`` compares a few budgets,
+    and ``user_bounds`` a few limits on records per user. ``epsilon`` at ``delta`` is what the run will state, in nats
+    of mutual information if ``delta`` is None; None if it states none. ``signal`` is the largest possible sum of all
+    gradients over the standard deviation of all noise along one direction, ``per_number`` the same over the norm of the
+    noise; both are None without noise.
 
-    ``seconds`` are expected for all steps, from steps on made-up records; evaluation and checks are not included.
-    ``memory`` is the peak in bytes meanwhile, of the accelerator where there is one, else of the process. On a CPU
-    ``gpu_memory`` are the bytes of its tensors alone, which a GPU would hold beside what libraries need for themselves.
+    ``seconds`` is the expected time of all steps, measured on steps with synthetic records; evaluation and checks are
+    not included. ``memory`` is the peak in bytes, of the accelerator if there is one, else of the process. On a CPU,
+    ``gpu_memory`` is the size of the tensors alone, which a GPU would hold in addition to what its libraries need.
     ``warnings`` are sentences.
     """
 

@@ -21,7 +21,7 @@ class Outcome(StrEnum):
 class Verdict:
     """The outcome of one check on one subject, with the reason a reader can follow.
 
-    ``status`` is what a report calls the guarantee that was judged; None where the subject is anything else.
+    ``status`` is the status that a report gives the guarantee judged; None if the subject is not a guarantee.
     """
 
     subject: str
@@ -31,17 +31,17 @@ class Verdict:
 
     @property
     def decisive(self) -> bool:
-        """Whether anybody may rely on its subject: what a report itself only calls claimed promises nothing."""
+        """Whether anyone may rely on the subject, so the outcome matters: a claimed guarantee promises nothing."""
         return self.status in (None, Status.PROVED, Status.CONDITIONAL)
 
     @property
     def on_claim(self) -> bool:
-        """Whether this verdict of an audit judges a claim of privacy; else a hypothesis that every audit tests."""
+        """Whether an audit's verdict judges a privacy claim rather than a hypothesis that every audit tests."""
         return self.subject.startswith("(")
 
     @property
     def audit_word(self) -> str:
-        """What the outcome is called where an audit reached it: claims are refuted, hypotheses rejected."""
+        """The word for an audit's outcome: claims are refuted, hypotheses rejected."""
         verb = "refuted" if self.on_claim else "rejected"
         words = {Outcome.REFUTED: verb, Outcome.CONSISTENT: f"not {verb}"}
         return words.get(self.outcome, str(self.outcome).lower())

@@ -16,7 +16,7 @@ from privctl.domain.errors import InputError, PrivctlError
 from privctl.domain.gate import FileLine
 from privctl.domain.report import PrivacyReport
 from privctl.reports.codec import decode
-from privctl.storage.reader import is_made_up
+from privctl.storage.reader import is_kernel_file
 
 #: A key of an object or a position in a list.
 Step = str | int
@@ -125,7 +125,7 @@ def read_bounded(path: Path, largest: int, fault: type[PrivctlError] = InputErro
     except OSError as error:
         raise fault(f"{path} cannot be read: {error.strerror}") from None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode) or is_made_up(path):
+        if not stat.S_ISREG(os.fstat(fd).st_mode) or is_kernel_file(path):
             raise fault(f"{path} is not a regular file; give a file")
         with os.fdopen(fd, "rb", closefd=False) as stream:
             data = stream.read(largest + 1)

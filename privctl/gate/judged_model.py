@@ -6,7 +6,7 @@ post-processing of a release: its input's guarantees hold for its output too.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,6 @@ from privctl.gate.report_set import ReportSet
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
 
 MODEL = "model"
-_START = ("start-", "base-")
 _HOW_WRITTEN = "; privctl retrain writes it, and in a training by other programs privctl.AuditCallback or make_private"
 _OTHER_MODEL = ", or the model that the reports are about"
 
@@ -183,34 +182,6 @@ def _describes(artifact: Artifact, contents: WeightFileContents) -> bool:
     """Whether size and tensors are as recorded; a report may list no tensors."""
     listed = {(each.name, each.dtype, each.shape) for each in artifact.tensors}
     return artifact.bytes == contents.bytes and (not listed or listed == contents.tensors)
-
-
-def trained_further(case: JudgedModel) -> Iterator[tuple[LoadedReport, LoadedReport]]:
-    """Trainings whose guarantees hold of ``case``, each with one that the weights it began with come from.
-
-    Both were on some of the same data; other steps may lie between, such as noise.
-    """
-    made: dict[str, list[LoadedReport]] = defaultdict(list)
-    data = {each.digest: {a.digest for a in each.report.inputs if a.role == "data"} for each in case.history}
-    for each in case.history:
-        for digest in each.makes:
-            made[digest].append(each)
-    for report in (*case.makers, *case.inherited):
-        earlier: dict[str, LoadedReport] = {}
-        waiting = [report]
-        while waiting:
-            for digest in _began_with(waiting.pop()):
-                for each in made.get(digest, ()):
-                    if each.digest not in earlier and each is not report:
-                        earlier[each.digest] = each
-                        waiting.append(each)
-        for each in earlier.values():
-            if not data[report.digest].isdisjoint(data[each.digest]):
-                yield report, each
-
-
-def _began_with(report: LoadedReport) -> list[str]:
-    return [a.digest for a in report.report.inputs if a.role == MODEL or a.role.startswith(_START)]
 
 
 def _case(name: str, digests: frozenset[str], related: RelatedReports, now: datetime, anchor: FileLine) -> JudgedModel:

@@ -21,6 +21,8 @@ _NAME = "opacus"
 #: Of what is allowed between an expected batch size and what a rate gives.
 _ROUNDING = 1e-6
 _NOTE = "for noise in real arithmetic: what Opacus adds in floating point, and does not round, is not counted"
+#: What only an engine, and an optimizer, of adaptive clipping are.
+_ADAPTIVE_ENGINE, _OF_ADAPTIVE = "PrivacyEngineAdaptiveClipping", ("unclipped_num_std", "_adjusted_noise_multiplier")
 _HISTORY = Assumption(
     name="reported ledger",
     statement="the history of Opacus's accountant holds every step that touched the examples, at the noise and the "
@@ -54,9 +56,10 @@ def from_opacus(
     The epsilon is privctl's own, from ``engine.accountant.history``. Nothing of the training was seen, so everything
     that the guarantee rests on is asserted.
 
-    Raises InputError for an engine without such a history, one that is not the optimizer's, or a model that is not
-    safetensors; CommandError for numbers out of range and a report in the way.
+    Raises InputError for an engine without such a history, one that is not the optimizer's, a clip norm that followed
+    the examples, or a model that is not safetensors; CommandError for numbers out of range and a report in the way.
     """
+    _require_fixed_norm(engine, optimizer)
     events = tuple(_events(_history(engine)))
     ledger = Ledger(events=events)
     _check_examples(examples, getattr(engine, "dataset", None))
@@ -95,6 +98,20 @@ def from_opacus(
             *delta_warnings(delta, examples),
         ),
     )
+
+
+def _require_fixed_norm(engine: Any, optimizer: Any) -> None:
+    """Raise InputError where the clip norm followed counts of unclipped gradients.
+
+    Opacus divides counts that are not centred by the exact sizes of batches. A record moves such a count by 1, where
+    its history has the cost of 1/2, and the sizes get no noise.
+    """
+    adaptive = type(engine).__name__ == _ADAPTIVE_ENGINE or any(hasattr(optimizer, name) for name in _OF_ADAPTIVE)
+    if adaptive:
+        raise InputError(
+            "the clip norm of this training followed counts of unclipped gradients, which cost more than Opacus's "
+            "history holds; train with a fixed max_grad_norm, or with privctl.make_private's target_unclipped_quantile"
+        )
 
 
 def _held_against(optimizer: Any, last: SampledGaussian, examples: int, clip_norm: float | None) -> float | None:

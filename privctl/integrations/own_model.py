@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
-from weakref import WeakSet
 
 import torch
 from blake3 import blake3
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from privctl.domain.errors import CommandError, InputError
 from privctl.storage.reader import open_checkpoint
 from privctl.train.network.tensors import read_tensors
 
-#: Models that were trained privately in this process.
-_KNOWN: WeakSet[nn.Module] = WeakSet()
+#: Parameters that were trained privately in this process, whatever modules they are in by now.
+_KNOWN = WeakIdKeyDictionary()
 
 _Value = TypeVar("_Value")
 
@@ -42,7 +42,7 @@ class SetOnce(Generic[_Value]):
 
 
 def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise CommandError where ``optimizer`` took steps before, or ``model`` was made private before.
+    """Raise CommandError where ``optimizer`` took steps before, or weights of ``model`` were made private before.
 
     The state of an optimizer, such as its momentum, holds gradients without noise, which later steps would release. A
     second private training of the same weights would report its own steps alone.
@@ -52,16 +52,17 @@ def require_unstepped(model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
             "the optimizer took steps before, or was given the state of one that did, which holds their gradients "
             "without noise; give a new one, and load weights alone"
         )
-    if model in _KNOWN:
+    if any(parameter in _KNOWN for parameter in model.parameters()):
         raise CommandError(
             "this model was made private before, and a new report would not count the steps of then; go on with the "
             "private training of then, or load the starting weights into a new model"
         )
 
 
-def note_training(model: nn.Module) -> None:
-    """From here on ``model`` is refused by ``require_unstepped``: its examples were looked at."""
-    _KNOWN.add(model)
+def note_training(trained: Sequence[nn.Parameter]) -> None:
+    """From here on ``require_unstepped`` refuses models with any of these: examples were looked at for them."""
+    for parameter in trained:
+        _KNOWN[parameter] = True
 
 
 def fixed_digests(model: nn.Module, trained: Sequence[nn.Parameter]) -> dict[str, str]:

@@ -305,7 +305,7 @@ class PrivateTraining:
         drawn = self._batches.batch(self.steps_begun).tolist()
         rows = self._users.records_of(drawn, self.steps_begun)
         self.steps_begun += 1
-        note_training(self._model)
+        note_training(self._parameters)
         self._drawn.begin(len(rows))
         self._stage = _Stage.DRAWN
         return rows

@@ -174,8 +174,10 @@ def _whole(
         if limit is not None and len(encoding["input_ids"]) > limit:
             _allow(options.long, record, len(encoding["input_ids"]), limit)
         if cut and len(encoding["input_ids"]) > (limit or 0):
-            pieces = list(_cut(record.text, facts, limit or 0, options.long))
             shortened = options.long is LongTextPolicy.TRUNCATE
+            pieces = (
+                [_cut(record.text, facts, limit or 0)] if shortened else list(_split(record, *pieces[0], limit or 0))
+            )
         encoded = [_example(ids, [not special for special in specials], index) for ids, specials in pieces]
         if facts.once is not None and any((example.ids == facts.once).sum() != 1 for example in encoded):
             raise InputError(
@@ -186,20 +188,32 @@ def _whole(
         yield EncodedRecord(_useful(encoded, record, purpose), record.unit, share, label, targets, shortened)
 
 
-def _cut(text: str, facts: TextFacts, limit: int, long: LongTextPolicy) -> Iterator[tuple[list[int], list[int]]]:
-    """A text's pieces, each with special tokens of its own, as (ids, special tokens mask)."""
+def _cut(text: str, facts: TextFacts, limit: int) -> tuple[list[int], list[int]]:
+    """A text's beginning with special tokens of its own, as (ids, special tokens mask)."""
     with quiet_transformers():
-        encoding = facts.tokenizer(
-            text,
-            truncation=True,
-            max_length=limit,
-            return_overflowing_tokens=long is LongTextPolicy.SPLIT,
-            return_special_tokens_mask=True,
+        encoding = facts.tokenizer(text, truncation=True, max_length=limit, return_special_tokens_mask=True)
+    return encoding["input_ids"], encoding["special_tokens_mask"]
+
+
+def _split(
+    record: TextRecord, ids: Sequence[int], specials: Sequence[int], limit: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """A text's pieces, each between the special tokens that the whole stands between, as (ids, special tokens mask).
+
+    Not the tokenizer's own overflow: of tokenizers 0.23.1 and 0.23.2 it ends with the second piece.
+    """
+    first = next((i for i, special in enumerate(specials) if not special), len(ids))
+    last = len(ids) - next((i for i, special in enumerate(reversed(specials)) if not special), 0)
+    before, after = list(ids[:first]), list(ids[last:])
+    room = limit - len(before) - len(after)
+    if room < 1:
+        raise InputError(
+            f"{record.where} has {len(before) + len(after)} special tokens, and the limit of {limit} tokens leaves no "
+            "room for others; choose truncate"
         )
-    if long is LongTextPolicy.SPLIT:
-        yield from zip(encoding["input_ids"], encoding["special_tokens_mask"], strict=True)
-    else:
-        yield encoding["input_ids"], encoding["special_tokens_mask"]
+    for start in range(first, last, room):
+        end = min(start + room, last)
+        yield [*before, *ids[start:end], *after], [1] * len(before) + list(specials[start:end]) + [1] * len(after)
 
 
 def _tokenise(

@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
 from privctl.data.columns import HeadKind
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import TaskName
-from privctl.models.kinds import SEQ2SEQ, encoder_decoder
+from privctl.models.kinds import KINDS, SEQ2SEQ, encoder_decoder
 from privctl.models.language import read_config
 from privctl.models.quiet import quiet_transformers
 
@@ -101,9 +101,10 @@ def task_meant(path: Path) -> TaskName:
         raise encoder_decoder(path, config)
     if type(config) in MODEL_FOR_MASKED_LM_MAPPING:
         name = class_named(path) or "no class"
+        tasks = [task for task in TaskName if type(config) in KINDS[task].mapping]
         raise CommandError(
             f"{path} has a config.json that names {name}, and a {config.model_type} model may serve several tasks; "
-            f"give --task: {', '.join(TaskName)}"
+            f"give --task: {', '.join(tasks)}"
         )
     if encodes:
         return TaskName.SEQ2SEQ_LM

@@ -1,4 +1,4 @@
-"""What a release will be: its candidates, their noise, what follows from it, and where they go."""
+"""The candidates of a release: their noise, the guarantees that follow, and where they are written."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from privctl.storage.reader import Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseRelease:
-    """The input of a release, before any noise is drawn.
+    """Everything that a release is made from, before any noise is drawn.
 
-    ``model_report`` is the report of the input model; ``base_reports`` are those of the base, whose tensors are taken
-    to be public or which an adapter is of.
+    ``model_report`` is the report of the input model; ``base_reports`` are those of the base model, whose tensors are
+    taken to be public or to which an adapter belongs.
     """
 
     checkpoint: Checkpoint
@@ -34,26 +34,25 @@ class NoiseRelease:
     premises: Premises
     targets: tuple[PrivacyTarget, ...]
     companions: tuple[Companion, ...]
-    #: Standard deviations chosen by the user, where there are no targets and no facts of the training.
+    #: Standard deviations given by the user, without targets and training facts.
     stddevs: tuple[float, ...] = ()
     model_report: FoundReport | None = None
     base_reports: tuple[FoundReport, ...] = ()
     inputs: Mapping[str, DataPath] = field(default_factory=dict)
-    #: Those of ``inputs`` that are read in passing, as they were before.
+    #: Digests, taken beforehand, of those ``inputs`` that are read during the run.
     before: Mapping[str, tuple[DigestedFile, ...]] = field(default_factory=dict)
     parameters: Mapping[str, object] = field(default_factory=dict)
-    #: Names that the training collected from the private data and that are released: vocabulary, labels.
+    #: What the training collected from the private data and is released: vocabulary, labels.
     collected: tuple[str, ...] = ()
     seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One noise level with what follows from it; ``path`` is where its model goes.
+    """One noise level and the guarantees that follow from it; ``path`` is where its model is written.
 
-    ``target`` is None where the standard deviation was given; ``published_stddev`` is what the published formula gives
-    for it, where another calibration was asked for. ``shortfall`` says why nothing useful follows; None where something
-    does.
+    ``target`` is None if the standard deviation was given. ``published_stddev`` is what the published formula gives for
+    the target, if another calibration was chosen. ``shortfall`` says why no useful guarantee follows; None if one does.
     """
 
     target: PrivacyTarget | None
@@ -66,12 +65,12 @@ class Candidate:
 
     @property
     def report_path(self) -> Path:
-        """Beside the model, under the model's name."""
+        """The path of the report, beside the model and named after it."""
         return report_path(self.path)
 
 
 def noise_premises(seed: int | None) -> Assumption:
-    """The assumption about the noise: enforced, unless the user chose the seed."""
+    """The assumption about the noise source: enforced, or violated if the user chose a seed."""
     return Assumption(
         name="secret-noise",
         statement="the noise comes from a cryptographic generator whose key nobody knows",
@@ -80,18 +79,18 @@ def noise_premises(seed: int | None) -> Assumption:
 
 
 def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
-    """The candidates in the order of their targets, none written yet.
+    """The candidates in the order of their targets; nothing is written.
 
-    Raises CommandError where two targets ask for the same noise or a calibration does not apply.
+    Raises CommandError if two targets need the same noise or a calibration does not apply.
     """
     if release.training is None:
-        return _given(release, output)
+        return _with_given_stddevs(release, output)
     training, dimension, count = release.training, release.selection.dimension, len(release.targets)
     stddevs = [noise_stddev(training, target, dimension, count) for target in release.targets]
     if min(stddevs) <= 0:
         raise CommandError(
-            "the noise that follows from these facts is too small for a number: check --learning-rate and --clip-norm, "
-            "whose product says how far a record can move the weights"
+            "the noise that follows from these facts is too small for floating point: check --learning-rate and "
+            "--clip-norm, whose product says how far a record can move the weights"
         )
     if len(set(stddevs)) < len(stddevs):
         raise CommandError("two of the epsilons ask for the same noise; give each --epsilon once")
@@ -104,8 +103,8 @@ def plan_candidates(release: NoiseRelease, output: Path | None) -> tuple[Candida
     )
 
 
-def _given(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
-    """A candidate for each standard deviation that was given; nothing follows from any."""
+def _with_given_stddevs(release: NoiseRelease, output: Path | None) -> tuple[Candidate, ...]:
+    """A candidate for each given standard deviation, without any guarantee."""
     marks = [f"-stddev{stddev:g}" if len(release.stddevs) > 1 else "" for stddev in release.stddevs]
     if len(set(marks)) < len(marks):
         raise CommandError("two standard deviations are the same or too close to get files of their own; change one")

@@ -1,8 +1,8 @@
 """DP-Weights: Gaussian noise added once to finished weights; its size, and the resulting guarantees.
 
 Two calibrations choose the standard deviation: the published formula, and the analytic Gaussian mechanism for a
-sensitivity derived under a named regime. Whichever was used, ``guarantees`` states the published claim beside the
-epsilon that follows under each regime.
+sensitivity derived under a named regime. With either, ``guarantees`` states the epsilon that follows under each regime;
+with the published formula, also the published claim.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from privctl.noise.sensitivity import REGIMES, NotApplicable, WeightSensitivity,
 from privctl.randomness.gridded import increments, spacing
 
 PUBLISHED = "published"
-#: The fitted additive constant of the paper: a / epsilon^b.
+#: The paper's fitted additive term, a / epsilon^b.
 _TAIL_SCALE, _TAIL_POWER = 0.009760, 0.078008
 
 _ADJACENCIES = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
@@ -36,7 +36,7 @@ _ADJACENCIES = (Adjacency.REPLACE_ONE, Adjacency.ZERO_OUT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyTarget:
-    """What a noise level is chosen for. ``regime`` and ``adjacency`` matter to the Gaussian calibration only."""
+    """The target of a noise level. ``regime`` and ``adjacency`` matter only for the Gaussian calibration."""
 
     epsilon: float
     delta: float
@@ -57,7 +57,7 @@ class Premises:
     assumptions: tuple[Assumption, ...]
 
     def status(self, extra: Sequence[Assumption] = ()) -> Status:
-        """The status of a bound that rests on them and on ``extra``."""
+        """The status of a bound that rests on these assumptions and ``extra``."""
         return status_of((*self.assumptions, *extra))
 
 
@@ -67,9 +67,9 @@ def default_delta(dataset_size: int) -> float:
 
 
 def published_shift(training: ClippedTraining) -> float:
-    """The paper's bound on the weights' change, E * lr * C / (N * B).
+    """The paper's claimed bound on the change of the weights, E * lr * C / (N * B).
 
-    It is not one: docs/papers.md#where-the-dp-weights-proof-fails.
+    It does not hold: docs/papers.md#where-the-dp-weights-proof-fails.
     """
     t = training
     return t.epochs * t.learning_rate * t.clip_norm / (t.dataset_size * t.batch_size)
@@ -91,10 +91,11 @@ def published_stddev(training: ClippedTraining, epsilon: float, delta: float, fo
 
 
 def noise_stddev(training: ClippedTraining, target: PrivacyTarget, dimension: int, candidates: int = 1) -> float:
-    """The standard deviation for ``target``; ``dimension`` counts the weights that get noise, in one of ``candidates``.
+    """The noise standard deviation for ``target``, in the weights' units.
 
-    The Gaussian calibration's epsilon includes the cost of rounding onto the grid. Raises CommandError with the reason
-    if the regime does not apply to this training.
+    ``dimension`` counts the weights that get noise, and ``candidates`` the models released by the run. The Gaussian
+    calibration's epsilon includes the cost of rounding onto the grid. Raises CommandError, with the reason, if the
+    regime does not apply to this training or no finite noise suffices.
     """
     if target.calibration is Calibration.DP_WEIGHTS:
         return published_stddev(training, target.epsilon, target.delta, target.formula)
@@ -117,10 +118,11 @@ def guarantees(
     *,
     released_stddevs: Sequence[float] = (),
 ) -> tuple[tuple[Guarantee, ...], tuple[Omission, ...]]:
-    """The guarantees of noise of ``stddev``: the published claim, then each regime; and the regimes that do not apply.
+    """The guarantees of noise of ``stddev``, under each regime that applies; and omissions for those that do not.
 
-    ``released_stddevs`` are all standard deviations of one run (nested candidates). If there are several, each regime
-    also has a row for someone who holds all candidates, which costs as much as the least noisy one.
+    The published claim comes first, if its calibration was used. ``released_stddevs`` are all standard deviations of
+    one run (nested candidates). If there are several, each regime has a second row for someone who holds all
+    candidates, which is as costly as the least noisy one.
     """
     rows: list[Guarantee] = []
     omitted: list[Omission] = []
@@ -135,7 +137,7 @@ def guarantees(
                 break
             rows.append(_regime_guarantee(bound, stddev, target.delta, premises, alone))
             if len(released_stddevs) > 1:
-                every = _all_of(released_stddevs, dimension)
+                every = _all_released(released_stddevs, dimension)
                 rows.append(_regime_guarantee(bound, min(released_stddevs), target.delta, premises, every))
     return tuple(rows), tuple(omitted)
 
@@ -155,8 +157,8 @@ def _published_claim(training: ClippedTraining, target: PrivacyTarget, premises:
     )
 
 
-def _all_of(stddevs: Sequence[float], dimension: int) -> Released:
-    """Every candidate at once."""
+def _all_released(stddevs: Sequence[float], dimension: int) -> Released:
+    """All candidates, released together."""
     ordered = sorted(stddevs)
     return Released(
         coordinates=dimension,

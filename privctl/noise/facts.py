@@ -1,6 +1,6 @@
-"""Where the training facts come from: flags, a facts file, or the report of the model itself.
+"""Training facts from the command line, a facts file, or the model's own report.
 
-All sources are combined; two that disagree are refused, and all missing facts are listed at once.
+All sources are combined; contradictions are refused, and all missing facts are listed at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from privctl.storage.json_text import parse_json
 from privctl.storage.reader import read_text
 
 _FIELDS = {f.name: f for f in dataclasses.fields(ClippedTraining)}
-#: The facts without which no sensitivity follows.
+#: The facts that every sensitivity bound needs.
 REQUIRED = tuple(name for name, f in _FIELDS.items() if f.default is dataclasses.MISSING)
 _WHOLE = ("epochs", "dataset_size", "batch_size", "steps")
 _EXAMPLES = {"epochs": "3", "learning_rate": "5e-5", "clip_norm": "1", "dataset_size": "1000", "batch_size": "8"}
-#: The name of facts given on the command line.
+#: The name of the command line as a source of facts.
 FLAGS = "the command line"
 #: Facts about the loss rather than the training run; each regime that uses one has its own assumption.
 _LOSS_PROPERTIES = ("smoothness", "strong_convexity")
@@ -35,7 +35,7 @@ RELEASE_KEYS = ("delta",)
 
 @dataclass(frozen=True, slots=True)
 class FactSource:
-    """Some facts and the source that states them, as named to the user."""
+    """Facts and the name of their source, as shown to the user; ``enforced`` if privctl's training enforced them."""
 
     name: str
     values: Mapping[str, Any]
@@ -43,7 +43,7 @@ class FactSource:
 
 
 class MissingFactsError(CommandError):
-    """Facts without which no sensitivity follows are missing; ``known`` are those given, each with its source."""
+    """Required facts are missing; ``known`` holds those given, each with its source."""
 
     def __init__(
         self, missing: Sequence[str], known: Mapping[str, tuple[Any, FactSource]], delta: float | None, model: str
@@ -60,7 +60,7 @@ class MissingFactsError(CommandError):
 
 
 def from_flags(values: Mapping[str, Any]) -> FactSource:
-    """The facts among ``values`` that were given (None: not given)."""
+    """The facts among the option ``values``; None means not given."""
     return FactSource(FLAGS, {k: v for k, v in values.items() if k in _FIELDS and v is not None})
 
 
@@ -89,22 +89,22 @@ def from_file(path: Path) -> FactSource:
 
 
 def from_report(path: Path, report: PrivacyReport) -> FactSource | None:
-    """The facts that ``report`` records of the training behind its outputs; None where it records none."""
-    from privctl.reports.parameters import TrainingParameters, parameters_as  # here, as facts from flags need no report
+    """The facts that ``report`` records about the training of its outputs; None if there are none."""
+    from privctl.reports.parameters import TrainingParameters, parameters_as  # not needed without a report
 
     mechanism = report.mechanism
     training = mechanism.training if isinstance(mechanism, WeightNoise) else mechanism
     if not isinstance(training, ClippedTraining):
         return None
     values = {name: getattr(training, name) for name in _FIELDS}
-    # Facts typed by a user stay asserted, however many reports repeat them. Unless the initial weights were random,
-    # they may be another access to the data.
+    # Facts typed by a user stay asserted, however many reports repeat them. Initial weights that were not random may
+    # themselves depend on the data.
     random_start = parameters_as(TrainingParameters, report).initial_weights == "random"
     enforced = mechanism is training and report.step == "retrain" and random_start
     return FactSource(str(path), {k: v for k, v in values.items() if v is not None}, enforced)
 
 
-#: Not covered by any facts: sensitivities are derived for exact arithmetic.
+#: Needed whatever the facts: sensitivities are derived for exact arithmetic.
 TRAINING_ROUNDING = Assumption(
     name="training-rounding",
     statement="float rounding in the training moved the weights no farther than the sensitivity says, which is derived "
@@ -114,9 +114,9 @@ TRAINING_ROUNDING = Assumption(
 
 
 def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
-    """A violated assumption for each name that, by ``report``, was collected from the private data and is released.
+    """A violated assumption for everything released that, by ``report``, was collected from the private data.
 
-    Raises ParametersError where it does not say that as a list of names.
+    Raises ParametersError if the report does not hold that as a list of names.
     """
     from privctl.reports.parameters import TrainingParameters, parameters_as
 
@@ -133,12 +133,12 @@ def collected_names(report: PrivacyReport) -> tuple[Assumption, ...]:
 
 
 def training_facts(sources: Sequence[FactSource], model: str = "MODEL") -> tuple[ClippedTraining, Assumption]:
-    """One training from all ``sources``, and the assumption that states where the facts come from.
+    """The training that all ``sources`` together describe, and the assumption that states where the facts come from.
 
-    ``model`` is named in the command that errors give as an example.
+    ``model`` appears in the example command of error messages.
 
-    Raises MissingFactsError where facts are missing (all are listed), InputError where two sources disagree or a value
-    describes no training.
+    Raises MissingFactsError, listing all missing facts; InputError if two sources disagree; InputError, or CommandError
+    if all facts come from the command line, if the facts are invalid.
     """
     facts: dict[str, tuple[Any, FactSource]] = {}
     for source in sources:
@@ -160,7 +160,7 @@ def training_facts(sources: Sequence[FactSource], model: str = "MODEL") -> tuple
     except ValueError as error:
         if all(source.name == FLAGS for _, source in facts.values()):
             raise CommandError(flagged(str(error), _FIELDS)) from None
-        raise InputError(f"the training facts do not hold together: {error}") from None
+        raise InputError(f"the training facts contradict each other: {error}") from None
     return training, _facts_assumption(facts)
 
 

@@ -1,9 +1,9 @@
 """Whether noise is large enough to survive storage: its standard deviation relative to the spacing of the weights.
 
 Neighbouring numbers of a float format lie a spacing u apart. A weight with noise of standard deviation s is rounded
-back to where it was with probability erf(u / (2 sqrt(2) s)): 0.38 where s = u, 0.96 where s = u / 4. Training rounds
-to the same numbers, so that one example moves a stored weight by at least u or not at all, and noise far below u hides
-no such move, whatever the sensitivity of exact steps.
+back to its old value with probability erf(u / (2 sqrt(2) s)): 0.38 for s = u, 0.96 for s = u / 4. Training rounds to
+the same numbers, so one example moves a stored weight by at least u or not at all, and noise far below u hides no such
+move, whatever the sensitivity of exact steps.
 
 Spacings are those of the noisy weights that would be released, so the decision to refuse is post-processing of the
 release and covered by its guarantees.
@@ -30,50 +30,50 @@ from privctl.storage.stream import CHUNK, Piece
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Least expected share of weights that the noise changes; reached where s is about u. Noise that passes changes more
-#: than half of them, as ``privctl verify`` requires.
+#: The minimum expected fraction of weights that the noise changes, reached if s is about u. Noise that passes changes
+#: more than half of the weights, as ``privctl verify`` requires.
 LEAST_CHANGED = 0.6
-#: A tensor of whose weights fewer than this share are expected to change is named: most of it is released as trained.
+#: Tensors in which a smaller fraction is expected to change are named in a warning: most is released as trained.
 MOST_KEPT = 0.5
-#: Bits of the mantissa and of the exponent as stored, and log2 of the smallest spacing, that of the numbers next to 0.
+#: Stored bits of the mantissa and of the exponent, and log2 of the smallest spacing, which subnormal numbers have.
 _MANTISSA = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7}
 _EXPONENT = {"F64": 11, "F32": 8, "F16": 5, "BF16": 8}
 _LEAST = {"F64": -1074, "F32": -149, "F16": -24, "BF16": -133}
-#: Number of places sampled, evenly spaced over all weights that get noise.
+#: Number of blocks sampled, evenly spaced over all weights that get noise.
 _PLACES = 32
-#: Weights counted at once, so few that memory for them is not taken from the system each time.
+#: Weights counted at a time, few enough that the allocator reuses memory instead of asking the system for it.
 _SLICE = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Grain:
-    """The number of sampled weights by the log2 of their spacing; ``dtypes`` are their formats.
+    """Counts of sampled weights by the log2 of their spacing; ``dtypes`` are their formats.
 
-    Without any weight, ``changed_share`` is 1 and nothing else is defined.
+    Without any weights, ``changed_share`` is 1 and the other properties are undefined.
     """
 
     counts: Mapping[int, int]
     dtypes: tuple[str, ...]
 
     def changed_share(self, stddev: float) -> float:
-        """Expected share of the weights that noise of ``stddev``, rounded to its grid, changes."""
+        """The expected fraction of the weights that noise of ``stddev``, rounded to its grid, changes."""
         grid = spacing(stddev)
         moved = (n * math.erfc(max(math.ldexp(1.0, k), grid) / stddev / math.sqrt(8)) for k, n in self.counts.items())
         return math.fsum(moved) / sum(self.counts.values()) if self.counts else 1.0
 
     @property
     def median(self) -> float:
-        """The spacing that half of the weights do not exceed."""
-        counted, half = 0, sum(self.counts.values()) / 2
+        """The median spacing."""
+        seen, half = 0, sum(self.counts.values()) / 2
         for exponent in sorted(self.counts):
-            counted += self.counts[exponent]
-            if counted >= half:
+            seen += self.counts[exponent]
+            if seen >= half:
                 return math.ldexp(1.0, exponent)
         return 0.0
 
     @property
     def least_stddev(self) -> float:
-        """The smallest standard deviation that changes ``LEAST_CHANGED`` of the weights, to within 1 %, rounded up."""
+        """The smallest standard deviation that changes ``LEAST_CHANGED`` of the weights, or up to 1 % more."""
         high = math.ldexp(4.0, max(self.counts))
         low = math.ldexp(0.25, max(min(self.counts), -1000))
         while high > 1.005 * low:
@@ -83,14 +83,14 @@ class Grain:
 
 
 class GrainOfTensors:
-    """A ``Transform`` that noises, and counts in passing the spacings of each tensor at its middle."""
+    """A ``Transform`` that adds noise and, on the way, counts the spacings in the middle of each tensor."""
 
     def __init__(self, noiser: WeightNoiser) -> None:
         self._noiser = noiser
         self._seen: dict[str, Grain] = {}
 
     def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
-        """Noise one piece; raises InputError as the noiser does."""
+        """Add noise to one piece; raises InputError as the noiser does."""
         self._noiser(piece, buffers)
         tensor = piece.tensor
         if not self._noiser.noises(tensor) or not tensor.elements:
@@ -98,22 +98,22 @@ class GrainOfTensors:
         block = _block(tensor, tensor.elements // 2)
         if piece.start <= block.start < piece.start + piece.size:
             start = block.start - piece.start
-            self._seen[tensor.name] = _counted(buffers[0][start : start + block.size], tensor)
+            self._seen[tensor.name] = _count_spacings(buffers[0][start : start + block.size], tensor)
 
     def of(self, checkpoint: Checkpoint) -> dict[str, Grain]:
-        """What was counted of the tensors of ``checkpoint``, in their order."""
+        """The spacings counted in each tensor of ``checkpoint``, in the tensors' order."""
         return {tensor.name: self._seen[tensor.name] for _, tensor in checkpoint.tensors() if tensor.name in self._seen}
 
 
 def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str], threads: int = 1) -> Grain:
-    """The spacings of the least noisy weights that ``noiser`` makes of those ``noised``, at up to ``_PLACES`` places.
+    """The spacings of the least noisy candidate of the tensors ``noised``, sampled in up to ``_PLACES`` blocks.
 
-    Raises InputError where weights are, or become, NaN or infinite.
+    Raises InputError if weights are, or become, NaN or infinite.
     """
-    chosen = _chosen(checkpoint, noised)
+    chosen = _noised_tensors(checkpoint, noised)
     counts: Counter[int] = Counter()
     places = Counter(_places(chosen))
-    for grain, times in zip(_looked_at(list(places), noiser, threads), places.values(), strict=True):
+    for grain, times in zip(_sampled(list(places), noiser, threads), places.values(), strict=True):
         for exponent, count in grain.counts.items():
             counts[exponent] += count * times
     return Grain(counts, tuple(sorted({tensor.dtype for _, tensor in chosen})))
@@ -122,16 +122,16 @@ def grain_of(checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[st
 def grains_of(
     checkpoint: Checkpoint, noiser: WeightNoiser, noised: Collection[str], threads: int = 1
 ) -> dict[str, Grain]:
-    """As ``grain_of``, tensor by tensor, each at its middle."""
-    middles = [(file, _block(tensor, tensor.elements // 2)) for file, tensor in _chosen(checkpoint, noised)]
-    grains = _looked_at(middles, noiser, threads)
+    """As ``grain_of``, but for each tensor separately, from the block in its middle."""
+    middles = [(file, _block(tensor, tensor.elements // 2)) for file, tensor in _noised_tensors(checkpoint, noised)]
+    grains = _sampled(middles, noiser, threads)
     return {piece.tensor.name: grain for (_, piece), grain in zip(middles, grains, strict=True)}
 
 
 def typical_weight(checkpoint: Checkpoint, noised: Collection[str]) -> float:
-    """Root mean square of the weights that get noise, before it, at up to ``_PLACES`` places."""
+    """Root mean square of the tensors ``noised`` before noise, sampled in up to ``_PLACES`` blocks."""
     squares, count = 0.0, 0
-    for file, piece in set(_places(_chosen(checkpoint, noised))):
+    for file, piece in set(_places(_noised_tensors(checkpoint, noised))):
         buffer = memoryview(bytearray(piece.size))
         file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffer)
         weights = _numbers(np.frombuffer(buffer, FLOAT_VIEWS[piece.tensor.dtype]), piece.tensor).astype(np.float64)
@@ -140,26 +140,26 @@ def typical_weight(checkpoint: Checkpoint, noised: Collection[str]) -> float:
     return math.sqrt(squares / count) if count else math.inf
 
 
-def _chosen(checkpoint: Checkpoint, noised: Collection[str]) -> list[tuple[SafetensorsFile, TensorInfo]]:
+def _noised_tensors(checkpoint: Checkpoint, noised: Collection[str]) -> list[tuple[SafetensorsFile, TensorInfo]]:
     return [(file, tensor) for file, tensor in checkpoint.tensors() if tensor.name in noised and tensor.elements]
 
 
-def _looked_at(places: Sequence[tuple[SafetensorsFile, Piece]], noiser: WeightNoiser, threads: int) -> Iterator[Grain]:
-    """The spacings of the least noisy weights of each of ``places``."""
+def _sampled(places: Sequence[tuple[SafetensorsFile, Piece]], noiser: WeightNoiser, threads: int) -> Iterator[Grain]:
+    """The spacings of the least noisy candidate in each of ``places``."""
 
-    def look(place: tuple[SafetensorsFile, Piece]) -> Grain:
+    def sample(place: tuple[SafetensorsFile, Piece]) -> Grain:
         file, piece = place
         buffers = [memoryview(bytearray(piece.size)) for _ in range(noiser.candidates)]
         file.read_into(file.header.data_start + piece.tensor.begin + piece.start, buffers[0])
         noiser(piece, buffers)
-        return _counted(buffers[0], piece.tensor)
+        return _count_spacings(buffers[0], piece.tensor)
 
     with ThreadPoolExecutor(threads, thread_name_prefix="grain") as pool:
-        yield from pool.map(look, places)
+        yield from pool.map(sample, places)
 
 
 def _places(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[SafetensorsFile, Piece]]:
-    """Whole blocks of noise, each as often as one of the places falls into it."""
+    """The noise blocks at ``_PLACES`` evenly spaced weights; a block is repeated if several fall into it."""
     total, passed = sum(tensor.elements for _, tensor in chosen), 0
     marks = [total * (2 * i + 1) // (2 * _PLACES) for i in range(_PLACES)]
     for file, tensor in chosen:
@@ -169,7 +169,7 @@ def _places(chosen: list[tuple[SafetensorsFile, TensorInfo]]) -> Iterator[tuple[
 
 
 def _block(tensor: TensorInfo, element: int) -> Piece:
-    """The block of noise that ``element`` of ``tensor`` lies in."""
+    """The noise block of ``tensor`` that contains ``element``."""
     width = FLOAT_VIEWS[tensor.dtype].itemsize
     block = min(BLOCK, CHUNK // width) * width
     start = element * width // block * block
@@ -177,12 +177,12 @@ def _block(tensor: TensorInfo, element: int) -> Piece:
 
 
 def _numbers(stored: NDArray[np.generic], tensor: TensorInfo) -> NDArray[np.generic]:
-    """The weights (n,) that the ``stored`` words of ``tensor`` stand for."""
+    """The values (n,) of the ``stored`` words of ``tensor``."""
     return (stored.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else stored
 
 
-def _counted(data: memoryview, tensor: TensorInfo) -> Grain:
-    """The spacings of the weights of ``tensor`` stored in ``data``, by their exponents."""
+def _count_spacings(data: memoryview, tensor: TensorInfo) -> Grain:
+    """Count the spacings of the weights of ``tensor`` stored in ``data``, by their exponents."""
     width = FLOAT_VIEWS[tensor.dtype].itemsize
     least, numbers = _LEAST[tensor.dtype], 1 << _EXPONENT[tensor.dtype]
     stored = np.frombuffer(data, f"<u{width}")
@@ -190,6 +190,6 @@ def _counted(data: memoryview, tensor: TensorInfo) -> Grain:
     for start in range(0, len(stored), _SLICE):
         exponents = (stored[start : start + _SLICE] >> _MANTISSA[tensor.dtype]).astype(np.intp) & (numbers - 1)
         counts += np.bincount(exponents, minlength=numbers)
-    counts[1] += counts[0]  # numbers without a leading 1 lie as close as the smallest with one
+    counts[1] += counts[0]  # subnormal numbers have the spacing of the smallest normal ones
     found = {least + above: int(counts[1 + above]) for above in np.flatnonzero(counts[1:]).tolist()}
     return Grain(found, (tensor.dtype,))

@@ -1,7 +1,7 @@
-"""Integer tensors of a checkpoint: distinguishes index buffers, masks and counters from quantized weights.
+"""Integer tensors of a checkpoint: distinguishing index buffers, masks and counters from quantized weights.
 
-Recognised buffers are: a counter, a constant, consecutive positions, a mask that depends only on the distance of two
-positions, and an index table with a known name and plausible values. Everything else may hold quantized weights.
+Recognised buffers are counters, constants, consecutive positions, masks that depend only on the distance between two
+positions, and index tables with a known name and plausible values. Everything else may hold quantized weights.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from privctl.storage.reader import Checkpoint, SafetensorsFile, read_text
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Tables of positions that models keep beside their weights, by the last part of their names.
+#: Index tables that models store besides their weights, by the last part of their names.
 INDEX_TABLES = frozenset({
     "position_ids", "positional_ids", "token_type_ids", "buffered_token_type_ids", "relative_position_index",
     "relative_position_bucket", "attention_bias_idxs", "num_batches_tracked",
 })  # fmt: skip
-#: Tensors of a quantized layer, by the last part of their names: GPTQ, AWQ, bitsandbytes, compressed-tensors, torchao,
-#: Quanto, AQLM, MXFP4, HQQ; and names of weights, which no buffer has.
+#: Tensors of quantized layers, by the last part of their names: GPTQ, AWQ, bitsandbytes, compressed-tensors, torchao,
+#: Quanto, AQLM, MXFP4, HQQ; and usual names of weights, which no buffer has.
 _OF_QUANTIZED = re.compile(
     r"q?weights?|qzeros|kernel|scales?|zeros?|zero_points?|g_idx|qdata|int_data|SCB|weight_format|(nested_)?absmax"
     r"|codes|codebooks?|blocks|W_q|.*quant.*|.*_(packed|shape|scales?|zero_point|g_idx|qdata|blocks|absmax|int[48])",
 )
-#: Names of scales beside quantized integers.
+#: Names of the scales that accompany quantized integers.
 _SCALES = re.compile(r"scales?|.*_scales?|zero_point|.*_zero_point|qzeros|zeros|SCB|(nested_)?absmax|quant_map|W_q")
 
 _VIEWS: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype("u1"),
     **{f"{sign}{8 * width}": np.dtype(f"<{sign.lower()}{width}") for sign in "IU" for width in (1, 2, 4, 8)},
 }
-#: Index tables have fewer bytes than this, and more bits an entry than quantized weights.
+#: Index tables have at most this many bytes, and more bits per entry than quantized weights.
 _LARGEST_TABLE = 256 << 20
 _TABLE_DTYPES = frozenset({"I32", "I64", "U32", "U64"})
-#: A table may point a little beyond its own length (padding, special tokens).
+#: A table's entries may exceed its own length by this much (padding, special tokens).
 _BEYOND = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """Facts about a checkpoint's integer tensors: the quantization ``method``, and the names of ``scaled`` layers."""
+    """What tells whether integer tensors are quantized: the ``method`` in config.json, and layers with scales."""
 
     method: str
     scaled: frozenset[str]
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> Self:
-        """Read names and config.json. Raises InputError for a config.json that is not JSON."""
+        """Read tensor names and config.json. Raises InputError if config.json is not JSON."""
         tensors = [tensor for _, tensor in checkpoint.tensors()]
         if not any(tensor.dtype in INTEGER_DTYPES for tensor in tensors):
             return cls("", frozenset())
         return cls(_method(checkpoint), _scaled_layers(tensor.name for tensor in tensors))
 
     def fault(self, file: SafetensorsFile, tensor: TensorInfo) -> str | None:
-        """Why the integer ``tensor`` of ``file`` may hold weights; None if it does not."""
+        """Why the integer ``tensor`` of ``file`` may hold weights; None if it is a recognised buffer."""
         layer, last = _layer_and_name(tensor.name)
         if last in INDEX_TABLES and _is_table(file, tensor):
             return None
@@ -77,7 +77,7 @@ class Integers:
 
 
 def _method(checkpoint: Checkpoint) -> str:
-    """The method that config.json names in its quantization_config; empty where there is none."""
+    """The quantization method named in config.json; empty if there is none."""
     path = checkpoint.folder / "config.json"
     data = parse_json(read_text(path), str(path)) if path.is_file() else None
     quantization = data.get("quantization_config") if isinstance(data, dict) else None
@@ -105,7 +105,7 @@ def _values(file: SafetensorsFile, tensor: TensorInfo) -> NDArray[Any]:
 
 
 def _is_table(file: SafetensorsFile, tensor: TensorInfo) -> bool:
-    """Whether its values are positions in something no longer than itself."""
+    """Whether its values are plausible indices: not negative, and not much larger than its number of elements."""
     if tensor.elements <= 1:
         return True
     if tensor.dtype not in _TABLE_DTYPES or tensor.size > _LARGEST_TABLE:
@@ -115,7 +115,7 @@ def _is_table(file: SafetensorsFile, tensor: TensorInfo) -> bool:
 
 
 def _is_buffer(file: SafetensorsFile, tensor: TensorInfo) -> bool:
-    """Whether its values are those of a buffer that does not depend on data."""
+    """Whether its values are those of a buffer that does not depend on data: constant, consecutive or a mask."""
     if tensor.elements <= 1:
         return True
     if tensor.size > _LARGEST_TABLE:
@@ -130,7 +130,7 @@ def _is_buffer(file: SafetensorsFile, tensor: TensorInfo) -> bool:
 
 
 def _is_mask(values: NDArray[Any]) -> bool:
-    """Whether it is of zeros and ones, by the distance of two positions alone: causal, local, or both."""
+    """Whether the values are a 0/1 mask that depends on the distance between positions only: causal, local or both."""
     if values.ndim < 2 or values.shape[-1] != values.shape[-2] or values.max() > 1 or values.min() < 0:
         return False
     return bool((values[..., 1:, 1:] == values[..., :-1, :-1]).all())

@@ -1,4 +1,4 @@
-"""The noise that would be needed where facts of the training are missing: for a few usual values of each."""
+"""The noise that would be needed if training facts are missing, for a few typical values of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privctl.domain.mechanism import ClippedTraining, Formula, Optimizer
 from privctl.noise.dp_weights import PrivacyTarget, default_delta, noise_stddev, published_stddev
 from privctl.noise.facts import REQUIRED
 
-#: Usual values of a missing fact; the middle one stands in for it while another is varied.
+#: Typical values of each fact; the middle one is used while another fact is varied.
 TYPICAL: Mapping[str, tuple[float, ...]] = {
     "epochs": (1, 3, 10),
     "learning_rate": (1e-5, 5e-5, 1e-3),
@@ -23,9 +23,9 @@ TYPICAL: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlookRow:
-    """The noise where ``fact`` is ``value``; ``stddev`` is None where no finite noise reaches the epsilon.
+    """The noise needed if ``fact`` is ``value``; ``stddev`` is None if no finite noise reaches the epsilon.
 
-    ``usual`` marks the value that stands in for the fact in the rows of others.
+    ``usual`` marks the value that is used for this fact in the rows of other facts.
     """
 
     fact: str
@@ -39,29 +39,29 @@ class OutlookRow:
 def outlook(
     known: Mapping[str, Any], target: PrivacyTarget, dimension: int, delta: float | None
 ) -> Iterator[OutlookRow]:
-    """A row for each usual value of each required fact that is not ``known``, but for values that contradict a fact.
+    """A row for each typical value of each required fact that is not ``known``, except values that contradict a fact.
 
-    ``target``'s own delta is not read: it is ``delta``, or the default for the row's number of examples.
+    The delta used is ``delta``, or if None the default for the row's number of examples; ``target.delta`` is ignored.
     """
-    standing = {name: TYPICAL[name][1] for name in REQUIRED if name not in known} | dict(known)
-    if standing["batch_size"] > standing["dataset_size"]:
+    defaults = {name: TYPICAL[name][1] for name in REQUIRED if name not in known} | dict(known)
+    if defaults["batch_size"] > defaults["dataset_size"]:
         missing = "dataset_size" if "dataset_size" not in known else "batch_size"
-        standing[missing] = standing["batch_size" if missing == "dataset_size" else "dataset_size"]
-    standing["optimizer"] = Optimizer(standing.get("optimizer", Optimizer.SGD))
+        defaults[missing] = defaults["batch_size" if missing == "dataset_size" else "dataset_size"]
+    defaults["optimizer"] = Optimizer(defaults.get("optimizer", Optimizer.SGD))
     for name in REQUIRED:
         for value in TYPICAL[name] if name not in known else ():
             try:
-                training = ClippedTraining(**{**standing, name: value})
+                training = ClippedTraining(**{**defaults, name: value})
             except ValueError:
                 continue
-            aimed = replace(target, delta=default_delta(training.dataset_size) if delta is None else delta)
+            row_target = replace(target, delta=default_delta(training.dataset_size) if delta is None else delta)
             yield OutlookRow(
                 fact=name,
                 value=value,
-                usual=value == standing[name],
-                delta=aimed.delta,
-                stddev=_stddev(training, aimed, dimension),
-                published_stddev=published_stddev(training, aimed.epsilon, aimed.delta, Formula.ALGORITHM_2),
+                usual=value == defaults[name],
+                delta=row_target.delta,
+                stddev=_stddev(training, row_target, dimension),
+                published_stddev=published_stddev(training, row_target.epsilon, row_target.delta, Formula.ALGORITHM_2),
             )
 
 

@@ -1,8 +1,10 @@
-"""The report of the model that noise is added to: where it lies, and what it rules out."""
+"""The report of the model that noise is added to: finding it, and refusing models whose report rules noise out."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from privctl.domain.errors import InputError, PrivctlError
@@ -10,9 +12,11 @@ from privctl.domain.mechanism import ClippedTraining, WeightNoise
 from privctl.domain.report import PrivacyReport
 from privctl.domain.shown import upward
 from privctl.noise.placement import report_path
+from privctl.noise.selection import BATCH_STATISTICS
 from privctl.reports.chain import path_of
 from privctl.reports.files import FoundReport, pointer_of, read_report, report_of
-from privctl.reports.trained_before import earlier_training
+from privctl.reports.parameters import TrainingParameters, parameters_as
+from privctl.reports.trained_before import earlier_training, trainings
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import Checkpoint
 
@@ -20,9 +24,9 @@ _TRAINING = "retrain"
 
 
 def own_report(checkpoint: Checkpoint) -> FoundReport | None:
-    """The report that the header points to; without a pointer, the one beside the model, if it names these very bytes.
+    """The report that the header points to or, without a pointer, the one beside the model if its digests match.
 
-    Raises InputError where the header points to something that is no report.
+    None if there is none. Raises InputError if the header points to something that is not a report.
     """
     if pointer_of(checkpoint) is not None:
         return report_of(checkpoint)
@@ -32,14 +36,15 @@ def own_report(checkpoint: Checkpoint) -> FoundReport | None:
     try:
         found = FoundReport(path, read_report(path))
     except PrivctlError:
-        return None  # someone else's file: nothing here said that it is the model's report
+        return None  # nothing said that this file is the model's report
     return found if describes(found.report, checkpoint) else None
 
 
 def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts: bool) -> None:
-    """Raise InputError where the model's report says that no noise follows from its training, and what would help.
+    """Raise InputError if, by the model's report ``found``, no noise level follows from its training.
 
-    That is so of a training without clipping; and of one that was private itself, unless the user stated ``facts``.
+    That is so if it began with weights trained on the same data, or did not clip, or was private itself and the user
+    gave no ``facts``.
     """
     if found is None or found.report.step != _TRAINING:
         return
@@ -62,19 +67,40 @@ def require_bounded(found: FoundReport | None, checkpoint: Checkpoint, *, facts:
         )
     if not facts:
         raise InputError(
-            f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated(report)}; more noise "
-            "lowers no bound that is derived here, so release it as it is, or train again with a smaller --epsilon"
+            f"{checkpoint.root} was trained privately, as its report {found.path} says{_stated_epsilon(report)}; more "
+            "noise lowers no bound that is derived here, so release it as it is, or train again with a smaller "
+            "--epsilon"
         )
 
 
-def _stated(report: PrivacyReport) -> str:
+def require_untrained(found: FoundReport | None, checkpoint: Checkpoint, left_out: Sequence[str]) -> None:
+    """Raise InputError if a tensor that gets no noise (``left_out``) was trained, by the report of its training.
+
+    Statistics of batch normalisation, which no step trains, are checked elsewhere.
+    """
+    if found is None or not left_out or not describes(found.report, checkpoint):
+        return
+    _, report = next(trainings([found.path]), (None, None))
+    if report is None or report.step != _TRAINING:
+        return
+    globs = parameters_as(TrainingParameters, report).trained or ("*",)
+    for name in left_out:
+        if any(fnmatchcase(name, glob) for glob in globs) and name.rsplit(".", 1)[-1] not in BATCH_STATISTICS:
+            raise InputError(
+                f"tensor {name!r} of {checkpoint.root} is left out of the noise, but was trained, as {found.path} "
+                "says, so what it holds of the data would go out as it is; leave it in, or, if it did not change, "
+                "give the weights that the training began with as --base"
+            )
+
+
+def _stated_epsilon(report: PrivacyReport) -> str:
     least = min((g.epsilon for g in report.guarantees if g.epsilon is not None), default=None)
     deltas = {g.delta for g in report.guarantees if g.epsilon == least}
     return "" if least is None else f" (epsilon {upward(least, 4)} at delta {upward(max(deltas), 3)})"
 
 
 def describes(report: PrivacyReport, checkpoint: Checkpoint) -> bool:
-    """Whether the report's outputs are these very bytes."""
+    """Whether all files of ``checkpoint`` are outputs of ``report``, by their digests."""
     sizes = {artifact.bytes for artifact in report.outputs}
     if not all(file.size in sizes for file in checkpoint.files):
         return False

@@ -1,4 +1,4 @@
-"""Where a release is written: output names, temporary files, and the companion files that are copied."""
+"""Where a release is written: output names, temporary files, and the companion files copied with it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMPANIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
-    """A file that is released beside the weights: its ``content``, and the original's keys that were ``left_out``."""
+    """A file released with the weights: its ``content``, and the keys of the original that were ``left_out``."""
 
     name: str
     content: bytes
@@ -49,10 +49,10 @@ class Companion:
 
 
 def companions(checkpoint: Checkpoint) -> tuple[Companion, ...]:
-    """What is copied along with ``checkpoint``; nothing for a lone file.
+    """The files copied along with ``checkpoint``; none if it is a single file.
 
-    Keys that name code are left out. Raises InputError for a key that makes a loader run code, fetch, compile, or take
-    weights from elsewhere, as loading the folder for an audit would, and for a link out of the folder.
+    Keys that name code are left out. Raises InputError for a key that would make a loader run code, download, compile,
+    or take weights from elsewhere, and for a link to outside the folder.
     """
     if not checkpoint.is_directory:
         return ()
@@ -76,16 +76,15 @@ def _companion(path: Path) -> Companion:
 
 
 def report_path(model: Path) -> Path:
-    """The report of the model at ``model``: beside it, under its name."""
+    """The path of the report of the model at ``model``: beside it, named after it."""
     return model.with_name(model.name.removesuffix(".safetensors") + REPORT_SUFFIX)
 
 
 def output_path(checkpoint: Checkpoint, output: Path | None, mark: str, *, private: bool) -> Path:
-    """``NAME.private`` beside the input, or ``--output``; ``mark`` distinguishes the candidates of one run.
+    """The output's path: ``output`` if given, else ``NAME.private``, or ``NAME.noised``, beside the input.
 
-    What is not ``private`` is ``NAME.noised``; a name that the user gave stays as it is.
-
-    Raises CommandError where that is the input itself, or no place for a file.
+    ``mark`` is added to the name to distinguish the candidates of one run. Raises CommandError if the path is the
+    input, lies inside it, or is not a place for a regular file.
     """
     if output is not None:
         require_regular(output)
@@ -108,7 +107,7 @@ def output_path(checkpoint: Checkpoint, output: Path | None, mark: str, *, priva
 
 
 class CandidateOutput:
-    """Where one candidate is being written: a file, or a folder with companions, under a temporary name."""
+    """The file, or the folder with companions, in which one candidate is written under a temporary name."""
 
     def __init__(
         self,
@@ -119,9 +118,9 @@ class CandidateOutput:
         *,
         replaces: bool = False,
     ) -> None:
-        """Make the temporary for ``path``, with ``companions`` in a folder; ``stack`` removes it if not committed.
+        """Create the temporary folder for ``path`` with its ``companions``, if the checkpoint is a folder.
 
-        A folder that ``replaces`` may take an old one's place.
+        ``stack`` removes it unless it is committed. With ``replaces``, it may replace an existing folder.
         """
         self.path = path
         self._files: list[PendingFile] = []
@@ -134,36 +133,36 @@ class CandidateOutput:
 
     @property
     def weights(self) -> Path:
-        """What a loader can read before the commit."""
+        """The path from which a loader can read the weights before the commit."""
         return self._files[0].temporary if self._folder is None else self._folder.temporary
 
     @property
     def pointer(self) -> str:
-        """The report as the weight files' headers name it."""
+        """The path of the report relative to the weight files, as written into their headers."""
         name = report_path(self.path).name
         return name if self._folder is None else f"../{name}"
 
     def open_file(self, stack: ExitStack, name: str, size: int) -> PendingFile:
-        """A pending file for the shard ``name``."""
+        """Create a pending file for the shard ``name``, of ``size`` bytes."""
         path = self.path if self._folder is None else self._folder.temporary / name
         pending = stack.enter_context(PendingFile(path, size, public=True))
         self._files.append(pending)
         return pending
 
     def close_files(self) -> None:
-        """In a folder, give the files their names; the folder itself still carries a temporary one."""
+        """If this is a folder, commit its files; the folder itself keeps its temporary name."""
         if self._folder is not None:
             for pending in self._files:
                 pending.commit()
 
     @property
     def pending(self) -> PendingFile | PendingFolder:
-        """The file or folder that is not yet committed to the candidate's name."""
+        """The file or folder to be committed."""
         return self._files[0] if self._folder is None else self._folder
 
 
 def omissions_of(checkpoint: Checkpoint, copied_companions: tuple[Companion, ...]) -> Iterator[Omission]:
-    """Keys that were left out of the files ``beside`` the weights, and files of the directory that were not copied.
+    """Keys that were left out of the companion files, and files of the directory that were not copied.
 
     The latter may hold the weights without noise, or training logs.
     """

@@ -1,4 +1,4 @@
-"""Privatizing a finished checkpoint: facts and targets in, noisy candidates and their reports out."""
+"""Privatizing a finished checkpoint: writing the noisy candidates and their reports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from privctl.storage.reader import Checkpoint, SafetensorsFile
 from privctl.storage.stream import Rewritten, Transform, WrittenFile, rewrite
 
 PERPLEXITY = "perplexity"
-#: How the warning of tensors that are coarser than the noise begins; so many of them are named.
+#: The beginning of the warning about tensors whose spacing exceeds the noise, and how many of them it names.
 COARSE = "most weights are released as training left them"
 _NAMED = 5
 
@@ -58,22 +58,22 @@ _NOT_COVERED = (
 )
 
 
-#: Measures, by name, of the weights at a path (file or folder) that may still carry a temporary name.
+#: Evaluates the weights at a path (a file or folder, perhaps a temporary one); returns measurements by name.
 Evaluate = Callable[[Path], Mapping[str, float]]
 
 
 def checked_grain(release: NoiseRelease, candidates: Sequence[Candidate], *, threads: int = 2) -> tuple[str, ...]:
-    """``check_grain`` and ``coarse_of``, with noise of its own drawn for them alone, in so many ``threads``."""
+    """``check_grain`` and ``coarse_warnings``, with noise drawn only for these checks, in ``threads`` threads."""
     stddevs = sorted(c.stddev for c in candidates)
     noiser = WeightNoiser(NoiseSource(release.seed), stddevs, release.selection.streams)
     check_grain(release, candidates, noiser, threads)
-    return coarse_of(grains_of(release.checkpoint, noiser, release.selection.streams.keys(), threads), candidates)
+    return coarse_warnings(grains_of(release.checkpoint, noiser, release.selection.streams.keys(), threads), candidates)
 
 
 def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: WeightNoiser, threads: int = 2) -> None:
-    """Raise InputError if the smallest noise would leave most weights of the model unchanged once they are stored.
+    """Raise InputError if the smallest noise would leave too many weights unchanged once they are stored.
 
-    ``noiser`` makes the release, so the check uses the values to be released.
+    ``noiser`` is the one that makes the release, so the check uses the values to be released.
     """
     least = min(candidates, key=lambda c: c.stddev)
     grain = grain_of(release.checkpoint, noiser, release.selection.streams.keys(), threads)
@@ -82,7 +82,7 @@ def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: 
         return
     dtypes = " and ".join(grain.dtypes)
     raise InputError(
-        f"{release.checkpoint.root}: the noise{_asked_for(least)} has standard deviation "
+        f"{release.checkpoint.root}: the noise{_for_epsilon(least)} has standard deviation "
         f"{least.stddev:.3g}, but {dtypes} numbers of the size of these weights lie {grain.median:.3g} apart (median), "
         f"so storing them would undo the noise in {100 * (1 - changed):.4g} % of the weights, and changes of training "
         f"would show there; expected a standard deviation of at least {grain.least_stddev:.2g}: "
@@ -90,23 +90,23 @@ def check_grain(release: NoiseRelease, candidates: Sequence[Candidate], noiser: 
     )
 
 
-def coarse_of(tensors: Mapping[str, Grain], candidates: Sequence[Candidate]) -> tuple[str, ...]:
-    """For each candidate, a sentence on those ``tensors`` that mostly stay as they were; "" where none does."""
-    return tuple(_coarse(tensors, candidate) for candidate in candidates)
+def coarse_warnings(tensors: Mapping[str, Grain], candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """For each candidate, a sentence about ``tensors`` that the noise leaves mostly unchanged; "" if there are none."""
+    return tuple(_coarse_warning(tensors, candidate) for candidate in candidates)
 
 
-#: What makes noise larger: with a target, and where its standard deviation was given.
+#: How to get more noise: with a target, and with a given standard deviation.
 _MORE_NOISE = (
     "lower epsilon, and check the learning rate, clip norm and batch size among the facts",
     "give a larger --noise-stddev",
 )
 
 
-def _asked_for(candidate: Candidate) -> str:
+def _for_epsilon(candidate: Candidate) -> str:
     return "" if candidate.target is None else f" for epsilon {candidate.target.epsilon:g}"
 
 
-def _coarse(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
+def _coarse_warning(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
     names = [name for name, grain in tensors.items() if grain.changed_share(candidate.stddev) < MOST_KEPT]
     if not names:
         return ""
@@ -118,7 +118,7 @@ def _coarse(tensors: Mapping[str, Grain], candidate: Candidate) -> str:
 
 
 def require_places(release: NoiseRelease, candidates: Sequence[Candidate], *, force: bool) -> None:
-    """Raise CommandError where something is in the way of a candidate or its report; quick, so done before any work."""
+    """Raise CommandError if a candidate or its report cannot be written to its place; fast, so done before any work."""
     for candidate in candidates:
         if release.checkpoint.is_directory:
             require_replaceable(
@@ -144,10 +144,11 @@ def privatize(
 ) -> tuple[PrivacyReport, ...]:
     """Write every candidate and its report; returns the reports in the candidates' order.
 
-    All of them appear together. With ``force`` they replace files and folders that privctl wrote.
+    All of them are committed together. With ``force`` they replace files and folders that privctl wrote.
 
-    Raises InputError where the input's bytes are not those its report names, and where the noise is too small for the
-    weights (``check_grain``), or a file of facts or of evaluation changed since ``release`` was made.
+    Raises InputError if the input's digest differs from the one in its report, if the noise is too small for the
+    weights (``check_grain``), or if the facts file or evaluation data changed since ``release`` was made. Raises
+    CommandError as ``require_places`` does.
     """
     require_places(release, candidates, force=force)
     quietest_first = sorted(candidates, key=lambda c: c.stddev)
@@ -164,7 +165,7 @@ def privatize(
         ]
         streamed = [(file, _stream(stack, file, places, noised, threads, advance)) for file in release.checkpoint.files]
         _check_input(release, streamed)
-        sentences = coarse_of(noised.of(release.checkpoint), candidates)
+        sentences = coarse_warnings(noised.of(release.checkpoint), candidates)
         coarse = dict(zip((c.path for c in candidates), sentences, strict=True))
         reports: dict[Path, PrivacyReport] = {}
         outputs: list[PendingFile | PendingFolder] = []
@@ -178,7 +179,7 @@ def privatize(
             )
             reports[candidate.path] = report
             outputs += [stack.enter_context(staged_report(candidate.report_path, report)), place.pending]
-        require_places(release, candidates, force=force)  # again, as it took a while
+        require_places(release, candidates, force=force)  # again, as something may have been created in the meantime
         for role, files in release.before.items():
             require_same(release.inputs[role], files)
         commit_together(outputs, replace=force)
@@ -206,7 +207,7 @@ def _stream(
 
 
 def _check_input(release: NoiseRelease, streamed: Sequence[tuple[SafetensorsFile, Rewritten]]) -> None:
-    """Facts from a report apply only to the files whose digests it names."""
+    """Raise InputError unless the input's digests are in the report that the facts come from."""
     if release.model_report is None:
         return
     reported = {artifact.digest for artifact in release.model_report.report.outputs}
@@ -273,7 +274,7 @@ def _report(
             *omissions_of(release.checkpoint, release.companions),
             *_dropped_metadata(release.checkpoint),
         ),
-        warnings=(*_of_shortfall(candidate), *_warnings(release), *filter(None, [coarse])),
+        warnings=(*_shortfall_warning(candidate), *_warnings(release), *filter(None, [coarse])),
         parents=tuple(
             each.parent_of(place) for each in (release.model_report, *release.base_reports) if each is not None
         ),
@@ -298,7 +299,7 @@ def _outputs(
 
 
 def _dropped_metadata(checkpoint: Checkpoint) -> Iterator[Omission]:
-    """Header entries that were not copied: trainers write counts and names of the data there."""
+    """Omissions for header entries that were not copied, as trainers write names and sizes of data sets there."""
     for key in sorted({key for file in checkpoint.files for key in file.metadata} - {"format", POINTER}):
         yield Omission(what=f"copy of the header's entry {key!r}", reason="not known to be free of traces of the data")
 
@@ -316,16 +317,16 @@ def _measured(quantity: str, value: float) -> Evidence:
 
 
 def measures_of(report: PrivacyReport) -> dict[str, float]:
-    """What was measured of a candidate, by name, the most telling first; infinite what was too large."""
+    """What was measured on a candidate, by name, the most informative first; infinite if too large for a float."""
     return {e.quantity: math.inf if e.estimate is None else e.estimate for e in report.evidence}
 
 
 def perplexity_of(report: PrivacyReport) -> float | None:
-    """The perplexity a report records; infinite where it was too large, None where it was not measured."""
+    """The perplexity that a report records; infinite if it was too large for a float, None if not measured."""
     return measures_of(report).get(PERPLEXITY)
 
 
-def _of_shortfall(candidate: Candidate) -> Iterator[str]:
+def _shortfall_warning(candidate: Candidate) -> Iterator[str]:
     if candidate.shortfall is not None:
         yield f"{candidate.shortfall.reason}. {candidate.shortfall.advice}"
 

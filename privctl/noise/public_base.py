@@ -1,4 +1,4 @@
-"""The base of noise, whose weights are taken to be public: its reports, and what in them rules that out."""
+"""The base model whose weights are taken to be public: its reports, and refusing one that they show is not public."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _RETRAIN = "retrain"
 
 
 def reports_of_base(base: Checkpoint | None) -> tuple[FoundReport, ...]:
-    """The reports beside a ``base`` that say they made its weights, or where its header names one."""
+    """The reports of ``base``: those beside it that name its weights, and the one that its header points to."""
     return () if base is None else own_reports(base.root)
 
 
 def require_public(
     base: Checkpoint | None, reports: Sequence[FoundReport], found: FoundReport | None, checkpoint: Checkpoint
 ) -> None:
-    """Raise InputError where ``reports`` of ``base`` show that its weights are not public.
+    """Raise InputError if ``reports`` of ``base`` show that its weights are not public.
 
-    They are not where they were made from the very weights of ``checkpoint``, or trained on the data of the training
-    that made those, which its own report ``found`` names, or on one of its records in another file.
+    They are not if they were made from the weights of ``checkpoint``, or trained on the data that ``checkpoint`` was
+    trained on by its own report ``found``, or on another file that shares a record with these data.
     """
     if base is None:
         return
@@ -42,7 +42,7 @@ def require_public(
     why, place = "", earlier_training(starts, data)
     if place is not None:
         why = f"trained on the data of {checkpoint.root}"
-    elif (place := made_from(starts, lambda read: _among(read, checkpoint))) is not None:
+    elif (place := made_from(starts, lambda read: _includes(read, checkpoint))) is not None:
         why = f"made from {checkpoint.root}"
     if place is not None:
         raise _not_public(base, f"{why}, as {place} says")
@@ -51,7 +51,7 @@ def require_public(
     if (shared := _shared_record(reports, found)) is not None:
         record, earlier, private = shared
         raise _not_public(
-            base, f"trained on record {record} of {earlier}, which stands in {private} too, case and white space aside"
+            base, f"trained on record {record} of {earlier}, which is also in {private}, ignoring case and white space"
         )
 
 
@@ -62,18 +62,18 @@ def _not_public(base: Checkpoint, why: str) -> InputError:
     )
 
 
-def _among(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
-    """Whether a file of ``checkpoint`` is among those read; a file of another size is not digested."""
+def _includes(read: Sequence[Artifact], checkpoint: Checkpoint) -> bool:
+    """Whether a file of ``checkpoint`` is among those read; only files of a matching size are digested."""
     digests = {each.digest for each in read}
     sizes = {each.bytes for each in read}
     return any(file.size in sizes and file_digest(Path(file.path)) in digests for file in checkpoint.files)
 
 
 def _shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[int, DataPath, DataPath] | None:
-    """A record, by its number from 1, of data that the base was trained on, which the model's training read too.
+    """The first record, by its number from 1, that the base and the model were both trained on, with both files.
 
-    Returns it with both files; None where there is none, or nothing to compare. Only texts are compared, but for case
-    and white space, and only of trainings whose files are where their reports say, as they were.
+    None if there is none, or nothing to compare. Only texts are compared, ignoring case and white space, and only if
+    the data files are unchanged at the paths that the reports name.
     """
     from privctl.data.contents import first_shared, texts_at
 
@@ -89,7 +89,7 @@ def _shared_record(bases: Sequence[FoundReport], found: FoundReport) -> tuple[in
 
 
 def _texts(path: Path, report: PrivacyReport, read: NamedFiles) -> Iterator[tuple[DataPath, Columns]]:
-    """The data of the training that ``report``, which lies at ``path``, is of, where it is texts and unchanged."""
+    """The training data of ``report``, which is at ``path``, if they are texts and their files are unchanged."""
     from privctl.data.count import of_texts
 
     files = [each for each in report.inputs if each.role == "data"]

@@ -1,4 +1,4 @@
-"""Noise from the options of ``privctl noise``, by their names; the command and ``privctl.noise`` both call it."""
+"""Releases from the options of ``privctl noise``; used by the command and by the function ``privctl.noise``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from privctl.noise.facts import (
     from_report,
     training_facts,
 )
-from privctl.noise.own_report import describes, own_report, require_bounded
+from privctl.noise.own_report import describes, own_report, require_bounded, require_untrained
 from privctl.noise.placement import companions
 from privctl.noise.public_base import reports_of_base, require_public
 from privctl.noise.selection import select
@@ -35,11 +35,12 @@ PUBLISHED = "published"
 
 
 def release_of(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
-    """What the options of ``privctl noise``, all by their names, ask to do with ``checkpoint``; ``base`` is public.
+    """The release of ``checkpoint`` that the options of ``privctl noise`` ask for, all given by name.
 
-    Raises CommandError for options that do not go together and for facts that are missing.
+    ``base`` is the public base model, or an adapter's. Raises CommandError for contradictory options and missing facts,
+    InputError for models and reports that rule a release out.
     """
-    return (_given if options["noise_stddev"] else _for_targets)(checkpoint, base, options)
+    return (_for_stddevs if options["noise_stddev"] else _for_targets)(checkpoint, base, options)
 
 
 def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
@@ -55,7 +56,10 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
     sources = [source for source in (reported, from_facts, from_flags(options)) if source is not None]
     training, trust = training_facts(sources, str(checkpoint.root))
     delta = _delta(options, sources, default_delta(training.dataset_size))
-    selection = select(checkpoint, include=options["include"], exclude=options["exclude"], base=_public(base, options))
+    selection = select(
+        checkpoint, include=options["include"], exclude=options["exclude"], base=_given_base(base, options)
+    )
+    require_untrained(found, checkpoint, selection.left_out)
     try:
         targets = tuple(target_of(epsilon, delta, options) for epsilon in options["epsilon"] or (1.0,))
     except ValueError as error:
@@ -84,30 +88,30 @@ def _for_targets(checkpoint: Checkpoint, base: Checkpoint | None, options: Mappi
 
 
 def _is_own(found: FoundReport | None, checkpoint: Checkpoint) -> bool:
-    """Whether a report without facts is about these weights, so that the result builds on it."""
-    beside = pointer_of(checkpoint) is None  # which is compared with the weights where it is found
-    return found is not None and (beside or describes(found.report, checkpoint))
+    """Whether a report without facts describes these weights, so that it becomes a parent of the new report."""
+    compared = pointer_of(checkpoint) is None  # ``own_report`` compares a report that no pointer names
+    return found is not None and (compared or describes(found.report, checkpoint))
 
 
-def _public(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:
-    """The ``base`` whose weights get no noise: the one given, not one that an adapter names, which may be anything."""
+def _given_base(base: Checkpoint | None, options: Mapping[str, Any]) -> Checkpoint | None:
+    """The ``base`` whose equal weights get no noise: only one given by the user, not one that an adapter names."""
     return base if options["base"] else None
 
 
-#: What goes with facts and a target, and so not with noise of a given size.
-_OF_TARGETS = (
+#: Options about facts and targets, which do not apply to noise of a given size.
+_TARGET_OPTIONS = (
     "epsilon", "delta", "facts", "epochs", "learning_rate", "clip_norm", "dataset_size", "batch_size", "steps",
     "optimizer", "momentum", "beta1", "beta2", "weight_decay", "smoothness", "strong_convexity", "calibration",
     "formula", "regime", "adjacency",
 )  # fmt: skip
 
 
-def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
-    """Noise of given standard deviations, which claims nothing; raises CommandError where more is asked for."""
-    others = [f"--{name.replace('_', '-')}" for name in _OF_TARGETS if options[name] not in (None, ())]
-    if others:
+def _for_stddevs(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str, Any]) -> NoiseRelease:
+    """A release with given standard deviations and no claim; raises CommandError for options that do not apply."""
+    ignored = [f"--{name.replace('_', '-')}" for name in _TARGET_OPTIONS if options[name] not in (None, ())]
+    if ignored:
         raise CommandError(
-            f"--noise-stddev adds noise of that size and guarantees nothing, so {', '.join(others)} would change "
+            f"--noise-stddev adds noise of that size and guarantees nothing, so {', '.join(ignored)} would change "
             "nothing; remove one or the other"
         )
     found = own_report(checkpoint)
@@ -119,7 +123,7 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
         checkpoint=checkpoint,
         training=None,
         selection=select(
-            checkpoint, include=options["include"], exclude=options["exclude"], base=_public(base, options)
+            checkpoint, include=options["include"], exclude=options["exclude"], base=_given_base(base, options)
         ),
         premises=Premises(assumptions=()),
         targets=(),
@@ -136,7 +140,7 @@ def _given(checkpoint: Checkpoint, base: Checkpoint | None, options: Mapping[str
 
 
 def _delta(options: Mapping[str, Any], sources: Sequence[FactSource], default: float) -> float:
-    """The flag's delta, the facts file's or the default; raises CommandError where the first two disagree."""
+    """Delta from the option, the facts file or the default; raises CommandError if the first two disagree."""
     stated = {source.values["delta"] for source in sources if "delta" in source.values}
     flag = options["delta"]
     if flag is not None and stated - {flag}:
@@ -145,13 +149,13 @@ def _delta(options: Mapping[str, Any], sources: Sequence[FactSource], default: f
 
 
 def _calibration(options: Mapping[str, Any]) -> Calibration:
-    """The one asked for; by default the one whose epsilon follows."""
+    """The calibration chosen; by default the one whose epsilon is proved."""
     chosen = options["calibration"] or Calibration.GAUSSIAN
     return Calibration.DP_WEIGHTS if chosen == PUBLISHED else Calibration(chosen)
 
 
 def target_of(epsilon: float, delta: float, options: Mapping[str, Any]) -> PrivacyTarget:
-    """The target at ``epsilon`` and ``delta``; raises CommandError for options that do not go with the calibration."""
+    """The target at ``epsilon`` and ``delta``; raises CommandError for options that the calibration does not use."""
     calibration = _calibration(options)
     if calibration is Calibration.DP_WEIGHTS and options["regime"] is not None:
         raise CommandError(

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint get noise, which are left alone, and what that assumes."""
+"""Which tensors of a checkpoint get noise, which are left unchanged, and the assumptions behind it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from privctl.storage.reader import Checkpoint, SafetensorsFile
 
 _BLOCK = 1 << 20
 _SAMPLE = 4096
-#: Batch normalisation's statistics are means over the data that no gradient clipping bounds.
-_BATCH_STATISTICS = ("running_mean", "running_var")
+#: Statistics of batch normalisation are averages over the data, which gradient clipping does not bound.
+BATCH_STATISTICS = ("running_mean", "running_var")
 
-#: The number one in each format that can take noise.
+#: The bytes of the number 1 in each format that can take noise.
 _ONES = {
     "F16": b"\x00\x3c",
     "BF16": b"\x80\x3f",
@@ -31,9 +31,9 @@ _ONES = {
     "F64": struct.pack("<d", 1),
 }
 
-#: Name of the assumption that half-precision weights bring.
+#: The name of the assumption that half-precision weights need.
 ROUNDING = "unrounded-weights"
-#: Formats coarser than the arithmetic a sensitivity is derived for.
+#: Half-precision formats.
 _HALF = frozenset({"F16", "BF16"})
 
 _INTEGER = "integer type"
@@ -44,13 +44,22 @@ _INITIAL = "initial value of a statistic"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """``streams`` maps each tensor that gets noise to its noise stream, shared by ties; others are ``untouched``."""
+    """The decision for every tensor of a checkpoint.
+
+    ``streams`` maps each tensor that gets noise to its noise stream, which tied tensors share; ``untouched`` maps the
+    others to the reason. ``dimension`` counts the weights that get noise, tied ones once.
+    """
 
     streams: Mapping[str, int]
     untouched: Mapping[str, str]
     tied: Sequence[Sequence[str]]
     dimension: int
     assumptions: tuple[Assumption, ...]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The tensors that patterns left alone."""
+        return tuple(name for name, reason in self.untouched.items() if reason == _EXCLUDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class _Located:
     tensor: TensorInfo
 
     def blocks(self) -> Iterator[bytearray]:
-        """The tensor's bytes; one buffer serves all blocks."""
+        """The tensor's bytes, block by block; the buffer is reused."""
         start = self.file.header.data_start + self.tensor.begin
         buffer = bytearray(min(_BLOCK, self.tensor.size))
         for position in range(0, self.tensor.size, _BLOCK):
@@ -75,11 +84,11 @@ def select(
     exclude: Sequence[str] = (),
     base: Checkpoint | None = None,
 ) -> Selection:
-    """Decide for every tensor of ``checkpoint``; patterns are shell globs on whole names.
+    """Decide for every tensor of ``checkpoint`` whether it gets noise; patterns are shell globs on whole names.
 
-    Raises CommandError for a pattern that matches nothing or when nothing is left to noise, InputError for a type that
-    cannot be noised, quantized weights among them, for NaN in a tensor that gets no noise, and for batch statistics
-    that noise cannot make safe.
+    Tensors equal to those of the public ``base`` get none. Raises CommandError for a pattern that matches nothing, if
+    nothing is left to add noise to, or if a tensor left out equals one that gets noise; InputError for a dtype that
+    cannot take noise, including quantized weights, for NaN in a tensor that gets no noise, and for batch statistics.
     """
     located = {tensor.name: _Located(file, tensor) for file, tensor in checkpoint.tensors()}
     _check_patterns((*include, *exclude), located)
@@ -125,7 +134,7 @@ def select(
 
 
 def untouched_counts(selection: Selection) -> Mapping[str, int]:
-    """How many tensors are left alone, by reason."""
+    """The number of tensors left unchanged, by reason."""
     return Counter(selection.untouched.values())
 
 
@@ -143,7 +152,7 @@ def _check_patterns(patterns: Iterable[str], names: Iterable[str]) -> None:
 
 
 def _check_noisable(tensor: TensorInfo) -> None:
-    if tensor.name.rsplit(".", 1)[-1] in _BATCH_STATISTICS:
+    if tensor.name.rsplit(".", 1)[-1] in BATCH_STATISTICS:
         raise InputError(
             f"tensor {tensor.name!r} holds batch statistics, which gradient clipping does not bound; "
             "train with --norm frozen and give the weights it began with as --base, or --exclude it and accept that no "
@@ -157,7 +166,7 @@ def _check_noisable(tensor: TensorInfo) -> None:
 
 
 def _check_not_nan(item: _Located) -> None:
-    """What gets no noise is released as it is; infinity is let pass, as masks hold it."""
+    """Raise InputError for NaN in a tensor that is released unchanged; infinity is allowed, as masks contain it."""
     dtype = item.tensor.dtype
     view = FLOAT_VIEWS.get(dtype)
     if view is not None and any(has_nan(np.frombuffer(block, view), dtype) for block in item.blocks()):
@@ -167,9 +176,9 @@ def _check_not_nan(item: _Located) -> None:
 
 
 def _never_updated(item: _Located) -> bool:
-    """Whether it is a statistic of batch normalisation as torch makes it, a mean of 0 or a variance of 1."""
+    """Whether it is a batch normalisation statistic with its initial value, a mean of 0 or a variance of 1."""
     last = item.tensor.name.rsplit(".", 1)[-1]
-    if last not in _BATCH_STATISTICS or item.tensor.dtype not in FLOAT_VIEWS or not _constant(item):
+    if last not in BATCH_STATISTICS or item.tensor.dtype not in FLOAT_VIEWS or not _constant(item):
         return False
     width = item.tensor.size // max(item.tensor.elements, 1)
     one = _ONES[item.tensor.dtype]
@@ -177,15 +186,15 @@ def _never_updated(item: _Located) -> bool:
 
 
 def _check_no_copies(left_out: Mapping[str, _Located], chosen: Mapping[str, _Located]) -> None:
-    """A tensor left as it is must not equal one that gets noise: the noise could be subtracted."""
-    alike = _by_beginning(chosen) if left_out else {}
+    """Raise CommandError if a tensor left out equals one that gets noise, which could then be subtracted."""
+    candidates = _by_beginning(chosen) if left_out else {}
     contents: dict[tuple[str, tuple[int, ...], bytes], dict[bytes, str]] = {}
     for name, item in left_out.items():
         beginning = _beginning(item)
-        if beginning not in alike or _constant(item):
+        if beginning not in candidates or _constant(item):
             continue
         if beginning not in contents:
-            contents[beginning] = {_content(chosen[other]): other for other in reversed(alike[beginning])}
+            contents[beginning] = {_content(chosen[other]): other for other in reversed(candidates[beginning])}
         other = contents[beginning].get(_content(item))
         if other is not None:
             raise CommandError(
@@ -195,18 +204,18 @@ def _check_no_copies(left_out: Mapping[str, _Located], chosen: Mapping[str, _Loc
 
 
 def _equal(left: _Located, right: _Located) -> bool:
-    """Same type, shape and bytes; stops at the first difference."""
+    """Whether dtype, shape and bytes are equal; stops at the first difference."""
     if (left.tensor.dtype, left.tensor.shape) != (right.tensor.dtype, right.tensor.shape):
         return False
     return all(a == b for a, b in zip(left.blocks(), right.blocks(), strict=True))
 
 
 def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]:
-    """Groups of tied names: same type, shape and bytes, except constant tensors; and whether there were such constants.
+    """Groups of tied tensors (same dtype, shape and bytes), and whether there were equal constant tensors.
 
-    Trained weights do not coincide to the last bit unless they are one parameter. Constant tensors (untrained biases,
-    scales) do coincide without being tied; they get noise of their own. Tensors that begin alike are told apart by
-    their digests, so that each is read once more at most, however many there are.
+    Trained weights do not agree to the last bit unless they are one parameter. Constant tensors (untrained biases,
+    scales) may agree without being tied, so each gets its own noise. Tensors that begin with the same bytes are
+    compared by digest, so that each is read at most once more, however many there are.
     """
     lookalikes = False
     groups: list[list[str]] = []
@@ -227,11 +236,11 @@ def _tied_groups(chosen: Mapping[str, _Located]) -> tuple[list[list[str]], bool]
 
 
 def _by_beginning(items: Mapping[str, _Located]) -> Mapping[tuple[str, tuple[int, ...], bytes], list[str]]:
-    """Names by type, shape and first bytes."""
-    alike: dict[tuple[str, tuple[int, ...], bytes], list[str]] = defaultdict(list)
+    """Names by dtype, shape and first bytes."""
+    names: dict[tuple[str, tuple[int, ...], bytes], list[str]] = defaultdict(list)
     for name, item in items.items():
-        alike[_beginning(item)].append(name)
-    return alike
+        names[_beginning(item)].append(name)
+    return names
 
 
 def _beginning(item: _Located) -> tuple[str, tuple[int, ...], bytes]:
@@ -239,7 +248,7 @@ def _beginning(item: _Located) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def _content(item: _Located) -> bytes:
-    """A digest of the tensor's bytes, which no two different tensors share."""
+    """A digest of the tensor's bytes."""
     digest = blake3()
     for block in item.blocks():
         digest.update(block)
@@ -259,7 +268,7 @@ def _constant(item: _Located) -> bool:
 def _storage_assumptions(
     chosen: Mapping[str, _Located], groups: Sequence[Sequence[str]], lookalikes: bool
 ) -> Iterator[Assumption]:
-    """The assumptions that follow from how the weights are stored."""
+    """The assumptions needed because of how the weights are stored."""
     if any(len(group) > 1 for group in groups):
         yield Assumption(
             name="tied-tensors",
@@ -300,7 +309,7 @@ def _assumptions(untouched: Mapping[str, str]) -> Iterator[Assumption]:
         if reason in reasons:
             yield Assumption(name=name, statement=statement, state=AssumptionState.ASSERTED)
     released = (name for name, reason in untouched.items() if reason not in (_BASE, _INITIAL))
-    if any(name.rsplit(".", 1)[-1] in _BATCH_STATISTICS for name in released):
+    if any(name.rsplit(".", 1)[-1] in BATCH_STATISTICS for name in released):
         yield Assumption(
             name="batch-statistics",
             statement="no statistic of the data is released without noise",

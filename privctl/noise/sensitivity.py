@@ -1,8 +1,8 @@
-"""How far one example can move the trained weights (L2, whole weight vector), under a named regime.
+"""The L2 sensitivity of trained weights to one example, under a named regime.
 
-The training is ``ClippedTraining``: T steps, mean of clipped per-example gradients over the fixed batch size B, each
-example visited once an epoch in a data-independent order. Sources: Hardt, Recht and Singer 2016; Wu et al. 2017
-("bolt-on" SGD); the recursions are proved by induction over steps from non-expansiveness or from the clip.
+The training is ``ClippedTraining``: T steps, each with the sum of clipped per-example gradients divided by the fixed
+batch size B; each example is visited once per epoch in a data-independent order. Sources: Hardt, Recht and Singer 2016;
+Wu et al. 2017 ("bolt-on" SGD); the recursions are proved by induction over steps from non-expansiveness or clipping.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Relative rounding error of a bound per term (step or visit); all terms are positive. Sums of more than
-#: ``_MOST_TERMS`` terms are closed forms or added in blocks, and err by less.
+#: ``_MOST_TERMS`` terms have closed forms or are added in blocks, with a smaller error.
 _TERM_ROUNDING, _MOST_TERMS = 16 * 2.0**-53, 1 << 20
 #: Regimes in the order reports list them.
 REGIMES = tuple(Regime)
@@ -32,7 +32,7 @@ REGIMES = tuple(Regime)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightSensitivity:
-    """An L2 bound on the weights' change, with what it assumes beyond the training facts."""
+    """An L2 bound on the change of the weights, with its assumptions beyond the training facts."""
 
     regime: Regime
     adjacency: Adjacency
@@ -52,7 +52,7 @@ class NotApplicable:
 def sensitivity(
     training: ClippedTraining, regime: Regime, adjacency: Adjacency, dimension: int
 ) -> WeightSensitivity | NotApplicable:
-    """The L2 sensitivity of the final weights, rounded up; ``dimension`` is their number (only Adam's bound needs it).
+    """The L2 sensitivity of the final weights, rounded up; ``dimension`` is their number (used only for Adam).
 
     ``adjacency`` is REPLACE_ONE, or ZERO_OUT (one example's gradient becomes zero, the normaliser stays).
 
@@ -66,7 +66,7 @@ def sensitivity(
 
 
 def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
-    """E visits, each moving the weights by lr * (change of one clipped gradient) / B; steps are non-expansive."""
+    """E visits, each adding lr * (change of one clipped gradient) / B to the distance; steps are non-expansive."""
     refusal = _not_plain_sgd(t, Regime.CONVEX) or _step_too_long(t, Regime.CONVEX, 2.0, t.smoothness)
     return refusal or WeightSensitivity(
         regime=Regime.CONVEX,
@@ -77,7 +77,7 @@ def _convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivi
 
 
 def _strongly_convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
-    """Each step contracts by rho = 1 - lr * gamma: a geometric series over the visits, rho^(steps per epoch) apart."""
+    """Each step contracts by rho = 1 - lr * gamma, so the visits form a geometric series of rho^(steps per epoch)."""
     gamma = t.strong_convexity
     if gamma is None:
         return NotApplicable(regime=Regime.STRONGLY_CONVEX, reason="the loss's strong convexity was not given")
@@ -105,9 +105,9 @@ def _strongly_convex(t: ClippedTraining, adjacency: Adjacency, _: int) -> Weight
 
 
 def _smooth(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivity | NotApplicable:
-    """Growth by min(beta d, 2C) per step, and one visit per epoch at the worst step.
+    """A distance d grows by lr * min(beta d, 2C) per step, with one visit per epoch at the worst step.
 
-    Both maps from one step's distance to the next are increasing, so the worst schedule is the worst in each epoch.
+    The maps from one step's distance to the next are increasing, so the worst schedule is the worst in each epoch.
     """
     beta = t.smoothness
     if beta is None:
@@ -124,14 +124,14 @@ def _smooth(t: ClippedTraining, adjacency: Adjacency, _: int) -> WeightSensitivi
 
 
 def _nonconvex(t: ClippedTraining, adjacency: Adjacency, dimension: int) -> WeightSensitivity:
-    """No assumption on the loss: after the first visit, every step may increase the distance by the longest step."""
+    """No assumption on the loss: after the first visit, every step may add twice the longest step to the distance."""
     steps, log_keep = t.total_steps, math.log1p(-t.learning_rate * t.weight_decay)
     if t.optimizer in (Optimizer.ADAM, Optimizer.ADAMW):
         value = 2 * math.sqrt(dimension) * t.learning_rate * _adam(t, steps, log_keep)
     elif t.optimizer is Optimizer.MOMENTUM:
         log = math.log(t.momentum)
-        parted = accumulate(lambda number: -np.expm1(number * log), 1.0, steps_until_negligible(log), steps, log_keep)
-        value = 2 * t.clip_norm * t.learning_rate / (1 - t.momentum) * parted
+        total = accumulate(lambda number: -np.expm1(number * log), 1.0, steps_until_negligible(log), steps, log_keep)
+        value = 2 * t.clip_norm * t.learning_rate / (1 - t.momentum) * total
     else:
         first = _gradient_change(t, adjacency) / t.batch_size * math.exp((steps - 1) * log_keep)
         value = t.learning_rate * (first + 2 * t.clip_norm * geometric(log_keep, steps - 1))
@@ -147,16 +147,16 @@ _RULES: dict[Regime, Callable[[ClippedTraining, Adjacency, int], WeightSensitivi
 
 
 def _gradient_change(t: ClippedTraining, adjacency: Adjacency) -> float:
-    """Largest change of one clipped gradient: to any other (2C) or to zero (C)."""
+    """The largest change of one clipped gradient: to any other (2C) or to zero (C)."""
     return t.clip_norm * (2 if adjacency is Adjacency.REPLACE_ONE else 1)
 
 
 def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
-    """The sum of the largest |update| / lr of one coordinate of Adam, by Cauchy-Schwarz over the gradients so far.
+    """The sum of bounds on |update| / lr of one coordinate of Adam, by Cauchy-Schwarz over the gradients so far.
 
-    Independent of the clip norm: Adam divides the scale out. Where beta1^2 >= beta2 the bound grows with the step;
-    beyond the number of steps that are added up, the last bound is used for all. Example: betas .9, .999: 1 at step 1,
-    2.24336 at 100.
+    Independent of the clip norm, which Adam normalises away. If beta1^2 >= beta2 the bound grows with the step number;
+    steps beyond those that are added up one by one all get the last step's bound. Example: for betas 0.9 and 0.999, the
+    bound is 1 at step 1 and 2.24336 at step 100.
     """
     if t.beta2 == 0:
         return geometric(log_keep, steps) if t.beta1 == 0 else math.inf
@@ -170,11 +170,11 @@ def _adam(t: ClippedTraining, steps: int, log_keep: float) -> float:
         series = number if log_ratio == 0 else np.expm1(number * log_ratio) / math.expm1(log_ratio)
         return scale * np.sqrt(series * -np.expm1(number * log2)) / -np.expm1(number * log1)
 
-    settled_at = max(steps_until_negligible(log) for log in (log1, log2, log_ratio))
-    begun = float(min(steps, settled_at, MOST_ADDED))
+    constant_from = max(steps_until_negligible(log) for log in (log1, log2, log_ratio))
+    begun = float(min(steps, constant_from, MOST_ADDED))
     series = 1 / -math.expm1(log_ratio) if log_ratio < 0 else geometric(log_ratio, steps)
     limit = scale * math.sqrt(series) / -math.expm1(begun * log1)
-    return accumulate(ratio, limit, settled_at, steps, log_keep)
+    return accumulate(ratio, limit, constant_from, steps, log_keep)
 
 
 def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:
@@ -189,7 +189,7 @@ def _not_plain_sgd(t: ClippedTraining, regime: Regime) -> NotApplicable | None:
 
 
 def _step_too_long(t: ClippedTraining, regime: Regime, limit: float, curvature: float | None) -> NotApplicable | None:
-    """A step is non-expansive up to lr = ``limit`` / curvature; weight decay adds to the curvature."""
+    """The refusal if the learning rate exceeds ``limit`` / (``curvature`` + weight decay); else None."""
     if curvature is None or t.learning_rate * (curvature + t.weight_decay) <= limit:
         return None
     return NotApplicable(

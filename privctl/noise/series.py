@@ -1,6 +1,6 @@
-"""Sums of the steps' bounds over trainings of any length, in closed form or within a fixed number of terms.
+"""Sums of per-step bounds over training runs of any length, in closed form or with a limited number of terms.
 
-The bound of each step is reduced by the weight decay of later steps: the total is the sum of
+The weight decay of later steps reduces the bound of each step: the total is the sum of
 b(n) k^(T - n) over the steps n = 1 .. T, with k = 1 - learning rate * weight decay.
 """
 
@@ -15,16 +15,16 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Steps that are added up one by one, at most; about half a second.
+#: The most steps that are added up one by one; takes about half a second.
 MOST_ADDED = 1 << 22
 #: Steps added up at a time.
 _BLOCK = 1 << 18
-#: e^-x for larger x vanishes beside 1 in a float.
+#: For larger x, e^-x is negligible relative to 1 in double precision.
 _NOTHING = 60 * math.log(2)
 
 
 def geometric(log_ratio: float, terms: int) -> float:
-    """1 + r + ... + r^(terms - 1) for r = e^``log_ratio``; infinite where it is too large for a float."""
+    """1 + r + ... + r^(``terms`` - 1) for r = e^``log_ratio``; infinite if too large for a float."""
     if log_ratio == 0:
         return float(terms)
     try:
@@ -34,23 +34,23 @@ def geometric(log_ratio: float, terms: int) -> float:
 
 
 def steps_until_negligible(log_base: float) -> int:
-    """The n from which e^(n ``log_base``), ``log_base`` < 0, is negligible beside 1."""
+    """The n from which e^(n ``log_base``) is negligible relative to 1; practically infinite if ``log_base`` >= 0."""
     return math.ceil(min(_NOTHING / -log_base, 1e18)) if log_base < 0 else 1 << 60
 
 
 def accumulate(
     bound: Callable[[NDArray[np.float64]], NDArray[np.float64]],
     limit: float,
-    settled_at: int,
+    constant_from: int,
     steps: int,
     log_keep: float,
 ) -> float:
     """The sum of ``bound``(n) e^((``steps`` - n) ``log_keep``) over n = 1 .. ``steps``.
 
-    ``bound`` takes an array of steps. From step ``settled_at`` on, or from ``MOST_ADDED`` on, ``limit`` stands for it,
-    which must be no less.
+    ``bound`` takes an array of step numbers. After step ``constant_from``, or after ``MOST_ADDED`` steps, ``limit`` is
+    used instead, which must not be smaller.
     """
-    head = min(steps, settled_at, MOST_ADDED)
+    head = min(steps, constant_from, MOST_ADDED)
     sums = []
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(1, head + 1, _BLOCK):

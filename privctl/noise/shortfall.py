@@ -1,4 +1,4 @@
-"""Why a release may not be called private: no bound that follows from what is known of the loss rules much out."""
+"""Why a release may not be called private: no bound that holds for the loss, as far as known, is strong enough."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privctl.domain.shown import upward
 from privctl.domain.strength import is_useful, largest_true_positive_rate, stated_regimes
 from privctl.noise.dp_weights import PUBLISHED, PrivacyTarget
 
-#: How the warning begins, in reports and in the terminal.
+#: The beginning of the warning, in reports and in the terminal.
 USELESS = "NO USEFUL GUARANTEE"
 _NOT_PRIVATE = "Do not call this model private"
 _RETRAIN = "for a neural network, train again with privctl retrain dp-sgd"
@@ -25,13 +25,13 @@ _MORE_NOISE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """Why nothing useful follows for a candidate, in one sentence, and what to do about it."""
+    """Why no useful guarantee follows for a candidate, in one sentence, and what to do about it."""
 
     reason: str
     advice: str
 
 
-#: Of noise whose standard deviation was given.
+#: For noise whose standard deviation was given.
 NOTHING_CLAIMED = Shortfall(
     reason=f"{USELESS}: the standard deviation was given, and without facts of the training nothing follows from it",
     advice=f"{_NOT_PRIVATE}. To learn what noise guarantees, state how the model was trained instead of --noise-stddev",
@@ -39,10 +39,10 @@ NOTHING_CLAIMED = Shortfall(
 
 
 def shortfall(training: ClippedTraining, target: PrivacyTarget, guarantees: Sequence[Guarantee]) -> Shortfall | None:
-    """Why nothing useful follows for this candidate; None where something does.
+    """Why no useful guarantee follows for this candidate; None if one does.
 
-    What follows are the ``guarantees`` for any loss, and those of the regimes that were stated of the loss: by the
-    calibration, or by giving its smoothness or strong convexity.
+    Those that count are the ``guarantees`` for any loss, and those of regimes that the user stated for the loss, by
+    the calibration's regime or by giving its smoothness or strong convexity.
     """
     regimes = stated_regimes(training, target.regime if target.calibration is Calibration.GAUSSIAN else None)
     names = {str(regime) for regime in regimes}

@@ -1,11 +1,13 @@
-"""The distance of two trainings on a smooth loss, with the worst visit in each epoch, many epochs at a time.
+"""The distance of two training runs on a smooth loss, with the worst visit in each epoch, many epochs at a time.
 
-Without a visit a step maps the distance d to f(d) = k d + lr min(beta d, 2C), with the changed example in its batch to
-g(d) = k d + lr ((B - 1) / B min(beta d, 2C) + c / B); k is what weight decay leaves, c the change of one gradient. Both
-increase with d, so the largest distance after an epoch of n steps is the largest of f^(n-1-j)(g(f^j(d))) over j.
+A step without the changed example maps the distance d to f(d) = k d + lr min(beta d, 2C); a step with it in the batch
+maps d to g(d) = k d + lr ((B - 1) / B min(beta d, 2C) + c / B). Here k is the factor of weight decay and c the change
+of one gradient. Both increase with d, so the largest distance after an epoch of n steps is the maximum of
+f^(n-1-j)(g(f^j(d))) over j.
 
-Up to d = 2C / beta both are linear, beyond it they are affine, so an epoch that stays on one side is one affine map of
-d, and many equal ones are a geometric series. Only the epochs between are followed step by step.
+Below d = 2C / beta, f is linear and g affine; above, both are affine with other coefficients. So an epoch that stays on
+one side is an affine map of d, and many equal ones form a geometric series. Only the epochs in between are computed
+step by step.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from privctl.domain.mechanism import ClippedTraining
 from privctl.noise.series import geometric
 
-#: Epochs of different lengths that are followed one by one, and steps followed in epochs between the two cases.
+#: The most epochs of different lengths that are computed one by one, and steps in epochs between the two cases.
 MOST_EPOCHS, _MOST_STEPS = 1 << 21, 1 << 22
 
 
@@ -24,8 +26,8 @@ MOST_EPOCHS, _MOST_STEPS = 1 << 21, 1 << 22
 class _Epoch:
     """An epoch of ``count`` steps; ``longest`` = 2 C lr, ``visit`` = lr c / B, ``slope`` = lr beta.
 
-    It maps d to ``factor`` d + ``added`` where d is at most ``most``, so that no gradient is clipped. Where all are, it
-    maps d to ``clipped_factor`` d + ``clipped_added``; they all are where d is at least ``least``.
+    If d is at most ``most``, no gradient difference reaches its limit of 2C, and d is mapped to ``factor`` d +
+    ``added``. If d is at least ``least``, all do, and d is mapped to ``clipped_factor`` d + ``clipped_added``.
     """
 
     count: int
@@ -55,7 +57,7 @@ class _Epoch:
         log_factor = log_grown + math.log1p(at_visit)
         grown, factor = _exp(log_grown), _exp(log_factor)
         added = visit * max(grown, 1.0)
-        # no distance on the way is larger than the start, the start grown, the first visit's or the end
+        # every distance within the epoch is at most the start, its growth without a visit, a first visit or the end
         most = min(cut, cut / max(grown, 1e-300), (cut - visit) / (1 + at_visit), (cut - added) / max(factor, 1e-300))
         short = longest / t.batch_size - visit
         rest = 2 * t.clip_norm / decay if decay else math.inf
@@ -68,27 +70,31 @@ class _Epoch:
         )  # fmt: skip
 
     def after_linear(self, epochs: int) -> float:
-        """The distance after ``epochs`` of them from distance 0 on, all below the cut."""
+        """The distance after ``epochs`` such epochs, starting from 0, if all stay in the linear case."""
         return self.added * geometric(self.log_factor, epochs) if epochs else 0.0  # ``added`` may be infinite
 
     def after_clipped(self, start: float, epochs: int) -> float:
-        """The same from ``start`` on where all gradients are clipped; no less than the true one where they are not."""
+        """The distance after ``epochs`` from ``start`` in the clipped case; an upper bound in every case."""
         return math.exp(epochs * self.log_clipped_factor) * start + self.clipped_added * geometric(
             self.log_clipped_factor, epochs
         )
 
     def step_by_step(self, start: float) -> float:
-        """The distance after one epoch, step by step: the maximum over the step of the visit."""
-        waiting, behind = start, -math.inf
+        """The distance after one epoch, computed step by step: the maximum over the step of the visit."""
+        before_visit, after_visit = start, -math.inf
         for _ in range(self.count):
-            growth = min(self.slope * waiting, self.longest)
-            now = self.keep * waiting + (self.batch - 1) / self.batch * growth + self.visit
-            behind = max(self.keep * behind + min(self.slope * behind, self.longest), now) if behind >= 0 else now
-            waiting = self.keep * waiting + growth
-        return behind
+            growth = min(self.slope * before_visit, self.longest)
+            visited_now = self.keep * before_visit + (self.batch - 1) / self.batch * growth + self.visit
+            if after_visit >= 0:
+                visited_earlier = self.keep * after_visit + min(self.slope * after_visit, self.longest)
+                after_visit = max(visited_earlier, visited_now)
+            else:
+                after_visit = visited_now
+            before_visit = self.keep * before_visit + growth
+        return after_visit
 
-    def next(self, start: float, room: int) -> tuple[float, int]:
-        """The distance after one, and how many of ``room`` steps may still be followed one by one."""
+    def next_distance(self, start: float, room: int) -> tuple[float, int]:
+        """The distance after one epoch, and how many of ``room`` steps may still be computed one by one."""
         if start <= self.most:
             return self.factor * start + self.added, room
         if start >= self.least or self.count > room:
@@ -97,9 +103,9 @@ class _Epoch:
 
 
 def distance(training: ClippedTraining, change: float) -> float | None:
-    """The largest distance at the end, plain SGD; ``change`` is what one clipped gradient changes by at most.
+    """The largest final distance of plain SGD; ``change`` bounds the change of one clipped gradient.
 
-    None where epochs differ in length and are more than ``MOST_EPOCHS``.
+    None if there are more than ``MOST_EPOCHS`` epochs, of different lengths.
     """
     epochs, total = training.epochs, training.total_steps
     short = _Epoch.from_training(training, change, total // epochs)
@@ -111,7 +117,7 @@ def distance(training: ClippedTraining, change: float) -> float | None:
     reached, room, last_step = 0.0, _MOST_STEPS, 0
     for epoch in range(1, epochs + 1):
         end = total * epoch // epochs
-        reached, room = (short if end - last_step == short.count else long).next(reached, room)
+        reached, room = (short if end - last_step == short.count else long).next_distance(reached, room)
         last_step = end
     return reached
 
@@ -120,12 +126,12 @@ def _equal_epochs(epoch: _Epoch, epochs: int) -> float:
     done = _linear_epochs(epoch, epochs)
     reached, room = epoch.after_linear(done), _MOST_STEPS
     while done < epochs:
-        # distances are monotone and converge to the fixed point of clipped epochs
+        # distances are monotone and converge to the fixed point of the clipped case
         stay = min(reached, epoch.after_clipped(reached, 1 << 62)) >= epoch.least
         if stay or epoch.count > room:
             return epoch.after_clipped(reached, epochs - done)
         previous = reached
-        reached, room = epoch.next(reached, room)
+        reached, room = epoch.next_distance(reached, room)
         done += 1
         if reached == previous:
             break
@@ -133,7 +139,7 @@ def _equal_epochs(epoch: _Epoch, epochs: int) -> float:
 
 
 def _linear_epochs(epoch: _Epoch, epochs: int) -> int:
-    """How many epochs from distance 0 on stay below the cut: distances grow, so all before the last that does."""
+    """How many epochs, starting from distance 0, stay in the linear case; bisection, as distances increase."""
     low, high = 0, epochs
     while low < high:
         middle = (low + high + 1) // 2

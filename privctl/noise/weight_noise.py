@@ -1,9 +1,9 @@
-"""Adding Gaussian noise to weights as they stream past, in every float format, onto a public grid.
+"""Adding Gaussian noise, rounded onto a public grid, to streamed weights of every float format.
 
-Candidates of several noise levels are nested: each is the next less noisy sum plus fresh noise (gradual release,
-Koufogiannis et al. 2015), rounded onto its own grid from the sum that is not rounded; half precision rounds the grid's
-point. One alone is post-processing of a Gaussian around the weights; all of them together are post-processing of the
-least noisy one, so releasing them all costs what that one costs.
+Candidates with several noise levels are nested: each is the next less noisy sum plus fresh noise (gradual release,
+Koufogiannis et al. 2015). Each unrounded sum is rounded onto its own grid, and in half precision the grid point is
+rounded to the format. One candidate is post-processing of a Gaussian around the weights; all of them together are
+post-processing of the unrounded sums, so releasing them all costs what the least noisy one costs.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FLOAT_VIEWS: dict[str, np.dtype] = {
 }
 
 
-#: The largest number of each format, and more standard deviations than any deviate has: a float's U is above 2^-1074.
+#: A power of two below each format's largest number, and more standard deviations than any deviate can reach.
 _LARGEST = {"F64": 2.0**1023, "F32": 2.0**127, "F16": 2.0**15, "BF16": 2.0**127}
 _FARTHEST = 64.0
-#: What to do about weights that overflow once they have noise.
+#: What to do about weights that overflow when noise is added.
 _WIDER = {"F16": "convert the model to F32 or BF16", "F32": "convert the model to F64", "BF16": "convert it to F64"}
-#: Making machine code takes as long as noising so many weights without.
+#: Compiling takes as long as adding noise to this many weights without compiled code.
 _COMPILED = 1 << 26
 
 
@@ -50,9 +50,9 @@ class WeightNoiser:
     """A ``Transform`` that writes one noisy copy of each weight per standard deviation."""
 
     def __init__(self, source: NoiseSource, stddevs: Sequence[float], streams: Mapping[str, int]) -> None:
-        """``stddevs`` must increase; ``streams`` maps each tensor to be noised to its noise stream.
+        """``stddevs`` must increase; ``streams`` maps each tensor that gets noise to its noise stream.
 
-        Tensors sharing a stream get the same noise (tied weights); tensors that are not named pass unchanged.
+        Tensors that share a stream get the same noise (tied weights); tensors not listed pass unchanged.
         """
         if list(stddevs) != sorted(set(stddevs)):
             raise ValueError(f"stddevs {list(stddevs)} must increase")
@@ -63,11 +63,11 @@ class WeightNoiser:
 
     @property
     def candidates(self) -> int:
-        """How many noisy copies are made of each weight."""
+        """Number of noisy copies made of each weight."""
         return len(self._stddevs)
 
     def compile(self, checkpoint: Checkpoint) -> str:
-        """Noise large checkpoints by machine code, where it can be had; returns why not where it fails its test."""
+        """Use compiled code for large checkpoints, if available; returns why not if it fails its self-test, else ""."""
         counts: Counter[str] = Counter()
         for _, tensor in checkpoint.tensors():
             if self.noises(tensor) and tensor.elements >= LEAST:
@@ -80,7 +80,7 @@ class WeightNoiser:
         return tensor.name in self._streams
 
     def __call__(self, piece: Piece, buffers: Sequence[memoryview]) -> None:
-        """Noise one piece; raises InputError where a weight is or becomes NaN or infinite."""
+        """Add noise to one piece; raises InputError if a weight is or becomes NaN or infinite."""
         stream = self._streams.get(piece.tensor.name)
         if stream is None:
             for buffer in buffers[1:]:
@@ -110,7 +110,7 @@ class WeightNoiser:
             sums = [np.asarray(out) for out in outputs]
             values = sums[0]
         else:
-            sums = self._wide(len(outputs), len(outputs[0]))
+            sums = self._work_arrays(len(outputs), len(outputs[0]))
             values = widen(outputs[0], dtype, sums[0])
         reach = largest(values)
         if not math.isfinite(reach):
@@ -122,7 +122,7 @@ class WeightNoiser:
             self._require_no_overflow(piece, out, reach)
 
     def _require_no_overflow(self, piece: Piece, out: NDArray[np.generic], reach: float) -> None:
-        """Raise InputError where one of the released weights is infinite; none of them was larger than ``reach``."""
+        """Raise InputError if a released weight is infinite; ``reach`` is the largest magnitude before noise."""
         dtype = piece.tensor.dtype
         may_overflow = not reach + _FARTHEST * self._stddevs[-1] < _LARGEST[dtype]
         if may_overflow and not finite(out, dtype):
@@ -131,15 +131,15 @@ class WeightNoiser:
                 f"{_WIDER.get(dtype, 'check that the facts, and so the noise, are right')}"
             )
 
-    def _wide(self, candidates: int, count: int) -> list[NDArray[np.floating]]:
-        """Float32 arrays of this thread, one a candidate."""
+    def _work_arrays(self, candidates: int, count: int) -> list[NDArray[np.floating]]:
+        """The current thread's float32 work arrays (count,), one per candidate."""
         if not hasattr(self._local, "arrays"):
             self._local.arrays = [np.empty(BLOCK, np.float32) for _ in range(candidates)]
         return [array[:count] for array in self._local.arrays]
 
 
 def finite(out: NDArray[np.generic], dtype: str) -> bool:
-    """Whether none of the weights in ``out`` (n,), as stored in the format ``dtype``, is NaN or infinite."""
+    """Whether all weights in ``out`` (n,), stored in the format ``dtype``, are finite."""
     if not len(out):
         return True
     if dtype == "BF16":

@@ -1,1 +1,1 @@
-"""Planning a private run: one mechanism, every way of accounting for it, and what it leaves an attacker."""
+"""Planning a private run: one mechanism, the bounds of every accountant, and what they leave an attacker."""

@@ -1,4 +1,4 @@
-"""The answer of ``privctl account``: a row for each accountant, one of which is to be relied on."""
+"""The result of ``privctl account``: a row for each accountant, one of which is the one to rely on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privctl.storage.digest import DigestedFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountantRow:
-    """One accountant's row: its guarantee or why it has none, and how long it took."""
+    """One accountant's result: its guarantee, or why it has none, and the time it took."""
 
     key: str
     title: str
@@ -22,11 +22,11 @@ class AccountantRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetPlan:
-    """A mechanism with every accountant's answer.
+    """A mechanism with every accountant's result.
 
     ``main`` is the key of the row to rely on. ``solved`` names the unknown: epsilon, or the parameter whose value for
-    ``target`` is ``solution``. ``remarks`` are sentences on how the mechanism was read, ``source`` is the file that it
-    was read from.
+    ``target`` is ``solution``. ``remarks`` are sentences about the mechanism and how it was interpreted, ``source`` is
+    the file that it was read from.
     """
 
     mechanism: Ledger | SignBits
@@ -41,13 +41,13 @@ class BudgetPlan:
 
     @property
     def differential(self) -> Guarantee:
-        """The first (epsilon, delta) guarantee, the main row's where it is one."""
+        """The first guarantee with delta above 0, preferably the main row's; the main row's if there is none."""
         guarantees = [row.guarantee for row in self.rows if row.guarantee is not None]
         return next((g for g in [self.guarantee, *guarantees] if g.delta > 0), self.guarantee)
 
     @property
     def guarantee(self) -> Guarantee:
-        """The main row's; raises ValueError with its reason where it has none."""
+        """The main row's guarantee; raises ValueError with the reason if it has none."""
         row = next(row for row in self.rows if row.key == self.main)
         if row.guarantee is None:
             raise ValueError(row.failure)

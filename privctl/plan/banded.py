@@ -1,4 +1,4 @@
-"""Correlated noise: its privacy, the number of bands that is best for a budget, and its error beside DP-SGD's."""
+"""Banded correlated noise: its privacy, the best number of bands for a budget, and its error compared with DP-SGD."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privctl.plan.theorems import plan_ledger
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandedRequest:
-    """Steps at a rate, by ``bands`` or the best number of them, for a target epsilon or with a given noise."""
+    """Steps at a sampling rate, with given ``bands`` or the best number, for a target epsilon or with given noise."""
 
     sample_rate: float
     steps: int
@@ -25,10 +25,10 @@ class BandedRequest:
 
 
 def plan_banded(asked: BandedRequest, delta: float, *, priors: tuple[float, ...] = ()) -> BudgetPlan:
-    """The plan, with remarks on the error of sums of steps. Raises ValueError for bands that do not fit rate and steps.
+    """The plan, with remarks on the error of prefix sums.
 
-    Without ``bands``, those of 1, 2, 4, ... are taken that have the least error at the same epsilon: the target, or
-    that of independent noise with the given multiplier.
+    If ``bands`` is None, the number among 1, 2, 4, ... with the smallest error at the target epsilon is chosen. Raises
+    ValueError for bands that do not fit the sampling rate and steps, or without both bands and a target.
     """
     most = most_bands(asked.sample_rate, asked.steps)
     if asked.bands is not None:
@@ -42,24 +42,24 @@ def plan_banded(asked: BandedRequest, delta: float, *, priors: tuple[float, ...]
         epsilon = epsilon_bound(Ledger(events=(event,)), delta)
     assert epsilon is not None
     counts = [asked.bands] if asked.bands is not None else [2**k for k in range(most.bit_length())]
-    tried = {count: _least_noise(asked, count, epsilon, delta) for count in {1, *counts}}
-    best = min(counts, key=lambda count: tried[count].error)
-    chosen = tried[best]
+    candidates = {count: _least_noise(asked, count, epsilon, delta) for count in {1, *counts}}
+    best = min(counts, key=lambda count: candidates[count].error)
+    chosen = candidates[best]
     if asked.noise_multiplier is not None and asked.bands is not None:
-        chosen = _Tried.of(_event(asked, asked.bands, asked.noise_multiplier))
-    plan = plan_ledger([chosen.event], delta, priors=priors, remarks=tuple(_remarks(chosen, tried)))
+        chosen = _Candidate.of(_event(asked, asked.bands, asked.noise_multiplier))
+    plan = plan_ledger([chosen.event], delta, priors=priors, remarks=tuple(_remarks(chosen, candidates)))
     if asked.target is None:
         return plan
     return replace(plan, solved="noise multiplier", target=asked.target, solution=chosen.event.noise_multiplier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tried:
+class _Candidate:
     event: BandedGaussian
     error: float
 
     @classmethod
-    def of(cls, event: BandedGaussian) -> _Tried:
+    def of(cls, event: BandedGaussian) -> _Candidate:
         return cls(event=event, error=event.noise_multiplier * prefix_error(event.coefficients, event.steps))
 
 
@@ -72,25 +72,25 @@ def _event(asked: BandedRequest, bands: int, noise: float) -> BandedGaussian:
     )
 
 
-def _least_noise(asked: BandedRequest, bands: int, epsilon: float, delta: float) -> _Tried:
+def _least_noise(asked: BandedRequest, bands: int, epsilon: float, delta: float) -> _Candidate:
     noise = noise_multiplier_for(epsilon, delta, lambda noise: Ledger(events=(_event(asked, bands, noise),)))
-    return _Tried.of(_event(asked, bands, noise))
+    return _Candidate.of(_event(asked, bands, noise))
 
 
-def _remarks(chosen: _Tried, tried: dict[int, _Tried]) -> Iterator[str]:
-    alone = tried[1]
+def _remarks(chosen: _Candidate, candidates: dict[int, _Candidate]) -> Iterator[str]:
+    independent = candidates[1]
     if chosen.event.bands == 1:
-        yield f"with 1 band noise is independent: this is DP-SGD, with {_of_error(alone)}"
+        yield f"with 1 band noise is independent: this is DP-SGD, with {_error_text(independent)}"
     else:
         yield (
-            f"{chosen.event.bands} bands: {_of_error(chosen)}; independent noise (DP-SGD) of the same epsilon has "
-            f"noise multiplier {alone.event.noise_multiplier:.6g} and an error of {alone.error:.4g}, "
-            f"{alone.error / chosen.error:.3g} times as much"
+            f"{chosen.event.bands} bands: {_error_text(chosen)}; independent noise (DP-SGD) of the same epsilon has "
+            f"noise multiplier {independent.event.noise_multiplier:.6g} and an error of {independent.error:.4g}, "
+            f"{independent.error / chosen.error:.3g} times as much"
         )
-    others = [f"{each.error:.4g} with {count}" for count, each in sorted(tried.items())]
-    if len(others) > 2:
-        yield f"error by bands: {', '.join(others)}"
+    errors = [f"{candidate.error:.4g} with {count}" for count, candidate in sorted(candidates.items())]
+    if len(errors) > 2:
+        yield f"error by bands: {', '.join(errors)}"
 
 
-def _of_error(tried: _Tried) -> str:
-    return f"a root mean square error of {tried.error:.4g} clip norms in sums of the first k steps, over all k"
+def _error_text(candidate: _Candidate) -> str:
+    return f"a root mean square error of {candidate.error:.4g} clip norms in sums of the first k steps, over all k"

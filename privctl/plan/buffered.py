@@ -1,4 +1,4 @@
-"""Noise correlated by buffers: its privacy, how many buffers are worth having, and its error beside DP-SGD's."""
+"""Noise correlated by buffers (BLT): its privacy, the number of buffers, and its error compared with DP-SGD."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from privctl.domain.events import BufferedGaussian, Ledger, SampledGaussian
 from privctl.plan.accountants import BudgetPlan
 from privctl.plan.theorems import plan_ledger
 
-#: So many buffers are tried where none are asked for, as long as one more lowers the error by this factor.
-_TRIED, _WORTH = 5, 1.005
+#: The most buffers tried if the user does not give a number, and the factor by which one more must lower the error.
+_MOST_BUFFERS, _WORTH = 5, 1.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedRequest:
-    """Passes of 1 / ``sample_rate`` steps in one order, for a target epsilon or with a given noise."""
+    """Passes of 1 / ``sample_rate`` steps in a fixed order, for a target epsilon or with given noise."""
 
     sample_rate: float
     steps: int
@@ -30,15 +30,16 @@ class BufferedRequest:
 
 
 def plan_buffered(asked: BufferedRequest, delta: float, *, priors: tuple[float, ...] = ()) -> BudgetPlan:
-    """The plan, with remarks on the error of sums of steps. Raises ValueError for a rate of no whole number of steps.
+    """The plan, with remarks on the error of prefix sums.
 
-    How private it is follows from the noise multiplier alone, as the matrix moves no row sum by more than a clip norm.
+    Privacy depends on the noise multiplier alone, as the matrix is scaled to a sensitivity of one clip norm. Raises
+    ValueError if a pass is not a whole number of steps.
     """
-    tried: dict[int, float] = {}
+    errors: dict[int, float] = {}
     buffers = 1
-    for count in range(1, _TRIED + 1) if asked.buffers is None else [asked.buffers]:
-        tried[count] = prefix_error(_matrix(asked, count), asked.steps)
-        if tried[count] * _WORTH > tried.get(count - 1, math.inf):
+    for count in range(1, _MOST_BUFFERS + 1) if asked.buffers is None else [asked.buffers]:
+        errors[count] = prefix_error(_matrix(asked, count), asked.steps)
+        if errors[count] * _WORTH > errors.get(count - 1, math.inf):
             break
         buffers = count
     noise = asked.noise_multiplier
@@ -48,7 +49,7 @@ def plan_buffered(asked: BufferedRequest, delta: float, *, priors: tuple[float, 
         assert asked.target is not None
         noise = noise_multiplier_for(asked.target, delta, lambda noise: Ledger(events=(_event(asked, buffers, noise),)))
     event = _event(asked, buffers, noise)
-    remarks = tuple(_remarks(event, tried, delta))
+    remarks = tuple(_remarks(event, errors, delta))
     plan = plan_ledger([event], delta, priors=priors, remarks=remarks)
     if asked.target is None:
         return plan
@@ -63,18 +64,19 @@ def _event(asked: BufferedRequest, buffers: int, noise: float) -> BufferedGaussi
     return buffered_event(_matrix(asked, buffers), noise, asked.sample_rate, asked.steps)
 
 
-def _remarks(event: BufferedGaussian, tried: dict[int, float], delta: float) -> Iterator[str]:
-    error = event.noise_multiplier * tried[event.buffers]
+def _remarks(event: BufferedGaussian, errors: dict[int, float], delta: float) -> Iterator[str]:
+    error = event.noise_multiplier * errors[event.buffers]
     epsilon = epsilon_bound(Ledger(events=(event,)), delta)
-    alone = noise_multiplier_for(epsilon, delta, lambda noise: Ledger(events=(_independent(event, noise),)))
-    theirs = alone * ((event.steps + 1) / 2) ** 0.5
+    independent = noise_multiplier_for(epsilon, delta, lambda noise: Ledger(events=(_independent(event, noise),)))
+    independent_error = independent * ((event.steps + 1) / 2) ** 0.5
     yield (
         f"{event.buffers} buffer{'s' * (event.buffers != 1)}: a root mean square error of {error:.4g} clip norms in "
         "sums of the first k steps, over all k; independent noise on Poisson batches (DP-SGD) of the same epsilon has "
-        f"noise multiplier {alone:.6g} and an error of {theirs:.4g}, {theirs / error:.3g} times as much"
+        f"noise multiplier {independent:.6g} and an error of {independent_error:.4g}, "
+        f"{independent_error / error:.3g} times as much"
     )
-    if len(tried) > 1:
-        found = ", ".join(f"{event.noise_multiplier * each:.4g} with {count}" for count, each in tried.items())
+    if len(errors) > 1:
+        found = ", ".join(f"{event.noise_multiplier * each:.4g} with {count}" for count, each in errors.items())
         yield f"error by buffers: {found}"
 
 

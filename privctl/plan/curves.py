@@ -1,4 +1,4 @@
-"""The curves of a plan: epsilon while training goes on, and what is left to an attacker."""
+"""The curves of a plan: epsilon over the steps of training, and trade-off functions."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from privctl.domain.events import Batches, Ledger, SampledGaussian
 from privctl.domain.shown import upward
 from privctl.plan.accountants import BudgetPlan
 
-#: What cannot be told from infinity on an axis.
+#: Values from here on are treated as infinite on an axis.
 ENDLESS = 1e300
 _POINTS = 16
-#: Methods drawn beside the tight one, where the batches are Poisson.
-_BESIDE = ("advanced", "rdp", "gdp-clt")
-#: Where the picture itself says what is no bound.
+#: Methods drawn for comparison with the tight one, for Poisson batches.
+_COMPARED = ("advanced", "rdp", "gdp-clt")
+#: Shorter labels for the plot, which itself marks curves that are not bounds.
 _LABELS = {"gdp-clt": "GDP central limit"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCurve:
-    """Epsilon after each number of steps; inf where none is finite.
+    """Epsilon by number of steps; inf if none is finite.
 
-    ``sound``: certainly an upper bound. ``claimed``: what somebody else says, unchecked. Raises ValueError for lists of
-    different lengths, steps that do not rise, epsilons that are negative or not numbers.
+    ``sound`` means a proved upper bound, ``claimed`` another party's unchecked number. Raises ValueError for lists of
+    different lengths, decreasing steps, and epsilons that are negative or NaN.
     """
 
     label: str
@@ -39,7 +39,7 @@ class StepCurve:
     claimed: bool = False
 
     def __post_init__(self) -> None:
-        _paired(self.label, "steps", self.steps, "epsilons", self.epsilons)
+        _require_increasing(self.label, "steps", self.steps, "epsilons", self.epsilons)
         if not all(0 <= step < ENDLESS for step in self.steps):
             raise ValueError(f"{self.label}: steps must be finite and 0 or more")
         if not all(epsilon >= 0 for epsilon in self.epsilons):
@@ -48,9 +48,9 @@ class StepCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateCurve:
-    """A trade-off: the share of members missed at each share of false alarms, both 0 to 1, straight in between.
+    """A trade-off function: the false negative rate at each false positive rate, linear in between.
 
-    Raises ValueError for lists of different lengths, false alarms that do not rise and rates outside [0, 1].
+    Raises ValueError for lists of different lengths, decreasing false positive rates and rates outside [0, 1].
     """
 
     label: str
@@ -59,14 +59,14 @@ class RateCurve:
 
     def __post_init__(self) -> None:
         rates = (self.false_positive_rates, self.false_negative_rates)
-        _paired(self.label, "false_positive_rates", rates[0], "false_negative_rates", rates[1])
+        _require_increasing(self.label, "false_positive_rates", rates[0], "false_negative_rates", rates[1])
         if not all(0 <= rate <= 1 for side in rates for rate in side):
             raise ValueError(f"{self.label}: rates must lie between 0 and 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountCurves:
-    """Everything on the page. ``target``: the epsilon aimed at, or None; raises ValueError where it is not above 0."""
+    """All curves of a plan. ``target`` is the target epsilon or None; raises ValueError unless finite and above 0."""
 
     title: str
     subtitle: str
@@ -80,7 +80,7 @@ class AccountCurves:
 
 
 def curves_of(plan: BudgetPlan) -> AccountCurves:
-    """Both panels. Raises ValueError for a mechanism without a trade-off curve (published signs)."""
+    """The curves of ``plan``. Raises ValueError for a mechanism without a trade-off function (published signs)."""
     if not isinstance(plan.mechanism, Ledger):
         raise ValueError("published signs have no (epsilon, delta) curve to draw; drop --plot")
     ledger, guarantee = plan.mechanism, plan.differential
@@ -99,9 +99,9 @@ def _title(ledger: Ledger) -> str:
 
 
 def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ...]:
-    """Epsilon while training goes on. The proved curve is computed coarsely and ends at the plan's own epsilon."""
+    """Epsilon over the steps of training. The proved curve uses coarse bounds and ends at the plan's own epsilon."""
     delta, end = plan.delta, plan.differential.epsilon
-    steps = _marks(event)
+    steps = _plotted_steps(event)
     at = [replace(event, steps=n) for n in steps]
     found = [
         StepCurve(
@@ -116,7 +116,7 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
             ),
         )
     ]
-    for key in _BESIDE if event.batches is Batches.POISSON else ():
+    for key in _COMPARED if event.batches is Batches.POISSON else ():
         method = METHODS[key]
         found.append(
             StepCurve(
@@ -129,10 +129,10 @@ def _over_steps(event: SampledGaussian, plan: BudgetPlan) -> tuple[StepCurve, ..
     return tuple(found)
 
 
-def _marks(event: SampledGaussian) -> tuple[int, ...]:
-    """Numbers of steps to draw: for shuffled passes, where epsilon is a staircase, both ends of each stair.
+def _plotted_steps(event: SampledGaussian) -> tuple[int, ...]:
+    """The numbers of steps to plot: for shuffled passes, where epsilon is a step function, both ends of each step.
 
-    For balls-and-bins batches they are whole passes, which all have the same law.
+    For balls-and-bins batches, whole passes, whose losses are identically distributed.
     """
     if event.batches not in (Batches.SHUFFLED, Batches.BALLS_AND_BINS):
         return tuple(int(n) for n in np.unique(np.geomspace(1, event.steps, _POINTS).round()))
@@ -160,8 +160,8 @@ def _trade_offs(ledger: Ledger, epsilon: float | None, delta: float) -> tuple[Ra
     )
 
 
-def _paired(label: str, x_name: str, x: Sequence[float], y_name: str, y: Sequence[float]) -> None:
+def _require_increasing(label: str, x_name: str, x: Sequence[float], y_name: str, y: Sequence[float]) -> None:
     if len(x) != len(y):
-        raise ValueError(f"{label}: {len(x)} {x_name} and {len(y)} {y_name}; each needs its other")
+        raise ValueError(f"{label}: {len(x)} {x_name} and {len(y)} {y_name}; they must be equally many")
     if any(b < a for a, b in pairwise(x)):
         raise ValueError(f"{label}: {x_name} must rise")

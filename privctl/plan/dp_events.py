@@ -1,4 +1,4 @@
-"""Trees of dp_accounting's DpEvents as events, and events as they protect other neighbours."""
+"""Conversion of dp_accounting's DpEvent trees to events, and of events to other neighbours."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from privctl.domain.events import (
 from privctl.domain.guarantee import Adjacency
 from privctl.storage.json_text import shown
 
-#: How deep trees, and what states their neighbours, may lie.
+#: The maximum depth of trees, and of the search for stated neighbours.
 DEEPEST = 30
 _SIZES = ("sample_size", "source_dataset_size")
 _Tree = Mapping[str, Any]
 _Made = TypeVar("_Made")
-#: One step that tells all.
-_ALL_TOLD = (UnprotectedRelease(),)
+#: A step without any noise.
+_NO_PRIVACY = (UnprotectedRelease(),)
 
 
 def checked(make: Callable[[], _Made], where: str) -> _Made:
-    """What ``make`` makes; its ValueError, or a number beyond floats, as an InputError that names ``where``."""
+    """The result of ``make``; turns its ValueError or OverflowError into an InputError that names ``where``."""
     try:
         return make()
     except ValueError as error:
@@ -52,7 +52,10 @@ def checked(make: Callable[[], _Made], where: str) -> _Made:
 
 
 def of_tree(tree: Any, source: str, known: str) -> list[Event]:
-    """The events of a tree, each once. Raises InputError for what has no bound; ``known`` are the forms of ledgers."""
+    """The events of a tree, equal ones combined.
+
+    Raises InputError, naming ``source``, for what has no bound here; ``known`` describes the accepted ledger formats.
+    """
     counts: Counter[Event] = Counter()
     for event, times in _TreeReader(source, known).leaves(tree, 1.0, 1, 0):
         counts[event] += times
@@ -65,19 +68,19 @@ def of_tree(tree: Any, source: str, known: str) -> list[Event]:
 
 
 def for_neighbours(events: Sequence[Event], stated: Adjacency | None, source: str) -> tuple[Event, ...]:
-    """The same for the neighbours that are ``stated``, or for replaced records where one of them is known for these.
+    """The events converted to the ``stated`` adjacency; if None, to replace-one if an event has a bound only for it.
 
-    Raises InputError, naming ``source``, for an event without a bound for the neighbours that are stated.
+    Raises InputError, naming ``source``, for an event without a bound for the stated adjacency.
     """
     wanted = stated
     fixed = any(isinstance(e, SampledGaussian) and e.batches is Batches.FIXED_SIZE for e in events)
     if fixed and wanted is Adjacency.ZERO_OUT:
-        wanted = Adjacency.REPLACE_ONE  # a record that is zeroed is replaced
+        wanted = Adjacency.REPLACE_ONE  # zeroing a record is one way of replacing it
     if wanted is None and any(event.adjacency is Adjacency.REPLACE_ONE for event in events):
         wanted = Adjacency.REPLACE_ONE
-    found = tuple(checked(lambda event=event: _for(event, wanted), source) for event in events)  # type: ignore[misc]
+    found = tuple(checked(lambda event=event: _for_adjacency(event, wanted), source) for event in events)  # type: ignore[misc]
     for event in found:
-        if stated is not None and not _bounds(event, wanted):
+        if stated is not None and not _has_bound_for(event, wanted):
             raise InputError(
                 f"{source} holds {event.mechanism} among events for neighbours by {stated}, for which no bound on it "
                 f"is derived here; {_REMEDIES[stated]}"
@@ -85,7 +88,7 @@ def for_neighbours(events: Sequence[Event], stated: Adjacency | None, source: st
     return found
 
 
-#: What is known for each neighbours.
+#: What to do if an event has no bound for an adjacency.
 _REMEDIES = {
     Adjacency.ADD_OR_REMOVE: "expected none of tree aggregation, answers of each record or samples without "
     "replacement; state replace-one or, for trees and answers, replace-special",
@@ -95,8 +98,8 @@ _REMEDIES = {
 }
 
 
-def _for(event: Event, wanted: Adjacency | None) -> Event:
-    """The event for the neighbours that are ``wanted``, where it can be; Gaussians where a record is replaced."""
+def _for_adjacency(event: Event, wanted: Adjacency | None) -> Event:
+    """The event for the ``wanted`` adjacency if there is one, else unchanged."""
     if wanted is None:
         return event
     if any(field.name == "neighbours" for field in fields(event)):
@@ -114,8 +117,8 @@ def _for(event: Event, wanted: Adjacency | None) -> Event:
     )  # fmt: skip
 
 
-def _bounds(event: Event, wanted: Adjacency | None) -> bool:
-    """Whether its bound holds for the neighbours that are ``wanted``."""
+def _has_bound_for(event: Event, wanted: Adjacency | None) -> bool:
+    """Whether the event's bound holds for the ``wanted`` adjacency."""
     if wanted is Adjacency.ZERO_OUT:
         return event.adjacency is wanted or (event.adjacency is Adjacency.ADD_OR_REMOVE and event.holds_zeroed)
     return event.adjacency is wanted
@@ -143,8 +146,8 @@ def _numbers(tree: _Tree, field: str) -> tuple[float, ...]:
 
 
 def _by_noise(noise: float, make: Callable[[float], Event]) -> Sequence[Event]:
-    """Nothing where ``noise`` is infinite, all told where it is 0."""
-    return () if noise == math.inf else _ALL_TOLD if noise == 0 else (make(noise),)
+    """The event for ``noise``; no event if it is infinite, and no privacy if it is 0."""
+    return () if noise == math.inf else _NO_PRIVACY if noise == 0 else (make(noise),)
 
 
 def _mixture(tree: _Tree, rate: float) -> Sequence[Event]:
@@ -159,16 +162,16 @@ def _mixture(tree: _Tree, rate: float) -> Sequence[Event]:
     return _by_noise(_number(tree, "standard_deviation"), make)
 
 
-def _answers(tree: _Tree) -> Sequence[Event]:
-    """Randomized response among so many buckets, of which a uniform one is told with the noise's probability."""
-    mixed, buckets = _number(tree, "noise_parameter"), _whole(tree, "num_buckets")
-    if not 0 <= mixed <= 1 or buckets < 1:
-        raise ValueError(f"noise_parameter is {mixed:g} of {buckets} buckets; expected 0 to 1, of at least 1")
-    if mixed == 1 or buckets == 1:
+def _randomized_response(tree: _Tree) -> Sequence[Event]:
+    """Randomized response: with probability ``noise_parameter``, the answer is a uniformly random bucket."""
+    uniform, buckets = _number(tree, "noise_parameter"), _whole(tree, "num_buckets")
+    if not 0 <= uniform <= 1 or buckets < 1:
+        raise ValueError(f"noise_parameter is {uniform:g} and num_buckets {buckets}; expected 0 to 1, and at least 1")
+    if uniform == 1 or buckets == 1:
         return ()
-    if mixed == 0:
-        return _ALL_TOLD
-    return (ManyWayResponse(epsilon=math.log1p(buckets * (1 - mixed) / mixed), answers=buckets),)
+    if uniform == 0:
+        return _NO_PRIVACY
+    return (ManyWayResponse(epsilon=math.log1p(buckets * (1 - uniform) / uniform), answers=buckets),)
 
 
 def _stated_epsilon(tree: _Tree, rate: float) -> Sequence[Event]:
@@ -176,12 +179,12 @@ def _stated_epsilon(tree: _Tree, rate: float) -> Sequence[Event]:
     if epsilon == 0 == delta:
         return ()
     if epsilon == math.inf or delta == 1:
-        return _ALL_TOLD
+        return _NO_PRIVACY
     return (EpsilonDeltaDp(epsilon=epsilon, delta=delta, sample_rate=rate),)
 
 
-def _concentrated(tree: _Tree) -> Sequence[Event]:
-    """(xi, rho)-zCDP; without rho, divergences of all orders are at most xi, the infinite one among them."""
+def _zcdp(tree: _Tree) -> Sequence[Event]:
+    """(xi, rho)-zCDP; if rho is 0, the divergences of all orders, including the infinite one, are at most xi."""
     rho, xi = _number(tree, "rho"), _number(tree, "xi") if "xi" in tree else 0.0
     if rho:
         return (ZeroConcentratedDp(rho=rho, xi=xi),)
@@ -189,7 +192,7 @@ def _concentrated(tree: _Tree) -> Sequence[Event]:
 
 
 def _discrete_gaussian(tree: _Tree, rate: float) -> Sequence[Event]:
-    """On one whole number exactly; on several by their zCDP (Canonne, Kamath and Steinke 2020, theorem 4)."""
+    """Exact for one whole number; for several, by zCDP (Canonne, Kamath and Steinke 2020, theorem 4)."""
     sigma, moved = _number(tree, "sigma"), _number(tree, "sensitivity") if "sensitivity" in tree else 1.0
     if moved < 0:
         raise ValueError(f"sensitivity is {moved:g}; it must be at least 0")
@@ -204,12 +207,12 @@ def _discrete_gaussian(tree: _Tree, rate: float) -> Sequence[Event]:
     return _by_noise(sigma, lambda s: ZeroConcentratedDp(rho=(moved / s) ** 2 / 2))
 
 
-def _of_range(tree: _Tree, make: Callable[[float], Event]) -> Sequence[Event]:
+def _by_epsilon(tree: _Tree, make: Callable[[float], Event]) -> Sequence[Event]:
     epsilon = _number(tree, "epsilon")
-    return () if epsilon == 0 else _ALL_TOLD if epsilon == math.inf else (make(epsilon),)
+    return () if epsilon == 0 else _NO_PRIVACY if epsilon == math.inf else (make(epsilon),)
 
 
-#: DpEvents on the whole data or on a Poisson batch -> what one step of each is here, from its fields and the rate.
+#: DpEvents on the whole data or on a Poisson batch -> the events of one step, from the DpEvent's fields and the rate.
 _NOISES: Mapping[str, Callable[[_Tree, float], Sequence[Event]]] = {
     "GaussianDpEvent": lambda tree, rate: _by_noise(
         _number(tree, "noise_multiplier"), lambda noise: SampledGaussian(noise_multiplier=noise, sample_rate=rate)
@@ -218,16 +221,16 @@ _NOISES: Mapping[str, Callable[[_Tree, float], Sequence[Event]]] = {
         _number(tree, "noise_multiplier"), lambda noise: LaplaceNoise(scale=noise, sample_rate=rate)
     ),
     # Permuting and flipping is dominated by Laplace noise (docs/batches.md#choices-among-candidates).
-    "PermuteAndFlipDpEvent": lambda tree, rate: _of_range(
+    "PermuteAndFlipDpEvent": lambda tree, rate: _by_epsilon(
         tree, lambda epsilon: LaplaceNoise(scale=1 / epsilon, sample_rate=rate)
     ),
     "DiscreteLaplaceDpEvent": lambda tree, rate: (
-        _ALL_TOLD if _number(tree, "noise_parameter") == math.inf else (_discrete_laplace(tree, rate),)
+        _NO_PRIVACY if _number(tree, "noise_parameter") in (0, math.inf) else (_discrete_laplace(tree, rate),)
     ),
     "DiscreteGaussianDpEvent": _discrete_gaussian,
     "MixtureOfGaussiansDpEvent": _mixture,
     "EpsilonDeltaDpEvent": _stated_epsilon,
-    "NonPrivateDpEvent": lambda tree, rate: _ALL_TOLD,
+    "NonPrivateDpEvent": lambda tree, rate: _NO_PRIVACY,
 }
 
 
@@ -236,8 +239,8 @@ def _discrete_laplace(tree: _Tree, rate: float) -> Event:
     return DiscreteLaplaceNoise(decay=decay, sensitivity=moved, sample_rate=rate)
 
 
-def _of_trees(tree: _Tree) -> Sequence[Event]:
-    """Sums along binary trees, of which a record is in one leaf of one tree: the deepest one counts."""
+def _tree_aggregation(tree: _Tree) -> Sequence[Event]:
+    """Sums along binary trees; a record is in one leaf of one tree, so the tree with the most leaves decides."""
     noise, counts = _number(tree, "noise_multiplier"), tree.get("step_counts")
     leaves = counts if isinstance(counts, list) else [counts]
     if not leaves or any(type(n) is not int or n < 1 for n in leaves):
@@ -247,7 +250,7 @@ def _of_trees(tree: _Tree) -> Sequence[Event]:
 
 
 def _truncated(tree: _Tree) -> Sequence[Event]:
-    """Poisson batches cut to a largest size."""
+    """Truncated Poisson batches."""
     rate, records, size = (
         _number(tree, "sampling_probability"), _whole(tree, "dataset_size"), _whole(tree, "truncated_batch_size")
     )  # fmt: skip
@@ -259,27 +262,27 @@ def _truncated(tree: _Tree) -> Sequence[Event]:
     )
 
 
-#: DpEvents on the whole data alone -> what one of each is here; nothing where they tell nothing.
-_ON_ALL: Mapping[str, Callable[[_Tree], Sequence[Event]]] = {
-    "RandomizedResponseDpEvent": _answers,
-    "SingleEpochTreeAggregationDpEvent": _of_trees,
+#: DpEvents on the whole data only -> the events of one step; none if it reveals nothing.
+_WHOLE_DATA: Mapping[str, Callable[[_Tree], Sequence[Event]]] = {
+    "RandomizedResponseDpEvent": _randomized_response,
+    "SingleEpochTreeAggregationDpEvent": _tree_aggregation,
     "TruncatedSubsampledGaussianDpEvent": _truncated,
-    "ZCDpEvent": _concentrated,
-    "ExponentialMechanismDpEvent": lambda tree: _of_range(tree, lambda epsilon: ExponentialChoice(epsilon=epsilon)),
+    "ZCDpEvent": _zcdp,
+    "ExponentialMechanismDpEvent": lambda tree: _by_epsilon(tree, lambda epsilon: ExponentialChoice(epsilon=epsilon)),
 }
 
 
 class _TreeReader:
-    """Walks a tree of the ledger ``source``."""
+    """Converts a DpEvent tree of the ledger ``source``."""
 
     def __init__(self, source: str, known: str) -> None:
         self._source, self._known = source, known
 
     def leaves(self, tree: Any, rate: float, times: int, depth: int) -> Iterator[tuple[Event, int]]:
-        """What each leaf releases as events, with the ``rate`` of Poisson batches, and how often."""
+        """The events of each leaf, at the sampling ``rate`` of Poisson batches, and how often each happens."""
         name = tree.get("class_name") if isinstance(tree, dict) else None
         if name is None or depth > DEEPEST:
-            raise InputError(f"{self._source}: {shown(tree)} is no DpEvent; expected {self._known}")
+            raise InputError(f"{self._source}: {shown(tree)} is not a DpEvent; expected {self._known}")
         if name == "NoOpDpEvent":
             return
         if name == "ComposedDpEvent" and isinstance(tree.get("events"), list) and rate == 1:
@@ -291,16 +294,16 @@ class _TreeReader:
             chance = checked(lambda: _number(tree, "sampling_probability"), self._source)
             yield from self._of_batch(tree.get("event"), chance, times, depth + 1)
         elif name in ("SampledWithoutReplacementDpEvent", "SampledWithReplacementDpEvent") and rate == 1:
-            yield from self._of_places(tree, times, depth + 1, again=name == "SampledWithReplacementDpEvent")
+            yield from self._of_sample(tree, times, depth + 1, replacement=name == "SampledWithReplacementDpEvent")
         else:
             yield from ((event, times) for event in self._of_leaf(name, tree, rate, depth))
 
     def _of_leaf(self, name: str, tree: _Tree, rate: float, depth: int) -> Sequence[Event]:
-        """What is released by what holds no others, or by the best of runs."""
+        """The events of a DpEvent that holds no others, or of the best of several runs."""
         if name == "RepeatAndSelectDpEvent" and rate == 1:
             return (checked(lambda: self._of_runs(tree, depth + 1), self._source),)
-        if name in _ON_ALL and rate == 1:
-            return checked(lambda: _ON_ALL[name](tree), self._source)
+        if name in _WHOLE_DATA and rate == 1:
+            return checked(lambda: _WHOLE_DATA[name](tree), self._source)
         if name in _NOISES:
             return checked(lambda: _NOISES[name](tree, rate), self._source) if rate else ()
         within = f" within batches of rate {rate:g}" if rate != 1 else ""
@@ -312,14 +315,14 @@ class _TreeReader:
             "runs of equal Gaussians, and compositions of these"
         )
 
-    def _of_places(self, tree: _Tree, times: int, depth: int, *, again: bool) -> Iterator[tuple[Event, int]]:
-        """Gaussian noise on samples of a fixed size, in which a record may come ``again``."""
+    def _of_sample(self, tree: _Tree, times: int, depth: int, *, replacement: bool) -> Iterator[tuple[Event, int]]:
+        """Gaussian noise on samples of a fixed size, drawn with or without ``replacement``."""
         taken, out_of = (
             checked(lambda field=field: _whole(tree, field), self._source)  # type: ignore[misc]
             for field in _SIZES
         )
-        how = "with" if again else "without"
-        if taken < 0 or out_of < 1 or (taken > out_of and not again):
+        how = "with" if replacement else "without"
+        if taken < 0 or out_of < 1 or (taken > out_of and not replacement):
             raise InputError(f"{self._source} takes {taken} of {out_of} records {how} replacement; correct the numbers")
         for event, n in self._of_batch(tree.get("event"), 1.0, times, depth):
             if isinstance(event, UnprotectedRelease) and taken:
@@ -330,25 +333,24 @@ class _TreeReader:
                     f"{self._source} holds other than Gaussian noise on samples {how} replacement, for which no bound "
                     "is derived here; expected a GaussianDpEvent, or several"
                 )
-            if taken and again:
+            if taken and replacement:
                 made = partial(RedrawnGaussian, noise_multiplier=event.noise_multiplier, examples=out_of, draws=taken)
                 yield checked(made, self._source), n
             elif taken:
                 yield replace(event, sample_rate=taken / out_of, batches=Batches.FIXED_SIZE), n
 
     def _of_batch(self, tree: Any, rate: float, times: int, depth: int) -> Iterator[tuple[Event, int]]:
-        """What is released of one batch: one noise, or several Gaussians, which together are one Gaussian.
+        """The events of one batch: a single one, or several Gaussians, which together amount to one.
 
-        Steps that release a record's contribution with noise s_i, one after the other and however chosen, are dominated
-        by one Gaussian with noise (sum_i s_i^-2)^(-1/2) (Dong, Roth and Su 2022, corollary 3.3); so are those of a
-        sample.
+        Releases of a record's contribution with noise s_i, even chosen adaptively, are dominated by one Gaussian with
+        noise (sum_i s_i^-2)^(-1/2) (Dong, Roth and Su 2022, corollary 3.3). The same holds on a fixed-size sample.
         """
         if not isinstance(tree, dict) or tree.get("class_name") not in ("ComposedDpEvent", "SelfComposedDpEvent"):
             yield from self.leaves(tree, rate, times, depth)
             return
         released = [(event, n) for event, n in self.leaves(tree, 1.0, 1, depth)]
         if any(isinstance(event, UnprotectedRelease) for event, _ in released):
-            yield from ((event, times) for event in _ALL_TOLD if rate)
+            yield from ((event, times) for event in _NO_PRIVACY if rate)
             return
         if not all(isinstance(event, SampledGaussian) and event.sample_rate == 1 for event, _ in released):
             raise InputError(
@@ -365,10 +367,10 @@ class _TreeReader:
                 yield event, times
 
     def _of_runs(self, tree: _Tree, depth: int) -> Event:
-        """The best of runs, each of equal Gaussians on batches, or of any on the whole data."""
+        """The best of several runs, each of equal Gaussians on Poisson batches or any Gaussians on the whole data."""
         mean, shape = _number(tree, "mean"), _number(tree, "shape")
         inner = tree.get("event")
-        # Gaussians on the whole data amount to one, as several on one batch do.
+        # Gaussians on the whole data amount to one, like several on one batch.
         batched = list(self.leaves(inner, 1.0, 1, depth))
         whole = all(isinstance(event, SampledGaussian) and event.sample_rate == 1 for event, _ in batched)
         joined = {"class_name": "ComposedDpEvent", "events": [inner]}

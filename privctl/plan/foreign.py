@@ -1,8 +1,7 @@
 """Ledgers of other programs as events: Opacus's ``accountant.history``, and dp_accounting's trees of DpEvents.
 
-Both count noise multipliers as privctl does (noise standard deviation / clip norm), mean Poisson batches by a rate,
-and by default take neighbours to differ by one example added or removed. No ledger of theirs says which neighbours it
-means; one that was made to say so is read for these.
+Both define noise multipliers as privctl does (noise standard deviation / clip norm), mean Poisson batches by a sampling
+rate, and by default use add-or-remove adjacency. Their ledgers do not state an adjacency; if one was added, it is used.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _ZERO_OUT_TAKEN = (
     "nothing and leaves the others where they are"
 )
 _TREES_TAKEN = ". In tree aggregation a record is in one step of a tree at most, and its place stays empty"
-#: Where a ledger may say which neighbours it means, and how it says it.
+#: Keys under which a ledger may state its adjacency, and the values they may have.
 _ADJACENCY_KEYS = ("adjacency", "neighboring_relation", "neighbouring_relation", "neighbors", "neighbours")
 _RELATIONS = {
     "addorremove": Adjacency.ADD_OR_REMOVE,
@@ -49,7 +48,7 @@ _KNOWN = (
 
 
 def adjacency_taken(events: Sequence[Event]) -> str:
-    """A sentence on what a foreign ledger of ``events`` is taken to mean, for whoever shows the numbers.
+    """A sentence for users on how a foreign ledger of ``events`` was interpreted.
 
     Raises ValueError for events that do not compose.
     """
@@ -62,9 +61,9 @@ def adjacency_taken(events: Sequence[Event]) -> str:
 
 
 def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
-    """The events of another program's ledger; None where ``text`` is a list of objects, privctl's own.
+    """The events of another program's ledger; None if ``text`` is a list of objects, which is privctl's own format.
 
-    Raises InputError, naming ``source``, for anything else, and for events that privctl has no bound for.
+    Raises InputError, naming ``source``, for anything else, and for events without a bound in privctl.
     """
     tree = _of_repr(text, source) if text.lstrip()[:1] not in ("[", "{") else None
     data = parse_json(text, source) if tree is None else tree
@@ -73,7 +72,7 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
         return for_neighbours(of_tree(data, source, _KNOWN), stated, source)
     history = data.get("history") if isinstance(data, dict) else data
     if not isinstance(history, list) or not (history or history is data):
-        raise InputError(f"{source} is no ledger; expected {_KNOWN}")
+        raise InputError(f"{source} is not a ledger; expected {_KNOWN}")
     if all(isinstance(entry, dict) for entry in history):
         if history is data:
             return None
@@ -82,7 +81,7 @@ def foreign_events(text: str, source: str) -> tuple[Event, ...] | None:
 
 
 def _stated(data: Any, source: str) -> Adjacency | None:
-    """The neighbours that ``data`` states; InputError for some of another kind, or of several."""
+    """The adjacency that ``data`` states, or None; raises InputError if it is not supported, or there are several."""
     stated = sorted(set(_relations(data, source, 0)))
     if len(stated) > 1:
         raise InputError(f"{source} states both {stated[0]} and {stated[1]} adjacency; state one of them")
@@ -90,11 +89,11 @@ def _stated(data: Any, source: str) -> Adjacency | None:
 
 
 def _relations(data: Any, source: str, depth: int) -> Iterator[Adjacency]:
-    """What ``data`` and all within it say of their neighbours."""
-    within = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    for each in within if depth <= DEEPEST else ():
-        if isinstance(each, dict | list):
-            yield from _relations(each, source, depth + 1)
+    """Every adjacency stated in ``data`` or anything nested in it."""
+    children = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    for child in children if depth <= DEEPEST else ():
+        if isinstance(child, dict | list):
+            yield from _relations(child, source, depth + 1)
     for key in _ADJACENCY_KEYS if isinstance(data, dict) else ():
         stated = data.get(key)
         plain = "".join(c for c in str(stated).rpartition(".")[2].lower() if c.isalpha())
@@ -121,27 +120,27 @@ def _refuse_entry(entry: Any, index: int, source: str) -> NoReturn:
 
 
 def _of_repr(text: str, source: str) -> Any:
-    """A tree of DpEvents from its ``repr``, as dictionaries; nothing is evaluated."""
-    fault = InputError(f"{source} is no ledger; expected {_KNOWN}")
+    """Parse the ``repr`` of a DpEvent tree into dictionaries; nothing is evaluated."""
+    fault = InputError(f"{source} is not a ledger; expected {_KNOWN}")
     if len(text) > _LONGEST_REPR:
         raise fault
     try:
-        return _plain(ast.parse(text.strip(), mode="eval").body, 0)
+        return _parsed(ast.parse(text.strip(), mode="eval").body, 0)
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         raise fault from None
 
 
-def _plain(node: ast.expr, depth: int) -> Any:
+def _parsed(node: ast.expr, depth: int) -> Any:
     if depth > DEEPEST:
         raise ValueError
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
         names = [keyword.arg for keyword in node.keywords]
-        # What Python itself refuses: of two values the greater noise would count, or an event pass for another.
+        # Duplicate keywords, which Python itself refuses, could hide the smaller noise or the event's real class.
         if len({"class_name", *names}) != 1 + len(names) or None in names:
             raise ValueError
-        return {"class_name": node.func.id, **{str(k.arg): _plain(k.value, depth + 1) for k in node.keywords}}
+        return {"class_name": node.func.id, **{str(k.arg): _parsed(k.value, depth + 1) for k in node.keywords}}
     if isinstance(node, ast.List | ast.Tuple):
-        return [_plain(each, depth + 1) for each in node.elts]
+        return [_parsed(each, depth + 1) for each in node.elts]
     if isinstance(node, ast.Name) and node.id == "inf":
         return math.inf
     return ast.literal_eval(node)

@@ -1,4 +1,4 @@
-"""A sampled Gaussian, the mechanism of DP-SGD, by every method there is."""
+"""A sampled Gaussian, the mechanism of DP-SGD, by every accounting method."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from privctl.plan.accountants import AccountantRow, BudgetPlan
 
 #: Relative precision of the bound shown next to a method's number, and of the floor that may refute it.
 _COMPARING, _REFUTING = 1e-3, 1e-4
-#: The batches for which the tight accountant's pair is known to be met by real data.
-_MET = (Batches.POISSON, Batches.BALLS_AND_BINS)
+#: Batches for which some data set attains the tight accountant's dominating pair, so that lower bounds are valid.
+_ATTAINED = (Batches.POISSON, Batches.BALLS_AND_BINS)
 
 Note = Callable[[str], None]
 
@@ -34,11 +34,11 @@ def plan_gaussian(
     priors: Sequence[float] = (),
     note: Note = lambda text: None,
 ) -> BudgetPlan:
-    """Every method for one sampled Gaussian: epsilon for its noise, or with ``target`` the noise for that epsilon.
+    """Every method's result for a sampled Gaussian: epsilon for its noise, or the noise for a ``target`` epsilon.
 
-    ``only`` names the rows to compute (default: all); ``note`` is called with each row's title before it starts. The
-    mechanism of the result has the main row's noise, which is computed first. Raises ValueError where the main row has
-    no answer.
+    ``only`` lists the rows to compute (default: all); ``note`` is called with each row's title before it starts. The
+    resulting mechanism has the noise of the main row, which is computed first. Raises ValueError if the main row has no
+    result.
     """
     if target is not None:
         positive("epsilon", target)
@@ -73,14 +73,14 @@ def _main_row(
     target: float | None,
     priors: Sequence[float],
 ) -> AccountantRow:
-    """The tight accountant's row, with the attacker's risks. Raises ValueError where it has no answer."""
+    """The tight accountant's row, with risks. Raises ValueError if it has no result."""
     started = time.perf_counter()
     if target is not None:
         event = replace(event, noise_multiplier=method.noise_multiplier(event, target, delta))
     single = Ledger(events=(event,))
     guarantee = guarantee_of(single, delta, name=method.title, state=AssumptionState.ASSERTED, priors=priors)
     seconds = time.perf_counter() - started
-    least = ledger.epsilon_floor(single, delta, precision=_REFUTING) if event.batches in _MET else 0.0
+    least = ledger.epsilon_floor(single, delta, precision=_REFUTING) if event.batches in _ATTAINED else 0.0
     guarantee = replace(guarantee, accountant=method.source, follows=guarantee.epsilon, floor=least or None)
     return AccountantRow(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
 
@@ -88,7 +88,7 @@ def _main_row(
 def _row(
     key: str, method: AccountingMethod, event: SampledGaussian, delta: float, target: float | None, main: AccountantRow
 ) -> AccountantRow:
-    """Another method's number, next to what the tight accountant proves and disproves for the same noise."""
+    """Another method's row, with what the tight accountant proves and refutes for the same noise."""
     started = time.perf_counter()
     try:
         if target is not None:
@@ -98,7 +98,7 @@ def _row(
         return AccountantRow(key=key, title=method.title, seconds=time.perf_counter() - started, failure=str(error))
     seconds = time.perf_counter() - started
     single, sound = Ledger(events=(event,)), method.sound(event, epsilon)
-    follows, least = _bounds_on_truth(event, delta, epsilon, main)
+    follows, least = _proved_bounds(event, delta, epsilon, main)
     if sound:
         follows = min(follows, epsilon)
     status = Status.CONDITIONAL if sound else Status.REFUTED if least > epsilon * (1 + 1e-9) else Status.CLAIMED
@@ -118,15 +118,15 @@ def _row(
     return AccountantRow(key=key, title=method.title, seconds=seconds, guarantee=guarantee)
 
 
-def _bounds_on_truth(event: SampledGaussian, delta: float, epsilon: float, main: AccountantRow) -> tuple[float, float]:
-    """The epsilon that follows, and a floor below which none holds, if that may refute ``epsilon`` (otherwise 0)."""
+def _proved_bounds(event: SampledGaussian, delta: float, epsilon: float, main: AccountantRow) -> tuple[float, float]:
+    """The proved epsilon, and a lower bound on epsilon; the latter is 0 unless it might refute ``epsilon``."""
     assert main.guarantee is not None
     if event.noise_multiplier == main.guarantee.noise_multiplier:
         known = main.guarantee.epsilon
         return (math.inf if known is None else known), main.guarantee.floor or 0.0
     single = Ledger(events=(event,))
     follows = ledger.epsilon_bound(single, delta, precision=_COMPARING)
-    refutable = event.batches in _MET and follows > epsilon
+    refutable = event.batches in _ATTAINED and follows > epsilon
     return follows, ledger.epsilon_floor(single, delta, precision=_REFUTING) if refutable else 0.0
 
 

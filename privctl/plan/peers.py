@@ -1,6 +1,6 @@
-"""Accountants of other projects, where installed: for comparison, never for a guarantee.
+"""Accountants of other projects, if installed: for comparison, never for a guarantee.
 
-Each takes seconds to import, so the imports are inside the functions. The modules' names come from a closed table.
+Each takes seconds to import, so the imports are inside the functions. The modules' names come from a fixed table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PEERS = {
     ),
 }
 
-#: How far below the target Opacus' search may stop, in epsilon.
+#: Tolerance of Opacus' search below the target, in epsilon.
 _OPACUS_TOLERANCE = 0.001
 
 
@@ -48,10 +48,10 @@ def is_installed(name: str) -> bool:
 
 
 def opacus_prv_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """Opacus' PRV accountant's upper bound on epsilon at ``delta``: its estimate and an allowed error of 0.01.
+    """The upper bound on epsilon at ``delta`` by Opacus' PRV accountant: its estimate plus an error bound of 0.01.
 
-    ``noise_multiplier`` is noise standard deviation / clip norm; Poisson batches, one record more or less. Raises
-    ValueError where Opacus is not installed or fails.
+    ``noise_multiplier`` is noise standard deviation / clip norm; batches are Poisson, adjacency is add-or-remove.
+    Raises ValueError if Opacus is not installed or fails.
     """
     with _errors_of("opacus") as accountants:
         accountant = accountants.create_accountant(mechanism="prv")
@@ -77,9 +77,9 @@ def opacus_prv_noise_multiplier(epsilon: float, delta: float, sample_rate: float
 
 
 def dp_accounting_pld_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    """dp-accounting's PLDAccountant's epsilon at ``delta``, with its own grid of 1e-4; inf where it finds none.
+    """Epsilon at ``delta`` by dp-accounting's PLDAccountant, on its default grid of 1e-4; inf if it finds none.
 
-    Arguments as for ``opacus_prv_epsilon``. Raises ValueError where dp-accounting is not installed or fails.
+    Arguments as for ``opacus_prv_epsilon``. Raises ValueError if dp-accounting is not installed or fails.
     """
     with _errors_of("dp-accounting") as accounting:
         accountant = accounting.pld.PLDAccountant()
@@ -92,7 +92,7 @@ def dp_accounting_pld_noise_multiplier(
 ) -> float:
     """The noise multiplier that dp-accounting's own search finds for (epsilon, delta) by its PLDAccountant.
 
-    It is within ``tolerance`` of the least by that accountant. Raises as ``dp_accounting_pld_epsilon``.
+    It is within ``tolerance`` of that accountant's minimum. Raises as ``dp_accounting_pld_epsilon``.
     """
     with _errors_of("dp-accounting") as accounting:
         multiplier = accounting.calibrate_dp_mechanism(
@@ -106,7 +106,7 @@ def dp_accounting_pld_noise_multiplier(
 
 
 def _sampled_gaussian(accounting: Any, noise_multiplier: float, sample_rate: float, steps: int) -> Any:
-    """A dp-accounting event: ``steps`` times Gaussian noise on a Poisson batch."""
+    """The dp-accounting event of ``steps`` steps with Gaussian noise on Poisson batches."""
     once = accounting.PoissonSampledDpEvent(sample_rate, accounting.GaussianDpEvent(noise_multiplier))
     return accounting.SelfComposedDpEvent(once, steps)
 
@@ -126,7 +126,7 @@ def _number(value: Any) -> float:
 
 @contextmanager
 def _errors_of(name: str) -> Iterator[Any]:
-    """The peer's module, with its warnings and log messages off; whatever it raises becomes one ValueError."""
+    """The peer's module, with its warnings and log messages muted; turns whatever it raises into a ValueError."""
     peer = _peer(name)
     if not is_installed(name):
         raise ValueError(f"{peer.distribution} is not installed; pip install {peer.distribution}")

@@ -1,4 +1,4 @@
-"""A plan from the options of ``privctl account``, by their names; the command and ``privctl.account`` both call it."""
+"""Plans from the options of ``privctl account``; used by the command and by the function ``privctl.account``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _WARNINGS = (
 _BEYOND_FLOATS = (
     "the mechanism's numbers are so small or so large that floats cannot hold what follows from them; give others"
 )
-#: How Python's own messages begin where a number left the floats' range on the way.
-_OF_FLOATS = ("math domain error", "cannot convert float")
-#: Option -> its flag, where that is not its name.
+#: How Python's messages begin if an intermediate result leaves the range of floats.
+_FLOAT_ERRORS = ("math domain error", "cannot convert float")
+#: Option -> its flag, if that differs from its name.
 _FLAGS = {"methods": "--method", "priors": "--prior", "records": "--record"}
 _RATE = {"sample_rate", "steps", "dataset_size", "batch_size", "epochs"}
-#: Options that a mechanism uses beside its event's own, delta and the options about output.
+#: Options that a mechanism accepts besides its event's own, delta and the options about output.
 _ACCEPTED = {
     "gaussian": {"epsilon", "noise_multiplier", "batches", "methods", "no_peers", "priors"} | _RATE,
     "banded": {"epsilon", "noise_multiplier", "priors"} | _RATE,
@@ -39,36 +39,36 @@ _ACCEPTED = {
     "search": {"epsilon", "noise_multiplier", "priors"} | _RATE,
     "ledger": {"ledger", "priors", "no_peers"},
 }
-#: Mechanisms whose noise is told by --noise-multiplier.
+#: Mechanisms whose noise is set by --noise-multiplier.
 _GAUSSIANS = ("group-gaussian", "replace-one-gaussian", "truncated-poisson", "tree", "with-replacement")
 _ACCEPTED |= {name: {"epsilon", "noise_multiplier", "priors"} | _RATE for name in _GAUSSIANS}
 _ACCEPTED_ELSE = {"epsilon", "priors"} | _RATE
 _ALWAYS = {"delta", "mechanism"}
 
 
-#: A plan whose options were found good, and that is yet to be computed.
+#: Computes a plan whose options have been checked.
 _Planner = Callable[[], BudgetPlan]
 
 
 def planner_of(options: Mapping[str, Any], given: Container[str], note: Notify) -> _Planner:
-    """What computes the plan that the options ask for; they are checked here, and nothing long is done.
+    """Check the options and return a function that computes the plan; nothing slow is done here.
 
-    ``options`` holds every option of ``privctl account`` by its name; ``given`` are those that the user stated,
-    whatever their values; ``note`` is called with what the user should know. Raises CommandError for options that are
-    missing, out of range, or do not go together, InputError for a ledger that cannot be read; the planner raises
-    CommandError for what only computing shows.
+    ``options`` holds every option of ``privctl account`` by name; ``given`` contains those that the user set, whatever
+    their values; ``note`` is called with what the user should know. Raises CommandError for options that are missing,
+    out of range or contradictory, and InputError for a ledger that cannot be read. The function returned raises
+    CommandError for what only shows during the computation.
     """
     _check_accepted(options, given)
-    names: Container[str] = () if options["ledger"] else options  # the numbers of a ledger are no options
+    names: Container[str] = () if options["ledger"] else options  # numbers in a ledger are not options
 
     def compute(plan: _Planner) -> BudgetPlan:
         import numpy as np
 
         try:
-            with np.errstate(over="ignore", divide="ignore", invalid="raise"):  # inf is looked for, NaN is no answer
+            with np.errstate(over="ignore", divide="ignore", invalid="raise"):  # inf is a valid result, NaN is not
                 return plan()
         except ValueError as error:
-            beyond = str(error).startswith(_OF_FLOATS)
+            beyond = str(error).startswith(_FLOAT_ERRORS)
             raise CommandError(_BEYOND_FLOATS if beyond else flagged(str(error), names)) from None
         except ArithmeticError:
             raise CommandError(_BEYOND_FLOATS) from None
@@ -82,7 +82,7 @@ def planner_of(options: Mapping[str, Any], given: Container[str], note: Notify) 
 def report_for(plan: BudgetPlan, options: Mapping[str, Any], given: Container[str], place: Path) -> PrivacyReport:
     """The report of ``plan``, to be written at ``place``, with the options that were given.
 
-    It has every row's guarantee; rows without an answer become omissions with their reason.
+    It holds every row's guarantee; rows without one become omissions with the reason.
     """
     parameters = {
         name: list(value) if isinstance(value, tuple) else value for name, value in options.items() if name in given
@@ -120,7 +120,7 @@ def _check_accepted(options: Mapping[str, Any], given: Container[str]) -> None:
 
 
 def _kind(mechanism: str) -> type[Event] | None:
-    """The kind of event that is called so."""
+    """The kind of event with this mechanism name; None if there is none."""
     return next((kind for kind in EVENTS.values() if kind.mechanism == mechanism), None)
 
 
@@ -208,13 +208,13 @@ def _plan_of_search(options: Mapping[str, Any], note: Notify) -> _Planner:
 
 
 def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
-    """A kind of event without a table of methods of its own."""
+    """Plan a kind of event that has no planner of its own."""
     from privctl.plan.theorems import NoiseSearch, plan_ledger, setting_of
 
     kind = _kind(options["mechanism"])
     if kind is None:
         known = ", ".join(kind.mechanism for kind in EVENTS.values())
-        raise CommandError(f"--mechanism {options['mechanism']} is none of privctl's; choose from {known}")
+        raise CommandError(f"--mechanism {options['mechanism']} is not known; choose from {known}")
     setting = setting_of(kind)
     target, stated = _one_of(options, "epsilon", setting.parameter)
     rate, steps = _rate_and_steps(options, note)
@@ -234,7 +234,7 @@ def _plan_of_event(options: Mapping[str, Any], note: Notify) -> _Planner:
 
 
 def _sizes_of(kind: type[Event], rate: float, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an event that follow from how its batches are drawn."""
+    """The fields of an event that follow from the options on sampling."""
     names = {field.name for field in fields(kind)}
     if "sample_rate" not in names and rate != 1 and ("draws" not in names or options["sample_rate"] is not None):
         raise CommandError(
@@ -311,7 +311,7 @@ def _records(text: str) -> list[float]:
 
 
 def _one_of(options: Mapping[str, Any], wanted: str, given: str) -> tuple[float | None, float | None]:
-    """The target and the given value, exactly one of which was stated."""
+    """The values of the options ``wanted`` and ``given``; raises CommandError unless exactly one is set."""
     target, value = options[wanted], options[given]
     if (target is None) == (value is None):
         names = f"--{wanted} to find the noise or --{given.replace('_', '-')} to find what it yields"
@@ -320,7 +320,7 @@ def _one_of(options: Mapping[str, Any], wanted: str, given: str) -> tuple[float 
 
 
 def _delta(options: Mapping[str, Any], *, zero: bool = False) -> float:
-    """The delta, which may be 0 where ``zero``; by default that of a training on ``dataset_size`` examples."""
+    """Delta, which may be 0 if ``zero``; by default, the default for a training run on ``dataset_size`` examples."""
     if options["delta"] is None and options["dataset_size"] is not None:
         from privctl.accounting.deltas import default_delta
 
@@ -338,7 +338,7 @@ _MOST_RECORDS = 100_000
 
 
 def _rate_and_steps(options: Mapping[str, Any], note: Notify) -> tuple[float, int]:
-    """Sampling rate and steps, from their flags or from the data set's."""
+    """Sampling rate and steps, from their own options or from data set size, batch size and epochs."""
     from privctl.accounting.deltas import delta_warning
 
     facts = {name: options[name] for name in ("dataset_size", "batch_size", "epochs")}
@@ -364,5 +364,5 @@ def _rate_and_steps(options: Mapping[str, Any], note: Notify) -> tuple[float, in
 
 
 def _whole_steps(steps: float) -> int:
-    """``steps`` rounded up, ignoring the rounding error of the division."""
+    """``steps`` rounded up, ignoring rounding errors of a division."""
     return math.ceil(round(min(steps, 1e300), 6))

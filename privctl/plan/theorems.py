@@ -1,4 +1,4 @@
-"""Mechanisms other than the sampled Gaussian: any ledger of events, published signs, secrets in several records."""
+"""Plans for mechanisms other than the sampled Gaussian: ledgers of events, searches, published signs, and secrets."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from privctl.plan.accountants import AccountantRow, BudgetPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSearch:
-    """The least noise of one event of ``kind`` that meets ``target``; ``facts`` are the event's other fields."""
+    """A search for the least noise with which an event of ``kind`` meets ``target``; ``facts`` are its other fields."""
 
     kind: type[Event]
     facts: Mapping[str, Any]
     target: float
 
     def event(self, delta: float) -> Event:
-        """The event found. Raises ValueError where no noise meets the target."""
+        """The event found. Raises ValueError if no noise meets the target."""
         noise = calibration.noise_multiplier_for(self.target, delta, lambda noise: Ledger(events=(self._at(noise),)))
         return self._at(noise)
 
@@ -58,14 +58,14 @@ class NoiseSearch:
         return self.kind(**self.facts, **{setting.field: setting.of_noise(noise)})
 
 
-#: The option that sets the noise of Gaussian mechanisms, which they share.
+#: The option that sets the noise of all Gaussian mechanisms.
 NOISE_MULTIPLIER = EventOption(
     name="noise_multiplier", help="Noise standard deviation / clip norm.", field="noise_multiplier"
 )
 
 
 def setting_of(kind: type[Event]) -> EventOption:
-    """The option that sets the noise of events of ``kind``; raises ValueError where none does."""
+    """The option that sets the noise of events of ``kind``; raises ValueError if there is none."""
     setting = ROWS[kind].setting if kind in ROWS else None
     if setting is not None and setting.field == NOISE_MULTIPLIER.field:
         return NOISE_MULTIPLIER
@@ -83,7 +83,7 @@ def plan_ledger(
     priors: Sequence[float] = (),
     remarks: tuple[str, ...] = (),
 ) -> BudgetPlan:
-    """Any events, or the one that a ``search`` finds, by the tight accountant and by Renyi DP; ``remarks`` are kept."""
+    """The plan for any events, or for the one that ``search`` finds, by the tight accountant and by Renyi DP."""
     started = time.perf_counter()
     solved, solution = "epsilon", None
     if search is not None:
@@ -133,8 +133,8 @@ def plan_ledger(
     )
 
 
-def price(event: BestOfRuns, delta: float) -> str:
-    """What releasing the best of the event's runs costs beside one run, in one sentence."""
+def search_cost(event: BestOfRuns, delta: float) -> str:
+    """A sentence that compares the epsilon of releasing the best of the event's runs with that of one run."""
     run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate, steps=event.run_steps)
     alone, whole = (epsilon_bound(Ledger(events=(each,)), delta) for each in (run, event))
     if math.isinf(whole):
@@ -148,16 +148,16 @@ def price(event: BestOfRuns, delta: float) -> str:
 def plan_search(
     event: BestOfRuns, delta: float, *, target: float | None = None, priors: Sequence[float] = ()
 ) -> BudgetPlan:
-    """The best of the event's runs; with a ``target`` epsilon, of the least noise that meets it.
+    """The plan for releasing the best of the event's runs; with a ``target`` epsilon, with the least noise for it.
 
-    Raises ValueError where no noise does.
+    Raises ValueError if no noise meets the target.
     """
     if target is not None:
         noise = calibration.noise_multiplier_for(
             target, delta, lambda noise: Ledger(events=(replace(event, noise_multiplier=noise),))
         )
         event = replace(event, noise_multiplier=noise)
-    remark = price(event, delta)
+    remark = search_cost(event, delta)
     plan = plan_ledger([event], delta, priors=priors, remarks=(remark[:1].upper() + remark[1:],))
     if target is None:
         return plan
@@ -165,7 +165,7 @@ def plan_search(
 
 
 def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None) -> BudgetPlan:
-    """FERRET as published: mutual information, what follows from it, and the least delta of any (epsilon, delta)."""
+    """The plan for FERRET as published: mutual information, and the smallest delta of any (epsilon, delta) bound."""
     started = time.perf_counter()
     masks = Assumption(
         name="public masks",
@@ -196,9 +196,9 @@ def plan_sign_bits(event: SignBits, delta: float, *, target: float | None = None
 
 
 def plan_secret(event: SecretMixture, delta: float, prior: float, *, posterior: float | None = None) -> BudgetPlan:
-    """A secret in several records: the chance of guessing it from the outcome, by two bounds.
+    """The plan for a secret in several records: two bounds on the probability of guessing it from the output.
 
-    With ``posterior``, the least noise that keeps the first bound within it is computed first.
+    With ``posterior``, the noise is the least that keeps the first of these bounds at or below it.
     """
     started = time.perf_counter()
     if posterior is not None:

@@ -1,4 +1,4 @@
-"""Randomness that protects: a keystream, Gaussian deviates from it, and sums rounded onto a public grid."""
+"""Randomness for privacy: a keystream, Gaussian deviates from it, and sums rounded onto a public grid."""
 
 from privctl.randomness.source import BLOCK, NoiseSource
 

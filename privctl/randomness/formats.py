@@ -1,4 +1,4 @@
-"""Half-precision numbers as float32, and back."""
+"""Conversion of half-precision numbers to float32 and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def widen(stored: NDArray[np.generic], dtype: str, out: NDArray[np.floating]) -> NDArray[np.floating]:
-    """The numbers stored as ``dtype`` (F16, BF16 or F32) as float32, in ``out``."""
+    """Convert numbers stored as ``dtype`` (F16, BF16 or F32) to float32; writes them to ``out`` and returns it."""
     if dtype == "BF16":
         np.left_shift(stored, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
     else:
@@ -20,7 +20,7 @@ def widen(stored: NDArray[np.generic], dtype: str, out: NDArray[np.floating]) ->
 
 
 def narrow(values: NDArray[np.floating], dtype: str, out: NDArray[np.generic]) -> None:
-    """Round to nearest, ties to even, into ``out``; NaN may become infinite."""
+    """Round ``values`` to ``dtype`` (to nearest, ties to even) into ``out``; NaN may become infinite."""
     if dtype != "BF16":
         np.copyto(out, values, casting="same_kind")
         return

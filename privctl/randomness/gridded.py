@@ -5,13 +5,13 @@ the release is a function of one integer for each value x,
 
     n = the integer nearest to (x + Z) / g,    g = ``spacing(stddev)``, a power of two,
 
-with Z within a tiny distance of an exact Gaussian (``deviates``). As long as Z is exact, n is post-processing of the
-Gaussian mechanism on the very float x; what the distance costs is counted in ``privctl.accounting.gridded``. All else
-is free of error: x / g is exact, so are its nearest integer m and the rest; n g is then rounded to the output's format.
+where Z is very close to an exact Gaussian (``deviates``). If Z were exact, n would be post-processing of the Gaussian
+mechanism on the float x; the cost of the difference is counted in ``privctl.accounting.gridded``. Everything else is
+exact: x / g, its nearest integer m and the remainder; n g is finally rounded to the output's format.
 
-Most deviates are drawn in float32. If a sum is so close to the midpoint of two integers that the float32 error could
-decide, it is computed again in float64 from the same bits and more. Those have their places in the keystream too, so
-every n equals that of the float64 sampler, whatever computes in float32.
+Most deviates are computed in float32. If a sum is so close to the midpoint of two integers that the float32 error could
+decide, it is computed again in float64 from the same bits and further ones. These also have fixed places in the
+keystream, so every n equals that of the float64 sampler, whichever code computes in float32.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from privctl.randomness.deviates import FAST
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A grid has between 2^FINENESS and 2^(FINENESS + 1) points in a standard deviation.
+#: A grid has between 2^FINENESS and 2^(FINENESS + 1) points per standard deviation.
 FINENESS = 5
 
-#: Values are computed so many at a time, in arrays that stay in a core's cache; fewer would cost more calls.
+#: Values computed at a time, in arrays that fit a core's cache; smaller tiles would need more calls.
 TILE = 1 << 16
-#: Keystream is drawn in pieces of so many bytes, which are encrypted zeros.
+#: Bytes of keystream drawn at a time, by encrypting as many zeros.
 _DRAWN = 1 << 17
 
-#: 1.5 2^23: adding so many steps to a float32 below 2^22 steps and taking them off again rounds to the nearest
-#: multiple of the step, never to -0.
+#: 1.5 2^23: adding and subtracting this many steps rounds a float32 below 2^22 steps to the nearest multiple of the
+#: step, never to -0.
 TO_STEPS = 1.5 * 2.0**23
-#: Sums up to this many grid steps are formed at once; the float32 error of doing so stays below 2^-10 of a step.
+#: Sums up to this many grid steps are formed directly; their float32 error stays below 2^-10 of a step.
 _NEAR = 2.0**14
-#: Float32 radii reach this far: U is above 2^-32.
+#: The largest radius in float32: U is above 2^-32.
 REACH = 6.7
-#: Sums above so many grid steps are left to float64.
+#: Sums above this many grid steps are left to float64.
 _FAR = 2.0**100
-#: Spacings, of what is added at each level too, whose squares and reciprocals leave float32 room for everything.
+#: Range of spacings, including those of the increments, for which nothing overflows or underflows in float32.
 _LEAST, _MOST = 2.0**-50, 2.0**50
 
 
 class BlockBits(Protocol):
-    """The random bits of one block of noise; each method gives the same ones whenever it is asked."""
+    """The random bits of one block of noise; each method always returns the same ones."""
 
     def leading(self, count: int, zeros: memoryview, out: bytearray) -> NDArray[np.int32]:
-        """``count`` words, drawn into ``out``."""
+        """The ``count`` leading words, drawn into ``out``."""
         ...
 
     def following(self, pairs: NDArray[np.intp]) -> NDArray[np.uint64]:
-        """Words (2 n) that belong to these n pairs of the block: those of all first words, then those of all second."""
+        """The words (2 n,) that follow those of n ``pairs`` of the block: for all first words, then all second ones."""
         ...
 
     def deep(self, count: int) -> list[int]:
-        """``count`` words of 64 bits."""
+        """``count`` words of 64 bits, for the rare pairs that need more; see ``deviates.Deep``."""
         ...
 
 
 class BlockBuffers:
-    """One thread's working memory for blocks of up to ``block`` values: their random words, and arrays for a tile."""
+    """One thread's work arrays: random words of blocks of up to ``block`` values, and arrays for one tile."""
 
     def __init__(self, block: int) -> None:
         self._size, tile = block * 4, min(block, TILE)
@@ -82,19 +82,19 @@ class BlockBuffers:
         self._nested: list[NDArray[np.float32]] = []
 
     def stream(self, candidate: int) -> bytearray:
-        """Where the words of one candidate are kept."""
+        """The buffer for the words of one candidate."""
         while len(self._streams) <= candidate:
             self._streams.append(bytearray(self._size + 16))
         return self._streams[candidate]
 
     def marks(self, pairs: int) -> NDArray[np.bool_]:
-        """A truth value for each pair of a block."""
+        """A boolean array (``pairs``,) for the pairs of a block."""
         if self._marks is None:
             self._marks = np.empty((self._block + 1) // 2, np.bool_)
         return self._marks[:pairs]
 
     def nested_arrays(self, number: int, count: int) -> NDArray[np.float32]:
-        """More arrays for a tile, for nested candidates alone."""
+        """The further tile array ``number`` (``count``,), needed only for nested candidates."""
         while len(self._nested) <= number:
             self._nested.append(np.empty(len(self.deviates), np.float32))
         return self._nested[number][:count]
@@ -102,7 +102,7 @@ class BlockBuffers:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Pairs ``first`` to ``last`` of the ``pairs`` of a block of ``count`` values; pair i makes i and ``pairs`` + i."""
+    """Pairs ``first`` to ``last`` of the ``pairs`` of a block of ``count`` values; pair i gives i and ``pairs`` + i."""
 
     first: int
     last: int
@@ -111,13 +111,13 @@ class _Tile:
 
     @property
     def size(self) -> int:
-        """How many values its pairs make."""
+        """The number of values of its pairs."""
         return self.last - self.first + min(self.pairs + self.last, self.count) - (self.pairs + self.first)
 
     def of(
         self, block: NDArray[np.floating], own: NDArray[np.float32]
     ) -> list[tuple[NDArray[np.floating], NDArray[np.float32]]]:
-        """Views of the ``block`` (count,), each with the stretch of the tile's ``own`` values (size,) of its place."""
+        """Views of the ``block`` (count,), each with the corresponding part of the tile's ``own`` values (size,)."""
         width = self.last - self.first
         if width == self.pairs:
             return [(block, own)]
@@ -125,15 +125,15 @@ class _Tile:
         return [(block[self.first : self.last], own[:width]), (second, own[width:])]
 
     def places(self, chosen: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Where the values of some pairs of the block lie: the first ones of all, and the second ones that exist."""
+        """The indices of the values of ``chosen`` pairs: all first values, and those second values that exist."""
         seconds = chosen + self.pairs
         return chosen, seconds[seconds < self.count]
 
 
 class _TileSums(NamedTuple):
-    """The pairs whose values float32 cannot decide, and for each candidate the nearest grid points.
+    """The pairs that float32 cannot decide, and for each candidate the nearest grid points.
 
-    There are none where float32 cannot decide any.
+    ``points`` is empty if float32 cannot decide any pair.
     """
 
     doubtful: NDArray[np.intp]
@@ -141,12 +141,12 @@ class _TileSums(NamedTuple):
 
 
 def spacing(stddev: float) -> float:
-    """The grid's step for noise of ``stddev``: the largest power of two not above stddev / 2^FINENESS."""
+    """The spacing of the grid for noise of ``stddev``: the largest power of two not above stddev / 2^FINENESS."""
     return math.ldexp(1.0, math.frexp(stddev)[1] - 1 - FINENESS)
 
 
 def increments(stddevs: Sequence[float]) -> list[float]:
-    """The standard deviation of the noise added at each level to reach the next; never rounded down."""
+    """The standard deviations of the noise added at each level, so that the sums have ``stddevs``; rounded up."""
     steps = [stddevs[0]]
     for less, more in pairwise(stddevs):
         steps.append(math.nextafter(math.sqrt((more - less) * (more + less)), math.inf))
@@ -154,7 +154,7 @@ def increments(stddevs: Sequence[float]) -> list[float]:
 
 
 def suits_float32(stddevs: Sequence[float]) -> bool:
-    """Whether sums for candidates of ``stddevs`` may be formed in float32."""
+    """Whether sums for candidates of ``stddevs`` can be formed in float32."""
     return all(_LEAST <= spacing(stddev) <= _MOST for stddev in (*stddevs, *increments(stddevs)))
 
 
@@ -165,10 +165,10 @@ def release(
     bits: Sequence[BlockBits],
     scratch: BlockBuffers,
 ) -> None:
-    """Write into each of ``outputs`` (n,) ``values`` (n,) plus noise of its standard deviation, on its own grid.
+    """Write ``values`` (n,) plus noise into each of ``outputs`` (n,), rounded onto the grid of its standard deviation.
 
-    Candidate j is rounded from ``values`` + Z_1 + ... + Z_j, which is never rounded itself. What is not finite passes
-    as NaN or as it is. ``outputs[0]`` may be ``values``; all are of one type, float32 or float64.
+    Candidate j is rounded from the unrounded sum ``values`` + Z_1 + ... + Z_j. NaN and infinity become NaN or stay.
+    ``outputs[0]`` may be ``values``; all have the same dtype, float32 or float64.
     """
     if not len(values):
         return
@@ -198,7 +198,7 @@ def _release_float32(
         tile = _Tile(first, min(first + width, pairs), pairs, count)
         results = _tile_sums(tile, values, stddevs, words, scratch)
         doubtful.append(results.doubtful)
-        before.append([values[places] for places in tile.places(results.doubtful)])  # outputs may lie there
+        before.append([values[places] for places in tile.places(results.doubtful)])  # outputs may overwrite them
         for out, points in zip(outputs, results.points, strict=False):
             for part, own in tile.of(out, points):
                 part[:] = own
@@ -217,7 +217,7 @@ def _tile_sums(
     words: Sequence[NDArray[np.int32]],
     scratch: BlockBuffers,
 ) -> _TileSums:
-    """The points of one tile."""
+    """The grid points of one tile, for every candidate."""
     size, only = tile.size, len(stddevs) == 1
     noise, fresh = scratch.deviates[:size], None if only else scratch.nested_arrays(0, size)
     error, doubtful = 0.0, []
@@ -231,7 +231,7 @@ def _tile_sums(
         if j:
             np.add(noise, deviates_drawn, out=noise)
             error += 2.0**-24 * REACH * sum(increments(stddevs)[: j + 1])
-        # The first candidate's values are still needed for the others.
+        # Each of several candidates keeps its points until the tile is done.
         nearest = scratch.points[:size] if only else scratch.nested_arrays(1 + j, size)
         near = _round(tile, values, noise, spacing(stddev), error, nearest, scratch)
         if near is None:
@@ -239,10 +239,10 @@ def _tile_sums(
         doubtful.append(np.where(near < len(first), near, near - len(first)))
         points.append(nearest)
     found = np.concatenate(doubtful)
-    if not len(found):  # as in most tensors of a hundred numbers
+    if not len(found):  # usual for tensors of about a hundred numbers
         return _TileSums(found, points)
     ordered = np.sort(found)
-    # Without np.unique, which imports masked arrays.
+    # Not np.unique, which imports masked arrays.
     kept = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=kept[1:])
     return _TileSums(ordered[kept] + tile.first, points)
@@ -255,7 +255,7 @@ def refined(
     words: Sequence[NDArray[np.int32]],
     bits: Sequence[BlockBits],
 ) -> list[NDArray[np.float32]]:
-    """What is released for ``values``, which the ``chosen`` pairs of a block make, computed in float64."""
+    """The releases of ``values``, those of the ``chosen`` pairs of a block, computed in float64."""
     padded = np.zeros(2 * len(chosen))
     padded[: len(values)] = values
     outputs = [np.empty(len(padded), np.float32) for _ in stddevs]
@@ -276,8 +276,8 @@ def _round(
 ) -> NDArray[np.intp] | None:
     """Fill ``nearest`` with the multiples of ``step`` nearest to values + noise; returns where that may be wrong.
 
-    ``values`` are those of the block, ``noise`` the tile's. ``error`` bounds that of ``noise``. None where values are
-    not finite, or too large for float32.
+    ``values`` are the block's, ``noise`` is the tile's and has an error of at most ``error``. None if values are not
+    finite, or too large for float32.
     """
     sums, flags, multiples = scratch.sums[: len(noise)], scratch.flags[: len(noise)], None
     for (part, own), (_, drawn) in zip(tile.of(values, sums), tile.of(values, noise), strict=True):
@@ -286,7 +286,7 @@ def _round(
     if not reach < _FAR:
         return None
     if reach > _NEAR:
-        # Split off multiples of the step, which would make the sums too large to round accurately.
+        # Split off multiples of the step, with which the sums would be too large to round accurately.
         for part, own in tile.of(values, sums):
             own[:] = part
         multiples = np.multiply(sums, np.float32(1 / step))
@@ -309,7 +309,7 @@ def _round(
 
 
 def largest(values: NDArray[np.floating]) -> float:
-    """The size of the largest of ``values`` (n,); NaN where one is."""
+    """The largest magnitude among ``values`` (n,); NaN if one is NaN."""
     return max(float(values.max()), -float(values.min())) if len(values) else 0.0
 
 
@@ -321,9 +321,9 @@ def _release_float64(
     words: Sequence[NDArray[np.int32]],
     bits: Sequence[BlockBits],
 ) -> None:
-    """``release`` in float64: pair i of ``words`` makes the noise of values i and len(pairs) + i.
+    """``release`` in float64: pair i of ``words`` gives the noise of values i and len(pairs) + i.
 
-    ``pairs`` are their places in the block.
+    ``pairs`` are the indices of the pairs in the block.
     """
     count = len(values)
     total = np.zeros(count)
@@ -335,11 +335,11 @@ def _release_float64(
 
 
 def on_grid(values: NDArray[np.float64], noise: NDArray[np.float64], step: float) -> NDArray[np.float64]:
-    """The multiples of ``step`` nearest to ``values`` + ``noise``, from sums that are not rounded to begin with."""
+    """The multiples of ``step`` nearest to ``values`` + ``noise``, without rounding the sums first."""
     with np.errstate(over="ignore", invalid="ignore"):
         steps = values / step
         multiples = np.rint(steps)
         remainder = np.where(np.isinf(steps), 0.0, steps - multiples)
         rounded = (multiples + np.rint(remainder + noise / step)) * step
-    # A value too large to divide is a multiple far beyond any noise. And -0 would reveal the sign of the sum.
+    # A value whose quotient overflows is a multiple far beyond any noise. -0 would reveal the sign of the sum.
     return np.where(np.isinf(steps) & np.isfinite(values), values, rounded) + 0.0

@@ -1,6 +1,6 @@
-"""A cryptographic keystream, every place of which is drawn by itself.
+"""A cryptographic keystream with random access.
 
-AES-256 in counter mode gives the bits (drawn as AES-GCM's encryption of zeros, the same bits from faster code).
+The bits are those of AES-256 in counter mode, drawn as AES-GCM's encryption of zeros, which is faster.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _AES_BLOCK = 16
-#: Lanes of the keystream at one place: the leading bits of deviates, bits that follow them where they are needed, bits
-#: that follow those next to never, and words that are no deviate's.
+#: Lanes of the keystream: the leading bits of deviates, further bits for the pairs that need them, still more bits for
+#: very rare pairs, and words that are not used for deviates.
 _LEADING, _FOLLOWING, _DEEP, WORDS = 0, 1, 2, 3
 #: GCM encrypts with AES-CTR from counter nonce | 2 (NIST SP 800-38D, 7.1).
 _FIRST_COUNTER = 2
@@ -29,19 +29,19 @@ class Keystream:
         self._key = algorithms.AES(key)
 
     def drawn(self, stream: int, block: int, size: int, lane: int) -> bytes:
-        """The first ``size`` bytes of the keystream of one place."""
+        """The first ``size`` bytes of the keystream with this nonce."""
         return self.cipher(stream, block, lane).update(bytes(size))
 
     def drawn_at(self, stream: int, block: int, places: NDArray[np.intp], lane: int) -> bytes:
-        """The 16 bytes that the keystream has at each of ``places``, which are counted in so many bytes."""
+        """The 16-byte blocks of the keystream at each of ``places``, which are block indices."""
         counters = np.empty((len(places), 4), ">u4")
         counters[:, :3] = np.frombuffer(_nonce(stream, block, lane), ">u4")
         counters[:, 3] = places + _FIRST_COUNTER
-        # No message is encrypted: a keystream is what the cipher makes of its counters.
+        # No message is encrypted: a keystream is the encryption of counters.
         return Cipher(self._key, modes.ECB()).encryptor().update(counters.tobytes())  # noqa: S305
 
     def cipher(self, stream: int, block: int, lane: int) -> AEADEncryptionContext:
-        """The keystream of one place, as GCM encrypts; its tag is never asked for."""
+        """A GCM encryptor with this nonce, which gives the keystream when it encrypts zeros; its tag is not used."""
         return Cipher(self._key, modes.GCM(_nonce(stream, block, lane))).encryptor()
 
 
@@ -71,5 +71,5 @@ class BlockKeystream:
 
 
 def _nonce(stream: int, block: int, lane: int) -> bytes:
-    """GCM's 96 bits: lane (8) | stream (40) | block (48)."""
+    """The 96-bit GCM nonce: lane (8) | stream (40) | block (48)."""
     return ((lane << 40 | stream) << 48 | block).to_bytes(12, "big")

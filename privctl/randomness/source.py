@@ -1,7 +1,7 @@
-"""Noise that is drawn from a cryptographic keystream, under a key from the operating system.
+"""Noise drawn from a cryptographic keystream, under a key from the operating system.
 
-Every deviate has a fixed place in the keystream, given by (stream, position): threads draw without sharing state, and
-a stream drawn twice for the same values is the same noise (which tied weights need).
+Every deviate has a fixed place in the keystream, given by (stream, position). So threads draw without sharing state,
+and drawing a stream twice gives the same noise, which tied weights need.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from privctl.randomness import gridded
 from privctl.randomness.compiled.release import release as release_compiled
-from privctl.randomness.compiled.release import takes
+from privctl.randomness.compiled.release import suits_kernel
 from privctl.randomness.keystream import WORDS, BlockKeystream, Keystream
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from privctl.randomness.compiled.release import Kernel
 
-#: Values get noise in blocks of at most this many, each from its own stretch of keystream.
+#: The most values per block; each block has its own part of the keystream.
 BLOCK = 1 << 18
 
 
@@ -32,9 +32,9 @@ class NoiseSource:
     """Independent Gaussian noise, addressed by stream and position."""
 
     def __init__(self, seed: int | None = None, *, key: bytes | None = None) -> None:
-        """A fresh key from the operating system, or, for tests, one made from ``seed`` (no privacy then).
+        """Use a fresh key from the operating system or, for tests and without privacy, one derived from ``seed``.
 
-        ``key`` is another source's, in a process that must draw the same.
+        ``key`` is the key of another source, for a process that must draw the same noise.
         """
         self.seeded = seed is not None
         fresh = os.urandom(32) if seed is None else hashlib.sha256(b"privctl noise seed %d" % seed).digest()
@@ -44,36 +44,36 @@ class NoiseSource:
         self._code: Mapping[str, Kernel] = {}
 
     def compile(self, kinds: Collection[str]) -> str:
-        """Release numbers stored as ``kinds`` by machine code, which gives the same ones sooner.
+        """Use machine code for numbers stored as ``kinds``, if llvmlite is installed; it gives the same numbers faster.
 
-        Made where llvmlite is installed. Returns why not where it is, but the code fails its test; "" otherwise.
+        Returns the reason if the code fails its self-test and is not used, else "".
         """
-        from privctl.randomness.compiled.selection import tested_code  # here, as few need it
+        from privctl.randomness.compiled.selection import tested_code  # not needed by most callers
 
         self._code, fault = tested_code(kinds)
         return fault
 
     @property
     def key(self) -> bytes:
-        """The secret itself, for fellow processes only."""
+        """The secret key, for the other processes of this run only."""
         return self._key
 
     @property
     def compilers(self) -> tuple[str, ...]:
-        """The packages that made machine code in use."""
+        """The packages that compiled the machine code in use."""
         return ("llvmlite",) if self._code else ()
 
     @property
     def description(self) -> str:
-        """What a report says of where the noise came from."""
+        """The description of the noise source in reports."""
         key = "a key made from a given seed" if self.seeded else "a key from the operating system"
         return f"AES-256-CTR keystream under {key}, Box-Muller, rounded onto a grid"
 
     def release(self, stream: int, block: int, values: NDArray[np.floating], stddev: float) -> None:
-        """Replace ``values`` (float32 or float64, at most ``BLOCK``) by the sums with N(0, stddev^2) noise, on a grid.
+        """Add N(0, stddev^2) noise to ``values`` (float32 or float64, at most ``BLOCK``) in place, rounded onto a grid.
 
-        See ``gridded.release``. ``block`` (below 2^48) and ``stream`` (below 2^40) say which deviates; ask for one
-        place at one length only, and twice for equal values only.
+        See ``gridded.release``. ``block`` (below 2^48) and ``stream`` (below 2^40) select the deviates; use the same
+        pair only with one length, and more than once only for equal values.
         """
         if values.dtype == np.float32 and len(values) <= BLOCK and self.takes_stored("F32", values, stddev):
             self.release_stored(stream, block, values, "F32", stddev)
@@ -82,12 +82,12 @@ class NoiseSource:
 
     def takes_stored(self, kind: str, stored: NDArray[np.generic], stddev: float) -> bool:
         """Whether ``release_stored`` may be called for numbers ``stored`` as ``kind`` (F32, F16 or BF16)."""
-        return kind in self._code and takes(stored, stddev)
+        return kind in self._code and suits_kernel(stored, stddev)
 
     def release_stored(self, stream: int, block: int, stored: NDArray[np.generic], kind: str, stddev: float) -> float:
-        """As ``release``, for numbers as they are ``stored``, rounded to their format once more, by machine code.
+        """As ``release``, by machine code, for numbers ``stored`` as ``kind``, to which results are rounded.
 
-        Returns the size of the largest there was, which is not finite where one was not.
+        Returns the largest magnitude among the original numbers; not finite if one of them is not.
         """
         keystream = BlockKeystream(self.keystream, stream, block)
         return release_compiled(stored, kind, stddev, keystream, self._scratch(), self._code[kind])
@@ -102,8 +102,8 @@ class NoiseSource:
     ) -> None:
         """Write ``values`` + N(0, stddev^2) into each of ``outputs``, on the grid of its ``stddev``.
 
-        ``stddevs`` increase, and each sum is the one before plus fresh noise from its own stream. ``outputs`` have the
-        type of ``values``; the first may be ``values`` itself.
+        ``stddevs`` must increase; each sum is the previous one plus fresh noise from its own stream. ``outputs`` have
+        the dtype of ``values``; the first may be ``values`` itself.
         """
         if len(values) > BLOCK:
             raise ValueError(f"there are {len(values)} values; a block has {BLOCK}")
@@ -113,11 +113,11 @@ class NoiseSource:
         gridded.release(values, stddevs, outputs, keystreams, self._scratch())
 
     def words(self, stream: int, block: int, count: int) -> NDArray[np.uint64]:
-        """``count`` uniform 64-bit words; their place is no deviate's."""
+        """``count`` uniform 64-bit words, from bits that no deviate uses."""
         return np.frombuffer(self.keystream.drawn(stream, block, 8 * count, lane=WORDS), np.uint64, count)
 
     def forget_buffers(self) -> None:
-        """Let go of this thread's working memory, which the next release makes anew."""
+        """Free this thread's work arrays; the next release allocates new ones."""
         if hasattr(self._local, "scratch"):
             del self._local.scratch
 

@@ -26,7 +26,8 @@ class AskedAudit:
     usual names.
     ``beam`` is the width of a beam search for secrets, and ``secret_figures`` name all that was measured of secrets:
     method, colon, quantity. ``reference`` says that what a reference model gives too was not to count as extracted.
-    ``precision`` is the format of forward passes. ``logged`` says that it was entered into a log.
+    ``precision`` is the format of forward passes, ``max_length`` the tokens kept of a record. ``logged`` says that it
+    was entered into a log.
     """
 
     files: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -52,6 +53,7 @@ class AskedAudit:
     beam: int | None = None
     secret_figures: tuple[str, ...] = ()
     precision: str | None = None
+    max_length: int | None = None
     logged: bool = False
 
 
@@ -63,6 +65,8 @@ class AuditParameters:
     ``score_conditions`` is what an audit of scores that privctl did not make rests on, where it is tied to a model.
     ``canary_steps`` is what a bound on the noise multiplier rests on.
     ``extraction`` holds the settings of that attack, such as ``prefix_tokens`` and ``suffix_tokens``.
+    Of each record the first ``max_length`` tokens were scored; ``cut`` counts the records that are longer, by side.
+    ``resize`` is the height and width that images were brought to, None where they were read as they are.
     """
 
     task: str | None = None
@@ -80,6 +84,9 @@ class AuditParameters:
     group_by: str | None = None
     similar_names: int | None = None
     grouped_records: Mapping[str, int] | None = None
+    max_length: int | None = None
+    cut: Mapping[str, int] | None = None
+    resize: tuple[int, ...] | None = None
     score_conditions: tuple[Assumption, ...] | None = None
     canary_groups: int | None = None
     canary_exact_groups: int | None = None

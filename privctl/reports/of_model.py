@@ -25,12 +25,14 @@ _MOST_FILES = 500
 class ReportsOfModel:
     """``own`` is the report of the step that made the model; ``examining`` those of its audits and verifications.
 
-    ``outdated`` are audits and verifications of the same files when they held other weights.
+    ``outdated`` are audits and verifications of the same files when they held other weights; ``strange`` are reports
+    at the places of its own and of its audit that are about another model.
     """
 
     own: Path
     examining: tuple[Path, ...] = ()
     outdated: tuple[Path, ...] = ()
+    strange: tuple[Path, ...] = ()
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -79,7 +81,11 @@ def reports_of(model: Path, weights: frozenset[str]) -> ReportsOfModel:
         if digest not in about and file.report is not None and file.report.step in _EXAMINING
         and _weight_places(file.path, file.report.inputs) == places
     )  # fmt: skip
-    return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated)
+    strange = tuple(
+        place for place in _named_after(model)
+        if read[place].digest in found.keys() - about and read[place].path not in outdated
+    )  # fmt: skip
+    return ReportsOfModel(own=own[0].path, examining=examining, outdated=outdated, strange=strange)
 
 
 def examiners_alone(model: Path, weights: frozenset[str]) -> tuple[Path, ...]:
@@ -175,6 +181,12 @@ def _weight_places(report: Path, artifacts: tuple[Artifact, ...]) -> set[Path]:
     return {path_of(report, each) for each in artifacts if each.role == "model"}
 
 
+def _named_after(model: Path) -> tuple[Path, Path]:
+    """Where the report of ``model`` and that of its audit lie by its name."""
+    own = report_beside(absolute_path(model))
+    return own, own.with_name(f"{own.name.removesuffix(REPORT_SUFFIX)}.audit{REPORT_SUFFIX}")
+
+
 def _expected(model: Path) -> tuple[Path, ...]:
     """Where the report of ``model`` lies by its header, if that names one, and by its name."""
     with open_checkpoint(model) as checkpoint:
@@ -186,7 +198,7 @@ def _expected(model: Path) -> tuple[Path, ...]:
 def _places(model: Path) -> Iterator[Path]:
     """Where reports of ``model`` may lie: where its header and its name say, beside it, and inside its folder."""
     place = absolute_path(model)
-    places = dict.fromkeys(_expected(model))
+    places = dict.fromkeys((*_expected(model), *_named_after(model)))
     folders = [path.parent for path in places if path.parent.is_dir()] + [place] * place.is_dir()
     for folder in dict.fromkeys(folders):
         try:
@@ -210,7 +222,10 @@ def _advice(model: Path, read: dict[Path, ReportFile], examined: Sequence[str]) 
             f"or if there is none, give {'that audit' if len(examined) == 1 else 'one of these'} by name"
         )
     if expected is None:
-        return "give the report that was written with it, NAME.report.json"
+        return (
+            "give the report that was written with it, NAME.report.json; if there is none, nothing is known of what "
+            "the model reveals, so treat it as you treat its training data"
+        )
     if expected.report is None:
         return f"{expected.fault}"
     return f"{expected.path.name} is about other weights, so restore the model or give the report that fits"
@@ -263,6 +278,8 @@ def reports_at(
                 f"left out, because the weights have changed since: {_listed(reports.outdated)}; run what wrote them "
                 "again"
             )
+        if reports.strange:
+            notify(f"left out, because another model is what they describe: {_listed(reports.strange)}")
     every = (each for path in paths for each in found.get(path, (path,)))
     return tuple({absolute_path(path): path for path in every}.values())
 

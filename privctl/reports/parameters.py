@@ -114,7 +114,9 @@ class TrainingParameters:
 
     ``batch_size`` is the expected one, ``sample_rate`` the chance that a step draws an example. ``updates`` were made,
     ``steps_begun`` were begun and count as spent. ``text_column`` and ``label_column`` are fields of the data, None
-    where they have the usual names. ``history`` holds the measures of each epoch by name.
+    where they have the usual names. At most ``max_length`` tokens of a text were read, or of each piece of one where
+    ``long`` is ``split``; None in older reports and where nothing limits it. Images were brought to the height and
+    width of ``resize``. ``history`` holds the measures of each epoch by name.
     ``similar_names`` is how many users have names that only their spelling tells from another's, None in older reports.
     """
 
@@ -144,6 +146,9 @@ class TrainingParameters:
     data: str | None = None
     text_column: str | None = None
     label_column: str | None = None
+    max_length: int | None = None
+    long: str | None = None
+    resize: tuple[int, ...] | None = None
     unit: str | None = None
     similar_names: int | None = None
     max_records_per_user: int | None = None
@@ -315,10 +320,11 @@ class FoundKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanParameters:
-    """Of ``privctl secrets scan``."""
+    """Of ``privctl secrets scan``; ``text_column`` is the field of the texts, None for the usual ones."""
 
     dataset_size: int
     found: Mapping[str, FoundKind]
+    text_column: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,9 @@ class ProtectionCalibration(StrEnum):
 class PlanFacts:
     """What was planned for: ``data`` is the digest of the data's file, ``examples`` its records.
 
+    ``texts`` identifies the texts in which the secrets lie, as ``identified_texts`` does; plans of earlier versions do
+    not say it.
+
     ``noise_multiplier`` is for one record's clip norm, ``batch_size`` the expected one; ``cap`` None left the weights
     of all records at 1. ``fano_noise_multiplier`` is what Fano's inequality alone would have required, if
     ``calibration`` is another.
@@ -89,6 +92,7 @@ class PlanFacts:
     cap: float | None
     calibration: ProtectionCalibration = ProtectionCalibration.FANO
     fano_noise_multiplier: float | None = None
+    texts: str | None = None
 
     def __post_init__(self) -> None:
         if self.version != VERSION:

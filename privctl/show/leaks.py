@@ -212,7 +212,8 @@ def _secrets(report: PrivacyReport, outcome: Outcome) -> Leak | None:
     trained = items.get("told first, trained")
     if trained is None:
         return None
-    controls = [items.get(f"told first, {name}") for name in ("trained, before training", "never drawn (control)")]
+    names = ("trained, before training", "never drawn (control)", "held out (control)")
+    controls = [items.get(f"told first, {name}") for name in names]
     least = max((item.upper or 0.0 for item in controls if item is not None), default=0.0)
     if _beyond(trained, least) <= RATE_MARGIN:
         return None

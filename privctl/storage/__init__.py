@@ -1,1 +1,1 @@
-"""Files: safetensors read lazily and written streaming, digests, and writes that are whole or absent."""
+"""Files: lazy reading and streaming writes of safetensors, digests, and atomic writes."""

@@ -1,4 +1,4 @@
-"""NumPy arrays as safetensors files, for everything that is not weights: scores, plans, samples."""
+"""NumPy arrays in safetensors files, for everything but weights: scores, plans, samples."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _VIEWS: dict[str, np.dtype[Any]] = {
 
 @contextmanager
 def staged_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> Iterator[PendingFile]:
-    """``arrays`` as safetensors, written but not yet committed to ``path``; the same arrays give the same bytes.
+    """Write ``arrays`` as safetensors, without committing them to ``path`` yet; the same arrays give the same bytes.
 
-    Raises FileSystemError where the system refuses.
+    Raises FileSystemError if the file cannot be written.
     """
     kinds = {view: kind for kind, view in _VIEWS.items()}
     infos, buffers, position = [], [], 0
@@ -48,18 +48,16 @@ def staged_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapp
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
-    """Write ``arrays`` to ``path``, whole or not at all.
-
-    Raises as ``staged_arrays`` does.
-    """
+    """Write ``arrays`` to ``path`` atomically; raises as ``staged_arrays`` does."""
     with staged_arrays(path, arrays, metadata) as pending:
         pending.commit(replace=True)
 
 
 def read_arrays(file: SafetensorsFile, layout: Mapping[str, str], description: str) -> dict[str, NDArray[Any]]:
-    """The vectors that ``layout`` names, with their safetensors dtypes; other tensors are ignored.
+    """The vectors that ``layout`` maps to their safetensors dtypes; other tensors are ignored.
 
-    Raises InputError, saying that ``file`` does not hold ``description``, if one is missing or of another type.
+    Raises InputError, saying that ``file`` does not hold ``description``, if one is missing, not one-dimensional or of
+    another dtype.
     """
     tensors = {tensor.name: tensor for tensor in file.tensors if tensor.name in layout}
     kinds = {tensor.name: tensor.dtype for tensor in tensors.values()}

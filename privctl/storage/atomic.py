@@ -1,8 +1,8 @@
 """Atomic writes: a temporary name in the same folder, fsync, rename.
 
-A killed process leaves at most a hidden ``.NAME.*.partial``; the next write of the same name removes it. Files are
-readable by their owner only, unless they are meant for release. A symbolic link is followed and stays; a device
-or a pipe is written to, never replaced.
+A killed process leaves at most a hidden ``.NAME.*.partial``, which the next write of the same name removes. Files are
+readable by their owner only, unless they are meant for release. Symbolic links are followed and kept; devices and pipes
+are written to, never replaced.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from privctl.domain.errors import CommandError, FileSystemError
 from privctl.storage.journal import recover, sync_folder
 from privctl.storage.turns import FolderHeldError
 
-#: Names of the process's own output, which may be a redirected file: written in place, not replaced.
+#: Names of the process's own output streams, which may be redirected to files: written in place, not replaced.
 _OWN_DESCRIPTOR = re.compile(r"-|/dev/(stdout|stderr|(fd)/([0-9]{1,4}))")
-#: How much may lie in the page cache before the kernel is asked to start writing it out.
+#: Bytes written before the kernel is asked to start writing them to disk.
 _WRITEBACK_STRIDE = 64 << 20
-#: Random bytes in the name of a temporary.
+#: Random bytes in the name of a temporary file.
 _RANDOM = 6
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError while writing ``path`` into an error of one sentence."""
+    """Turn an OSError while writing ``path`` into a FileSystemError."""
     try:
         yield
     except OSError as error:
@@ -58,16 +58,16 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class PendingFile:
-    """A file being written under a temporary name; ``commit`` gives it its own, leaving the block otherwise removes it.
+    """A file written under a temporary name, which ``commit`` renames; without it, leaving the block removes the file.
 
-    Writes go by position, so threads may share it.
+    Writes are positional, so threads may share it.
     """
 
     def __init__(self, path: Path, size: int = 0, *, public: bool = False) -> None:
-        """Create the temporary beside ``path`` with room for ``size`` bytes, so that a full disk shows at once.
+        """Create the temporary file beside ``path`` and allocate ``size`` bytes, so that a full disk fails at once.
 
-        The file is its owner's alone (mode 0600); one that is ``public`` gets the mode that the umask gives, but none
-        wider than that of the file it replaces. Raises CommandError where ``path`` is a device, a pipe or a socket.
+        The mode is 0600; if ``public``, it follows the umask, but allows no more than the file being replaced. Raises
+        CommandError if ``path`` is a device, a pipe or a socket.
         """
         self.path = path
         self.place = _link_target(path)
@@ -86,7 +86,7 @@ class PendingFile:
                 raise
 
     def write_at(self, position: int, data: memoryview | bytes) -> None:
-        """Write all of ``data`` at byte ``position``."""
+        """Write all of ``data`` at byte offset ``position``."""
         view = memoryview(data)
         with writing(self.path):
             while view:
@@ -95,16 +95,16 @@ class PendingFile:
             self._hint_writeback(position)
 
     def _hint_writeback(self, position: int) -> None:
-        """Ask the kernel to start writing out earlier data, so that the final fsync is short."""
+        """Ask the kernel to start writing earlier data to disk, so that the final fsync is short."""
         ready = position // _WRITEBACK_STRIDE - 1
         if ready > self._hinted:
             self._hinted, start = ready, self._hinted * _WRITEBACK_STRIDE
             os.posix_fadvise(self._fd, start, (ready * _WRITEBACK_STRIDE) - start, os.POSIX_FADV_DONTNEED)
 
     def commit(self, *, replace: bool = True) -> None:
-        """Make the bytes durable, then give them their final name.
+        """Make the file durable, then rename it to its final name.
 
-        Without ``replace`` a file that was created there since is kept, and CommandError is raised.
+        Without ``replace``, raises CommandError if a file was created there in the meantime, and keeps that file.
         """
         self.flush()
         self.rename(replace=replace)
@@ -112,14 +112,14 @@ class PendingFile:
             sync_folder(self.place.parent)
 
     def flush(self) -> None:
-        """Make the bytes durable, under the temporary name and with the final mode."""
+        """Make the file durable under its temporary name, with its final mode."""
         with writing(self.path):
             if self._public:
                 os.fchmod(self._fd, _public_mode(self.place))
             os.fsync(self._fd)
 
     def rename(self, *, replace: bool) -> None:
-        """Give the flushed file its final name; the folder is yet to be synced."""
+        """Rename the flushed file to its final name; the caller must still sync the folder."""
         if _kind(self.place) not in (None, stat.S_IFREG, stat.S_IFDIR):
             raise CommandError(f"{self.path} has become something other than a regular file and was kept")
         with writing(self.path):
@@ -144,14 +144,14 @@ class PendingFile:
 
 
 class PendingFolder:
-    """A folder being filled under a temporary name; ``commit`` renames it, and the final name must not exist yet.
+    """A folder filled under a temporary name, which ``commit`` renames; the final name must not exist yet.
 
-    One that ``replaces`` may take the place of a folder, but only in ``commit_together``; its maker has checked that
-    nothing is lost with the old one.
+    With ``replaces`` it may replace an existing folder, but only in ``commit_together``; the caller has checked that
+    nothing is lost with the old folder.
     """
 
     def __init__(self, path: Path, *, public: bool = False, replaces: bool = False) -> None:
-        """Create the temporary beside ``path``: its owner's alone, or with the mode of the umask where ``public``."""
+        """Create the temporary folder beside ``path``, with mode 0700, or following the umask if ``public``."""
         self.path = self.place = path
         self.replaces = replaces
         self._public = public
@@ -160,21 +160,21 @@ class PendingFolder:
             self.temporary, self._fd = _claim(path, _new_folder)
 
     def commit(self) -> None:
-        """Give the filled folder its final name; its files must have been committed before."""
+        """Rename the folder to its final name; its files must have been committed before."""
         self.flush()
         self.rename()
         with writing(self.path):
             sync_folder(self.place.parent)
 
     def flush(self) -> None:
-        """Make its list of files durable, under the temporary name and with the final mode."""
+        """Make its directory entries durable under its temporary name, with its final mode."""
         with writing(self.path):
             if self._public:
                 os.fchmod(self._fd, 0o777 & ~_umask())
             os.fsync(self._fd)
 
     def rename(self, *, replace: bool = False) -> None:
-        """Give the flushed folder its final name; the parent is yet to be synced. A folder in its place was moved."""
+        """Rename the flushed folder, after any old one was moved; the caller must still sync the parent."""
         with writing(self.path):
             os.rename(self.temporary, self.place)
 
@@ -187,7 +187,7 @@ class PendingFolder:
 
 
 def write_bytes(path: Path, data: bytes, *, replace: bool = True, public: bool = False) -> None:
-    """Write ``data`` to ``path``, whole or not at all; into a pipe or a character device, as it stands.
+    """Write ``data`` to ``path`` atomically, or directly if it is a pipe or a character device.
 
     Raises FileSystemError, or CommandError as ``PendingFile`` does.
     """
@@ -206,7 +206,7 @@ def takes_a_stream(path: Path) -> bool:
 
 
 def _stream(path: Path) -> BinaryIO:
-    """A stream to a path that ``takes_a_stream``."""
+    """Open a path for which ``takes_a_stream`` is true."""
     if match := _OWN_DESCRIPTOR.fullmatch(str(path)):
         number = int(match[3] or {"/dev/stderr": 2}.get(match[0], 1))
         return open(number, "wb", closefd=False)
@@ -214,7 +214,7 @@ def _stream(path: Path) -> BinaryIO:
 
 
 def _kind(path: Path) -> int | None:
-    """The file type behind ``path``, links followed; None where there is nothing."""
+    """The file type of ``path``, following links; None if nothing is there."""
     try:
         return stat.S_IFMT(path.stat().st_mode)
     except OSError:
@@ -222,7 +222,7 @@ def _kind(path: Path) -> int | None:
 
 
 def _link_target(path: Path) -> Path:
-    """The path that a write to ``path`` affects, symbolic links resolved."""
+    """The path that a write to ``path`` affects, with symbolic links resolved."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -233,7 +233,7 @@ def _umask() -> int:
 
 
 def _public_mode(place: Path) -> int:
-    """What the umask gives, but nothing that the file to be replaced did not allow."""
+    """The mode that follows the umask, restricted to what the file being replaced allowed."""
     try:
         mode = stat.S_IMODE(place.stat().st_mode)
     except OSError:
@@ -242,7 +242,7 @@ def _public_mode(place: Path) -> int:
 
 
 def _link(temporary: Path, path: Path) -> None:
-    """Rename without replacing: a hard link fails where the name is taken."""
+    """Rename without replacing: a hard link fails if the name is taken."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -251,7 +251,7 @@ def _link(temporary: Path, path: Path) -> None:
 
 
 def new_folder(path: Path) -> None:
-    """Create ``path``, or accept it where it is empty; raises CommandError where something is in it, or no parent."""
+    """Create the folder ``path``, or accept an empty one; raises CommandError if it is not empty or has no parent."""
     if path.is_dir() and not any(path.iterdir()):
         return
     if os.path.lexists(path):
@@ -262,21 +262,21 @@ def new_folder(path: Path) -> None:
 
 
 def fresh_folder(path: Path) -> Path:
-    """``path``, or where something is there already the first of ``path-2``, ``path-3``, ... that is free."""
+    """``path`` or, if it exists, the first of ``path-2``, ``path-3``, ... that does not."""
     candidates = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in itertools.count(1))
     return next(candidate for candidate in candidates if not candidate.exists())
 
 
 def require_folder(path: Path) -> None:
-    """Raise CommandError where ``path`` is no folder and none can be made there."""
+    """Raise CommandError unless ``path`` is a folder or one can be made there."""
     if not path.is_dir() and os.path.lexists(path):
         raise CommandError(f"{path} exists and is no folder; choose another --output")
     _require_parent(path)
 
 
 def require_no_folder(path: Path) -> None:
-    """Raise CommandError if a folder cannot be made at ``path``: nothing that exists is replaced by one."""
-    recover(path.absolute().parent)  # a commit that was interrupted may still create or remove the file
+    """Raise CommandError if ``path`` exists, as nothing is replaced by a new folder, or has no parent folder."""
+    recover(path.absolute().parent)  # finishing an interrupted commit may create or remove the file
     _require_parent(path)
     if os.path.lexists(path):
         what = "a folder, which no file replaces" if path.is_dir() else "no folder"
@@ -284,11 +284,12 @@ def require_no_folder(path: Path) -> None:
 
 
 def require_absent(path: Path, force: bool, *, option: str = "--output", forced_by: str = "--force") -> None:
-    """Raise CommandError if ``path`` exists and may not be replaced by a file, or has no folder.
+    """Raise CommandError if ``path`` exists and may not be replaced by a file, or has no parent folder.
 
-    ``option`` chooses the path; "" where none does. ``forced_by`` allows replacing it.
+    For the message, ``option`` is the option that sets the path, "" if there is none, and ``forced_by`` the one that
+    allows replacing it.
     """
-    recover(path.absolute().parent)  # a commit that was interrupted may still create or remove the file
+    recover(path.absolute().parent)  # finishing an interrupted commit may create or remove the file
     _require_parent(path)
     other = f"choose another {option}" if option else "move it away"
     if path.is_dir():
@@ -298,7 +299,7 @@ def require_absent(path: Path, force: bool, *, option: str = "--output", forced_
 
 
 def require_name(path: Path) -> None:
-    """Raise CommandError where ``path`` has no name, as ``.`` and ``/``, and nothing can be written beside it."""
+    """Raise CommandError if ``path`` has no name, such as ``.`` or ``/``, so nothing can be written beside it."""
     if not path.name:
         raise CommandError(
             f"--output {path} is a folder without a name of its own; name what to write, such as {path / 'out'}"
@@ -306,7 +307,7 @@ def require_name(path: Path) -> None:
 
 
 def require_regular(path: Path, *, option: str = "--output") -> None:
-    """Raise CommandError where ``path`` is a device, a pipe or a socket: no place for a file that others go with."""
+    """Raise CommandError if ``path`` is a device, a pipe or a socket, beside which no other file can be written."""
     if takes_a_stream(path) or _kind(path) not in (None, stat.S_IFREG, stat.S_IFDIR):
         raise CommandError(
             f"{path} is not a regular file, so nothing can be kept there or written beside it; choose another {option}"
@@ -320,7 +321,7 @@ def _require_parent(path: Path) -> None:
 
 
 def _claim(path: Path, create: Callable[[Path], int | None]) -> tuple[Path, int]:
-    """A new temporary of ``path``, locked; created again if another writer removed it before the lock."""
+    """Create and lock a temporary file or folder for ``path``, again if another writer removed it before the lock."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM)}.partial")
         fd = create(temporary)
@@ -336,7 +337,7 @@ def _new_file(temporary: Path) -> int:
 
 
 def _new_folder(temporary: Path) -> int | None:
-    """Its descriptor; None where another writer swept it before it was open."""
+    """Create the folder and return its descriptor; None if another writer removed it before it was opened."""
     temporary.mkdir(mode=0o700)
     try:
         return os.open(temporary, os.O_RDONLY | os.O_CLOEXEC)
@@ -345,7 +346,7 @@ def _new_folder(temporary: Path) -> int | None:
 
 
 def _lock(fd: int) -> bool:
-    """Whether nobody else held the lock."""
+    """Lock without waiting; returns whether that succeeded."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -354,14 +355,14 @@ def _lock(fd: int) -> bool:
 
 
 def _sweep(path: Path) -> None:
-    """Remove what a killed writer of ``path`` left: a temporary whose lock nobody holds any more."""
+    """Remove what killed writers of ``path`` left: temporaries that no process has locked."""
     recover(path.parent)
     ours = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{{2 * _RANDOM}}}\.partial")
     for stale in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         if not ours.fullmatch(stale.name):
             continue  # somebody else's
         try:
-            # A link or a pipe was not made by a writer; opening the latter would wait for one.
+            # Links and pipes are not ours, and opening a pipe would block.
             fd = os.open(stale, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue

@@ -1,4 +1,4 @@
-"""Commits several outputs that belong together, such as a model and its report."""
+"""Committing several outputs that belong together, such as a model and its report."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from privctl.storage.atomic import PendingFile, PendingFolder, takes_a_stream, w
 from privctl.storage.journal import Journal, Rename, drop_drafts, recover, unfinished
 from privctl.storage.turns import turn
 
-#: How often what killed processes left is looked for, as others may leave more meanwhile.
+#: Attempts at recovering what killed processes left; others may leave more in the meantime.
 _ATTEMPTS = 3
 
 
 def commit_together(
     outputs: Sequence[PendingFile | PendingFolder], *, replace: bool = True, remove: Sequence[Path] = ()
 ) -> None:
-    """Rename all ``outputs`` to their places and ``remove`` other files; after an error none of that has happened.
+    """Rename all ``outputs`` to their places and ``remove`` other files: all of it, or after an error none of it.
 
-    Processes that commit in the same folder do so one after the other. After a kill the next command that reads or
-    writes in one of the folders carries out the rest (``journal.recover``). Without ``replace``, and for a folder that
-    does not replace one, what stands in an output's place is kept and CommandError raised.
+    Processes that commit in the same folder do so one after the other. After a kill, the next command that reads or
+    writes in one of the folders completes the commit (``journal.recover``). Without ``replace``, and for a folder that
+    does not replace one, raises CommandError if something is in an output's place, and keeps it.
     """
     for pending in outputs:
         pending.flush()
@@ -41,7 +41,7 @@ def commit_together(
 def _turn(folders: Set[Path]) -> Iterator[None]:
     """Wait for other processes that commit in ``folders``, and first finish what killed ones left there.
 
-    Carried out later, their renames would replace a part of this set.
+    If their renames were carried out later, they would overwrite part of this set.
     """
     for _ in range(_ATTEMPTS):
         for folder in folders:
@@ -50,14 +50,14 @@ def _turn(folders: Set[Path]) -> Iterator[None]:
             if not any(map(unfinished, folders)):
                 yield
                 return
-    with turn(folders):  # what is left is nobody's journal, and is never carried out
+    with turn(folders):  # what is still there was not written by us and is never carried out
         yield
 
 
 def _commit(outputs: Sequence[PendingFile | PendingFolder], *, replace: bool, remove: Sequence[Path]) -> None:
     for pending in outputs:
-        lasting = isinstance(pending, PendingFolder) and not (pending.replaces and pending.place.is_dir())
-        if os.path.lexists(pending.place) and (not replace or lasting):
+        must_be_new = isinstance(pending, PendingFolder) and not (pending.replaces and pending.place.is_dir())
+        if os.path.lexists(pending.place) and (not replace or must_be_new):
             raise CommandError(f"{pending.path} was created meanwhile and was kept; move it away and try again")
     mark = secrets.token_hex(6)
     renames = [Rename.to_place(pending.temporary, pending.place, mark) for pending in outputs]
@@ -79,7 +79,7 @@ def _commit(outputs: Sequence[PendingFile | PendingFolder], *, replace: bool, re
 
 
 def write_together(contents: Mapping[Path, bytes], *, replace: bool = True, public: bool = False) -> None:
-    """Write every file whole, all of them or none; devices and pipes, which cannot be undone, come last.
+    """Write all files or none; devices and pipes are written last, as that cannot be undone.
 
     Raises as ``commit_together`` and ``write_bytes`` do.
     """

@@ -1,4 +1,4 @@
-"""The files in a model's folder that a loader may read, and those with weights that no index names."""
+"""The files in a model's folder: those that loaders read, and those with weights that no index names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path, PurePosixPath
 from privctl.domain.errors import InputError
 from privctl.storage.reader import ADAPTER_CONFIG, INDEX_NAME, SINGLE_NAME, Checkpoint, open_checkpoint
 
-#: What the role of a file of an adapter's base begins with in a report.
+#: Prefix of the role, in a report, of a file of an adapter's base model.
 BASE_ROLE = "base-"
-#: Endings of files that hold weights, in any framework's format.
+#: Suffixes of files that hold weights, in any framework's format.
 _WEIGHTS = (
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5", ".msgpack", ".pkl", ".pickle"),
     *(".onnx", ".tflite", ".npz", ".npy", ".ot", ".nemo", ".mlmodel", ".safetensors.index.json", ".bin.index.json"),
 )
-#: Files by which a loader adds an adapter's weights.
+#: Name prefixes of files that make a loader add an adapter's weights.
 _ADAPTERS = ("adapter_config.json", "adapter_model")
-#: Endings of what only loaders read beside weights, and of all that they read.
+#: Suffixes of files besides weights that only loaders read, and of all those that loaders read.
 _SETTINGS = (".json", ".jinja", ".model", ".py", ".tiktoken", ".vocab", ".bpe", ".yaml", ".yml")
 _READ = (*_SETTINGS, ".txt")
 #: Files beside a model that no loader reads.
@@ -27,14 +27,14 @@ _FOR_PEOPLE = (
     *(".in-toto.json", ".dsse.json", ".sigstore.json", ".sig"),
 )
 _NOTICES = ("license", "notice", "copying", "readme")
-#: Endings with which these are texts; another ending, such as that of an archive, is looked at.
-_OF_NOTICES = ("", ".txt", ".rst", ".md")
+#: Suffixes with which these are documents; with any other, such as an archive's, the file counts.
+_NOTICE_SUFFIXES = ("", ".txt", ".rst", ".md")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Every file under ``folder``, at any depth, by name; not those that only people read.
+    """Every file under ``folder``, at any depth, sorted by name within each folder, except documents for people.
 
-    Of what is hidden, only weights. A link to another folder counts as a file: what it leads to is not looked at.
+    Hidden files are included only if they hold weights. A link to another folder counts as a file and is not followed.
     """
     for root, folders, names in os.walk(folder):
         folders.sort()
@@ -47,7 +47,7 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
-    """What a loader reads beside the weights of a model's folder, its index included; nothing for a lone file."""
+    """The files that a loader reads besides the weights in a model's folder, including the index; none for one file."""
     if checkpoint.is_directory:
         weights = {file.path.name for file in checkpoint.files}
         for path in files_of(checkpoint.root):
@@ -58,7 +58,7 @@ def companions_of(checkpoint: Checkpoint) -> Iterator[Path]:
 
 
 def base_files(base: Path) -> dict[str, Path]:
-    """The weights of an adapter's ``base`` and what a loader reads beside them, each under its role in a report."""
+    """The weights of an adapter's ``base`` model and what a loader reads besides, by their role in a report."""
     with open_checkpoint(base) as checkpoint:
         files = [*(shard.path for shard in checkpoint.files), *companions_of(checkpoint)]
         beside = checkpoint.folder / "config.json"
@@ -68,7 +68,7 @@ def base_files(base: Path) -> dict[str, Path]:
 
 
 def strays_of(checkpoint: Checkpoint) -> Iterator[Path]:
-    """Files in a model's folder that hold or add weights, though ``checkpoint`` has no part of them."""
+    """Files in a model's folder that hold or add weights but do not belong to ``checkpoint``."""
     if not checkpoint.is_directory:
         return
     listed = {checkpoint.root / INDEX_NAME, *(file.path for file in checkpoint.files)}
@@ -80,9 +80,10 @@ def strays_of(checkpoint: Checkpoint) -> Iterator[Path]:
 
 
 def check_links(folder: Path) -> None:
-    """Raise InputError where a file that is copied from ``folder`` into a release is a link to a place outside it.
+    """Raise InputError if a file that is copied from ``folder`` into a release is a link to outside of it.
 
-    A folder from elsewhere could have a private file released in this way. The hub's cache links to its own store.
+    Otherwise a downloaded folder could cause a private file to be released. Links from the Hugging Face hub's cache to
+    its own blobs are allowed.
     """
     roots = [Path(os.path.realpath(folder))]
     if roots[0].parent.name == "snapshots":
@@ -98,15 +99,15 @@ def check_links(folder: Path) -> None:
 
 
 def holds_weights(name: str) -> bool:
-    """Whether the file called ``name`` in a model's folder holds weights, or makes a loader add some."""
+    """Whether the file ``name`` in a model's folder holds weights, or makes a loader add some."""
     last = PurePosixPath(name.lower()).name
     return name not in (SINGLE_NAME, INDEX_NAME) and (last.endswith(_WEIGHTS) or last.startswith(_ADAPTERS))
 
 
 def never_released(name: str, *, adapter: bool) -> bool:
-    """Whether no step writes the file called ``name`` beside a model: other weights, adapters and code.
+    """Whether ``name`` is never released with a model, as other weights, adapters and code are not.
 
-    ``adapter``: the model is itself one, whose configuration is written with it.
+    If the model is itself an ``adapter``, its configuration is released with it.
     """
     if adapter and name == ADAPTER_CONFIG:
         return False
@@ -116,5 +117,5 @@ def never_released(name: str, *, adapter: bool) -> bool:
 def _for_people(name: str) -> bool:
     lower = name.lower()
     ending = PurePosixPath(lower).suffix
-    named = lower.startswith(_NOTICES) and (ending in _OF_NOTICES or ending[1:].isdigit())  # LICENSE-APACHE-2.0
+    named = lower.startswith(_NOTICES) and (ending in _NOTICE_SUFFIXES or ending[1:].isdigit())  # LICENSE-APACHE-2.0
     return lower.endswith(_FOR_PEOPLE) or named

@@ -1,8 +1,7 @@
 """Append-only logs on disk: each line contains a digest of itself and of all lines before it.
 
-A line that is changed, removed or moved breaks the chain. Truncating the log does not, so it is complete only as far as
-someone else knows its head. There is no secret key: anyone who can write the file can also write a new
-one from scratch.
+Changing, removing or moving a line breaks the chain. Truncating the log does not, so it is known to be complete only up
+to a head recorded elsewhere. There is no secret key: anyone who can write the file can also forge a new one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class BrokenChainError(ValueError):
 class Chain:
     """The format of lines: the body, then ``prefix``, the digest and ``suffix``, then a newline.
 
-    ``root`` is what the first line builds on, a BLAKE3 digest in hexadecimal as long as all others.
+    ``root`` takes the place of the previous digest in the first line: a hexadecimal BLAKE3 digest of the same length.
     """
 
     root: str
@@ -54,12 +53,12 @@ class Chain:
         return blake3(head.encode() + b" " + body).hexdigest(length=len(self.root) // 2)
 
     def line(self, head: str, body: bytes) -> tuple[bytes, str]:
-        """That line, and its digest."""
+        """The line with ``body`` after one whose digest is ``head``, and its digest."""
         digest = self.digest_of(head, body)
         return b"%s%s%s%s\n" % (body, self.prefix, digest.encode(), self.suffix), digest
 
     def read(self, content: bytes) -> tuple[tuple[Link, ...], bytes]:
-        """Every whole line of ``content``, and what comes after the last newline; raises BrokenChain."""
+        """Every complete line of ``content``, and what follows the last newline; raises BrokenChainError."""
         *lines, remainder = content.split(b"\n")
         links: list[Link] = []
         head = self.root
@@ -77,10 +76,10 @@ class LogFile:
     """A log file, opened for appending and locked against other writers."""
 
     def __init__(self, path: Path, *, create: bool, wait: bool) -> None:
-        """Open and lock ``path``; a new one is its owner's alone.
+        """Open and lock ``path``; a new file has mode 0600.
 
-        Raises CommandError where it is no regular file, BlockingIOError where another process holds it and this one is
-        not to ``wait``, FileSystemError where it cannot be written.
+        Raises CommandError if it is not a regular file, BlockingIOError if another process has locked it and ``wait``
+        is false, and FileSystemError if it cannot be opened for writing.
         """
         self.path = path
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_CREAT if create else 0)
@@ -99,7 +98,7 @@ class LogFile:
             raise
 
     def content(self) -> bytes:
-        """All that is in it."""
+        """The whole content of the file."""
         with writing(self.path):
             size = os.fstat(self._fd).st_size
             return b"".join(self._chunks(size))
@@ -111,7 +110,7 @@ class LogFile:
             yield chunk
 
     def add(self, line: bytes) -> None:
-        """Append ``line``; if the disk is full, a partial line is removed again."""
+        """Append ``line``; if that fails, a partial line is removed again."""
         with writing(self.path):
             size, remaining = os.fstat(self._fd).st_size, memoryview(line)
             try:
@@ -122,7 +121,7 @@ class LogFile:
                 raise
 
     def cut(self, size: int) -> None:
-        """Truncate to ``size`` bytes, to remove the partial line that a killed process left."""
+        """Truncate to ``size`` bytes, to remove a partial line left by a killed process."""
         with writing(self.path):
             os.ftruncate(self._fd, size)
 
@@ -132,7 +131,7 @@ class LogFile:
             os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Let other processes go on; safe to call twice."""
+        """Close the file and release its lock; safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -140,7 +139,7 @@ class LogFile:
 
 @contextmanager
 def log_file(path: Path) -> Iterator[LogFile]:
-    """The log at ``path``, made where there is none, held for the length of the block."""
+    """The log at ``path``, created if necessary and locked within the block."""
     file = LogFile(path, create=True, wait=True)
     try:
         yield file

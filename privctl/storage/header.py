@@ -1,6 +1,6 @@
-"""The safetensors header: parsed with every check the format asks for, and written sorted.
+"""The safetensors header: parsed with every check that the format requires, and written with sorted names.
 
-Format: 8 bytes little-endian header length, that many bytes of JSON, then the tensors' bytes without a gap.
+Format: an 8-byte little-endian header length, that many bytes of JSON, then the tensors' bytes without gaps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from privctl.domain.errors import InputError
 from privctl.storage.json_text import parse_json, shown
 
-#: Bits of one element, by the format's dtype names.
+#: Bits per element, by the format's dtype names.
 DTYPE_BITS: dict[str, int] = {
     "BOOL": 8,
     "F4": 4,
@@ -43,13 +43,13 @@ DTYPE_BITS: dict[str, int] = {
 }
 INTEGER_DTYPES = frozenset({"BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64"})
 
-#: No framework holds a longer dimension; the official parser would take one of up to 2^64 beside a dimension of 0.
+#: No framework supports longer dimensions; the official parser accepts up to 2^64 if another dimension is 0.
 _DIMENSION_LIMIT = 1 << 63
-#: The official parser counts elements, bits and offsets in 64 bits, dimension by dimension.
+#: The official parser multiplies up elements, and counts bits and offsets, in 64 bits.
 _COUNT_LIMIT = 1 << 64
-#: JSON's negative zero as a whole number, which the official parser takes for a fraction.
+#: JSON's integer negative zero, which the official parser reads as a float.
 _NEGATIVE_ZERO = re.compile(r"[\[,:\s]-0(?![.\deE])")
-#: safetensors' own limit on the header.
+#: The official parser's limit on the header's length, in bytes.
 HEADER_LIMIT = 100_000_000
 
 
@@ -65,7 +65,7 @@ class TensorInfo:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return self.end - self.begin
 
     @property
@@ -76,7 +76,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A parsed header; ``tensors`` are in the order of their bytes, ``data_start`` is where the bytes begin."""
+    """A parsed header; ``tensors`` are in the order of their data, which begins at byte ``data_start``."""
 
     tensors: tuple[TensorInfo, ...]
     metadata: Mapping[str, str]
@@ -90,7 +90,7 @@ GGUF_ADVICE = (
 
 
 def refuse_pickle(prefix: bytes, source: str) -> None:
-    """Raise InputError, with what to do, where the first bytes ``prefix`` are those of a file that torch.save wrote."""
+    """Raise InputError if the first bytes ``prefix`` are those of a file written by torch.save."""
     if prefix[:4] == b"PK\x03\x04" or prefix[:1] == b"\x80":
         raise InputError(
             f"{source} is a pickle file (PyTorch .bin/.pt), which can run code when loaded; "
@@ -99,7 +99,7 @@ def refuse_pickle(prefix: bytes, source: str) -> None:
 
 
 def header_length(prefix: bytes, file_size: int, source: str) -> int:
-    """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputError where it cannot be one."""
+    """Length of the JSON that follows the first 8 bytes ``prefix``; raises InputError if it is not plausible."""
     length = int.from_bytes(prefix, "little")
     plausible = length <= HEADER_LIMIT and 8 + length <= file_size
     if not plausible or prefix[:1] != b"\x80":
@@ -107,11 +107,11 @@ def header_length(prefix: bytes, file_size: int, source: str) -> int:
     if prefix[:4] == b"GGUF":
         raise InputError(f"{source} is a GGUF file, whose weights are usually quantized; {GGUF_ADVICE}")
     if not plausible and prefix[:1] in (b"{", b"["):
-        raise InputError(f"{source} is JSON and no model; give a Hugging Face model's folder, or a .safetensors file")
+        raise InputError(f"{source} is JSON, not a model; give a Hugging Face model's folder, or a .safetensors file")
     if file_size < 8:
         raise InputError(f"{source} is {file_size} bytes long; a safetensors file has at least 8; it is truncated")
     if not plausible and prefix.isascii() and prefix.decode("ascii").isprintable():
-        raise InputError(f"{source} is text and no model; give a Hugging Face model's folder, or a .safetensors file")
+        raise InputError(f"{source} is text, not a model; give a Hugging Face model's folder, or a .safetensors file")
     if not plausible:
         raise InputError(
             f"{source} declares a header of {length} bytes but is {file_size} bytes long; "
@@ -121,7 +121,7 @@ def header_length(prefix: bytes, file_size: int, source: str) -> int:
 
 
 def parse_header(raw: bytes, file_size: int, source: str) -> Header:
-    """Parse and check the JSON ``raw``; ``file_size`` is the whole file's.
+    """Parse and check the JSON ``raw``; ``file_size`` is the size of the whole file.
 
     Raises InputError for a malformed entry, a duplicate name, an unknown dtype, a size that disagrees with the shape,
     and offsets that overlap, leave a gap or pass the end of the file.
@@ -145,7 +145,7 @@ def parse_header(raw: bytes, file_size: int, source: str) -> Header:
 
 
 def serialize_header(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> bytes:
-    """The length prefix and JSON: names sorted, padded with spaces to a multiple of 8, the same bytes every time."""
+    """The length prefix and JSON, with sorted names and padded with spaces to a multiple of 8; deterministic."""
     entries: dict[str, Any] = {}
     if metadata:
         entries["__metadata__"] = dict(sorted(metadata.items()))
@@ -157,10 +157,9 @@ def serialize_header(tensors: Iterable[TensorInfo], metadata: Mapping[str, str])
 
 
 def elements_of(shape: Sequence[int]) -> int | None:
-    """The product of ``shape``; None where it passes 2^64 on the way, as the official parser counts.
+    """The product of ``shape``; None if it exceeds 64 bits on the way, as in the official parser.
 
-    Linear in the length of ``shape``, which ``math.prod`` is not: the product of a million dimensions is a number of a
-    million words.
+    Takes linear time, unlike ``math.prod``: the product of a million dimensions is a number of a million words.
     """
     count = 1
     for dimension in shape:

@@ -1,10 +1,10 @@
 """The journal of a set of renames that belong together, and recovery after a crash.
 
-A journal ``.privctl.MARK.commit`` asks whoever finds it to carry out the renames it lists; once it is called
-``.privctl.MARK.undo`` it asks to take them back. Every other folder that the set reaches holds a note of the same name
-that leads to the journal. Whoever can write into a folder can plant a journal there (it may be part of a download), so
-a rename is believed only in folders that hold the journal or its note, and what is taken back is hidden, not deleted.
-The writer holds a lock on all of them for as long as it lives.
+A journal ``.privctl.MARK.commit`` tells the next process that finds it to carry out the renames it lists; renamed to
+``.privctl.MARK.undo``, it tells it to undo them. Every other folder with renames in the set holds a note of the same
+name that points to the journal. Anyone who can write into a folder can plant a journal there (it may be part of a
+download), so renames are carried out only in folders that hold the journal or its note, and undoing hides files instead
+of deleting them. The writer holds a lock on the journal and its notes as long as it lives.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from privctl.storage.turns import turn
 _NAME = re.compile(r"\.privctl\.[0-9a-f]{12}\.(commit|undo)")
 _DRAFT = re.compile(r"\.privctl\.[0-9a-f]{12}\.draft")
 _MOST_BYTES = 1 << 20
-#: For how long a folder's turn is waited for, in seconds: a reader does without.
+#: How long recovery waits for a folder's lock, in seconds; after that a reader goes on without it.
 _PATIENCE = 5.0
-#: The key of a note, which says where its journal lies.
+#: The key under which a note holds the folder of its journal.
 _HOME = "home"
 
 
@@ -36,7 +36,7 @@ _HOME = "home"
 class Rename:
     """One output: its ``temporary`` name, its final ``place``, and the name under which a replaced file is ``kept``.
 
-    One that ``removes`` goes the other way: what is in the ``place`` gets the ``temporary`` name, to be deleted.
+    With ``removes`` it goes the other way: what is at ``place`` is renamed to ``temporary``, to be deleted.
     """
 
     temporary: Path
@@ -47,7 +47,7 @@ class Rename:
 
     @classmethod
     def to_place(cls, temporary: Path, place: Path, mark: str) -> Rename:
-        """The rename of ``temporary`` to ``place``, in a set known by ``mark`` (12 hexadecimal digits)."""
+        """The rename of ``temporary`` to ``place``, in the set identified by ``mark`` (12 hexadecimal digits)."""
         folder = place.parent.resolve()
         return cls(
             temporary=folder / temporary.name,
@@ -58,13 +58,13 @@ class Rename:
 
     @classmethod
     def removal(cls, place: Path, mark: str) -> Rename:
-        """The removal of ``place``, in a set known by ``mark``."""
+        """The removal of ``place``, in the set identified by ``mark``."""
         folder = place.parent.resolve()
         temporary, kept = (folder / f".{place.name}.{mark}.{end}" for end in ("partial", "kept"))
         return cls(temporary=temporary, place=folder / place.name, kept=kept, replaces=False, removes=True)
 
     def keep(self) -> None:
-        """Give the file that will be replaced a second name, or the folder that will be replaced another one."""
+        """Keep what will be replaced: link a file, or move a folder, to the name ``kept``."""
         if not self.replaces or os.path.lexists(self.kept):
             return
         if not _is_folder(self.temporary):
@@ -73,7 +73,7 @@ class Rename:
             os.rename(self.place, self.kept)
 
     def apply(self) -> None:
-        """Rename, where that has not happened yet."""
+        """Carry out the rename unless that has already happened."""
         if self.removes:
             if os.path.lexists(self.place) and not os.path.lexists(self.temporary):
                 os.rename(self.place, self.temporary)
@@ -85,10 +85,10 @@ class Rename:
             os.rename(self.temporary, self.place)
             return
         os.replace(self.temporary, self.place)
-        self.temporary.unlink(missing_ok=True)  # still there where both were names of one file
+        self.temporary.unlink(missing_ok=True)  # os.replace leaves it if both were names of one file
 
     def take_back(self) -> None:
-        """The old file under its name again, or nothing where there was none; also after half of the rename."""
+        """Undo the rename, even if only half of it happened: restore the old file, or leave nothing at ``place``."""
         if self.removes:
             if os.path.lexists(self.temporary) and not os.path.lexists(self.place):
                 os.rename(self.temporary, self.place)
@@ -107,18 +107,18 @@ class Rename:
 
     @property
     def replaced(self) -> Path:
-        """What a replaced folder is called until it is deleted; the next write of its name deletes what is left."""
+        """The name of a replaced folder until it is deleted; the next write to ``place`` deletes what is left."""
         return self.kept.with_suffix(".partial")
 
     def release(self) -> None:
-        """Delete the second name of a replaced file; a replaced folder is only renamed, for a kill may interrupt."""
+        """Delete the kept file; a kept folder is only renamed, because a kill may interrupt its deletion."""
         if _is_folder(self.kept):
             os.rename(self.kept, self.replaced)
         else:
             self.kept.unlink(missing_ok=True)
 
     def forget(self) -> None:
-        """Delete what has the temporary name."""
+        """Delete what is at ``temporary``."""
         if _is_folder(self.temporary):
             shutil.rmtree(self.temporary, ignore_errors=True)
         else:
@@ -126,10 +126,10 @@ class Rename:
 
 
 class Journal:
-    """A journal on disk with its notes, locked by this process until it is closed."""
+    """A journal on disk and its notes, locked by this process until they are closed."""
 
     def __init__(self, mark: str, renames: Sequence[Rename]) -> None:
-        """Write them, each whole and durable before it has its name; the journal, in the first one's folder, last."""
+        """Write notes and journal atomically and durably; the journal comes last, in the first rename's folder."""
         self.renames = tuple(renames)
         home, *others = dict.fromkeys(rename.place.parent for rename in renames)
         self.path = home / f".privctl.{mark}.commit"
@@ -144,7 +144,7 @@ class Journal:
             raise
 
     def undo(self) -> None:
-        """From here on the renames are to be taken back; take them back, and delete what was new."""
+        """Mark the journal as to be undone, undo the renames and delete the new files."""
         undone = self.path.with_suffix(".undo")
         os.rename(self.path, undone)
         self.path = undone
@@ -155,7 +155,7 @@ class Journal:
                 rename.forget()
 
     def close(self) -> None:
-        """All stands, or nothing does: forget the old files and the journal."""
+        """Delete the old files and the journal, after all renames were carried out or undone."""
         for rename in self.renames:
             if rename.removes:
                 rename.forget()
@@ -170,24 +170,24 @@ class Journal:
 
 
 def recover(folder: Path) -> None:
-    """Finish what a killed process began in ``folder``; what a living one has in hand is left to it.
+    """Finish the commits of killed processes in ``folder``; those of running processes are left to them.
 
-    A folder that may not be written, or that another process keeps a lock on, is left as it is.
+    A folder that is not writable, or that another process keeps locked, is left as it is.
     """
     for path in _journals(folder):
         with suppress(OSError, ValueError):
             if not _is_held(path):
-                with turn(_reach(path), _PATIENCE):
+                with turn(_affected_folders(path), _PATIENCE):
                     _finish(path)
 
 
 def unfinished(folder: Path) -> bool:
-    """Whether a journal or a note lies in ``folder``; in a turn of this process's own, it is a dead writer's."""
+    """Whether ``folder`` holds a journal or a note; if this process holds the folder's lock, its writer is dead."""
     return bool(_journals(folder))
 
 
 def drop_drafts(folder: Path) -> None:
-    """Remove journals in ``folder`` that never got their names; in a turn of this process's own, no one writes them."""
+    """Remove unfinished journals in ``folder``; this process must hold the folder's lock, so nobody writes them."""
     for entry in os.scandir(folder):
         if _DRAFT.fullmatch(entry.name):
             with suppress(OSError):
@@ -228,9 +228,9 @@ def _write_locked(path: Path, content: Any) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int | None]:
-    """A descriptor of a journal or a note with its lock; None where a living process holds that, or it is no own file.
+    """Open and lock a journal or a note; None if a running process has locked it, or it is not the user's own file.
 
-    Raises OSError where there is none.
+    Raises OSError if it does not exist.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -256,38 +256,38 @@ def _content(fd: int) -> Any:
         return []
 
 
-def _reach(path: Path) -> set[Path]:
-    """The folders that a dead writer's journal, or the one that a note leads to, renames files in."""
-    with _opened(path) as fd:  # held meanwhile, as notes that lead to each other would have no end
+def _affected_folders(path: Path) -> set[Path]:
+    """The folders in which the journal at ``path``, or the one that a note there points to, renames files."""
+    with _opened(path) as fd:  # kept locked, so that notes that point to each other end the recursion
         content = [] if fd is None else _content(fd)
         if not isinstance(content, dict):
             return {path.parent, *(rename.place.parent for rename in _read_renames(path, content))}
-        found = _home_of(path, content)
-        return {path.parent} if found is None else {path.parent, *_reach(found)}
+        found = _journal_of(path, content)
+        return {path.parent} if found is None else {path.parent, *_affected_folders(found)}
 
 
 def _finish(path: Path) -> None:
-    """Carry out or take back a dead writer's renames; a journal that somebody else wrote is not believed."""
+    """Carry out or undo a dead writer's renames; journals that belong to another user are ignored."""
     with _opened(path) as fd:
         if fd is None:
             return
         content = _content(fd)
         if isinstance(content, dict):
-            _follow(path, content)
+            _finish_from_note(path, content)
         else:
             _apply(path, list(_read_renames(path, content)))
 
 
-def _home_of(note: Path, content: dict[str, Any]) -> Path | None:
-    """The journal that a note leads to; None without one."""
+def _journal_of(note: Path, content: dict[str, Any]) -> Path | None:
+    """The journal that a note points to; None if there is none."""
     home = note.parent / str(content.get(_HOME))
     journals = (home / note.with_suffix(suffix).name for suffix in (".commit", ".undo"))
     return next((each for each in journals if os.path.lexists(each) and not os.path.samefile(each, note)), None)
 
 
-def _follow(note: Path, content: dict[str, Any]) -> None:
-    """Finish the journal that a note leads to; without one nothing was begun, or all is done."""
-    journal = _home_of(note, content)
+def _finish_from_note(note: Path, content: dict[str, Any]) -> None:
+    """Finish the journal that a note points to; without one, nothing was begun or everything is done."""
+    journal = _journal_of(note, content)
     if journal is None:
         note.unlink(missing_ok=True)
     else:
@@ -325,7 +325,7 @@ def _row(rename: Rename, folder: Path) -> dict[str, Any]:
 
 
 def _read_renames(path: Path, rows: Any) -> Iterator[Rename]:
-    """What a journal lists, as far as it may: see the module; temporary and kept names belong to their place."""
+    """The renames that a journal lists and may carry out: see the module; other names must derive from the place."""
     folder = path.parent
     try:
         renames = [
@@ -359,5 +359,5 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_own_file(status: os.stat_result) -> bool:
-    """Whether this is a small file of the user's own."""
+    """Whether this is a small regular file that belongs to the user."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_size <= _MOST_BYTES

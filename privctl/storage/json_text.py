@@ -1,4 +1,4 @@
-"""Strict JSON: anything that another reader could interpret differently is refused."""
+"""Strict JSON parsing: anything that another parser could interpret differently is refused."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from privctl.domain.errors import InputError
 
-#: How much of a value an error shows.
+#: Characters of a value that an error message shows.
 _SHOWN = 100
-#: A string escape that is no character on its own.
+#: A string escape that is not a character on its own.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Strict JSON: duplicate keys, NaN, infinities and absurd nesting are refused with an InputError."""
+    """Parse strict JSON; raises InputError for duplicate keys, NaN, infinities and absurd nesting."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entries = dict(pairs)

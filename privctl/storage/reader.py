@@ -1,4 +1,4 @@
-"""Lazy reading: one safetensors file, or a Hugging Face directory of one or many, opened without loading a tensor."""
+"""Lazy reading of a safetensors file, or of a Hugging Face directory with one or more, without loading tensors."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from privctl.storage.journal import recover
 from privctl.storage.json_text import parse_json
 
 INDEX_NAME = "model.safetensors.index.json"
-#: What peft writes of an adapter: its weights and, beside them, what they are added to and how.
+#: The files that peft writes for an adapter: its weights, and its base model and settings.
 ADAPTER_NAME, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 SINGLE_NAME = "model.safetensors"
-#: A report of a million tensors is smaller.
+#: In bytes; a report with a million tensors is smaller.
 LARGEST_TEXT = 256 << 20
-#: Where Linux shows its own state as files, some of them endless although they are called regular.
-_MADE_UP = ("/proc/", "/sys/")
+#: Where Linux presents its own state as files, some of them endless although stat calls them regular.
+_KERNEL_FOLDERS = ("/proc/", "/sys/")
 
 
 class SafetensorsFile:
-    """An open file whose header has been checked. Reads by position (pread), so threads may share it."""
+    """An open file whose header has been checked. Reads are positional (pread), so threads may share it."""
 
     def __init__(self, path: Path) -> None:
         """Open ``path``; raises InputError for a malformed safetensors file, FileSystemError for an unreadable one."""
         self.path = path
         recover(path.parent)
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # or a pipe waits for its writer
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe must not block
         except OSError as error:
             raise unreadable(path, error) from None
         try:
@@ -57,7 +57,7 @@ class SafetensorsFile:
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
-        """Entries in the order of their bytes."""
+        """Entries in the order of their data."""
         return self.header.tensors
 
     @property
@@ -66,7 +66,7 @@ class SafetensorsFile:
         return self.header.metadata
 
     def read_into(self, position: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from absolute byte ``position``; raises InputError where the file ends first."""
+        """Fill ``buffer`` from byte ``position`` of the file; raises InputError if the file ends first."""
         done = 0
         while done < len(buffer):
             got = os.preadv(self._fd, [buffer[done:]], position + done)
@@ -75,13 +75,13 @@ class SafetensorsFile:
             done += got
 
     def read(self, tensor: TensorInfo, start: int = 0, size: int | None = None) -> bytearray:
-        """``size`` bytes of ``tensor`` from byte ``start`` (all of it by default)."""
+        """``size`` bytes of ``tensor`` from byte ``start``; by default the rest of it."""
         out = bytearray(tensor.size - start if size is None else size)
         self.read_into(self.header.data_start + tensor.begin + start, memoryview(out))
         return out
 
     def require_unchanged(self) -> None:
-        """Raise InputError where the file at the path is not as it was opened: another one, or written to since."""
+        """Raise InputError if the file at the path was replaced or written to since it was opened."""
         try:
             now = version_of(self.path)
         except OSError as error:
@@ -93,7 +93,7 @@ class SafetensorsFile:
             )
 
     def close(self) -> None:
-        """Release the descriptor; safe to call twice."""
+        """Close the file; safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -106,10 +106,9 @@ class SafetensorsFile:
 
 
 def version_of(file: Path | int) -> tuple[int, int, int, int]:
-    """What tells a file from another one and from itself after a write: its number, size and two times [ns].
+    """Inode, size, mtime and ctime (ns), which differ between two files, and before and after a write to one.
 
-    Whoever may write to a file can set the time of its last write back, but not that of the last change of its status,
-    which the system sets, at every write too.
+    Whoever can write to a file can reset its mtime, but not its ctime, which the system updates at every write.
     """
     found = os.stat(file)
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
@@ -117,24 +116,24 @@ def version_of(file: Path | int) -> tuple[int, int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's weights: ``files`` are open; ``root`` is the path the user named."""
+    """A model's weights: ``files`` are open; ``root`` is the path that the user gave."""
 
     root: Path
     files: tuple[SafetensorsFile, ...]
 
     @property
     def is_directory(self) -> bool:
-        """Whether the user named a Hugging Face directory rather than one file."""
+        """Whether the user gave a Hugging Face directory rather than a single file."""
         return self.root.is_dir()
 
     @property
     def is_adapter(self) -> bool:
-        """Whether it is a directory with an adapter alone, whose base is elsewhere."""
+        """Whether it is a directory with only an adapter, whose base model is elsewhere."""
         return self.is_directory and [file.path.name for file in self.files] == [ADAPTER_NAME]
 
     @property
     def folder(self) -> Path:
-        """Where configuration and tokenizer would lie."""
+        """The folder in which configuration and tokenizer are expected."""
         return self.root if self.is_directory else self.root.parent
 
     def tensors(self) -> Iterator[tuple[SafetensorsFile, TensorInfo]]:
@@ -159,7 +158,7 @@ def holds_adapter(path: Path) -> bool:
 
 
 def refuse_adapter_file(path: Path) -> None:
-    """Raise InputError for the weights of an adapter, which only their folder makes a model."""
+    """Raise InputError if ``path`` is an adapter's weights file, which is no model without the rest of its folder."""
     if path.name == ADAPTER_NAME and path.is_file():
         raise InputError(f"{path} holds the weights of an adapter alone; give its folder, {path.parent}")
 
@@ -167,18 +166,18 @@ def refuse_adapter_file(path: Path) -> None:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open ``path``: a ``.safetensors`` file, or a directory holding ``model.safetensors`` or shards with an index.
 
-    A directory that holds an adapter, and no weights of a whole model, is opened as that adapter.
+    A directory that holds an adapter, and not the weights of a whole model, is opened as that adapter.
 
-    Raises InputError for a malformed file, a missing shard, a tensor the index misplaces, or a directory that holds
-    only pickles; FileSystemError where the system refuses.
+    Raises InputError for a malformed file, a missing shard, a tensor that is not in the shard the index names, or a
+    directory that holds only pickles; FileSystemError if a file cannot be read.
     """
     try:
         os.lstat(path)
     except FileNotFoundError:
         raise missing_model(path) from None
     except (OSError, ValueError):
-        pass  # opening it says what is wrong
-    if not os.path.isdir(path):  # Path.is_dir would raise on a name too long or a folder without permission
+        pass  # opening it below gives the right error
+    if not os.path.isdir(path):  # Path.is_dir raises for names that are too long and folders without permission
         return Checkpoint(path, (SafetensorsFile(path),))
     index = path / INDEX_NAME
     if index.is_file() and (path / SINGLE_NAME).is_file():
@@ -199,7 +198,7 @@ def _open_adapter(path: Path) -> Checkpoint:
 
 
 def _no_weights(path: Path) -> InputError:
-    """The error for a directory without safetensors, with what to do about what it holds instead."""
+    """The error for a directory without safetensors, with advice on what it holds instead."""
     pickles = sorted(p.name for suffix in ("*.bin", "*.pt", "*.pth") for p in path.glob(suffix))
     if pickles:
         return InputError(
@@ -214,19 +213,22 @@ def _no_weights(path: Path) -> InputError:
             f"{path} holds a config.json and no weights: an architecture, which privctl retrain trains; give a model "
             "that has weights"
         )
+    inside = sorted({*path.glob("*.safetensors"), *(p.parent for p in path.glob(f"*/{SINGLE_NAME}*"))})
+    such = f", such as {inside[0]}" if inside else ""
     return InputError(
-        f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a .safetensors file, or a folder that holds one"
+        f"{path} holds neither {SINGLE_NAME} nor {INDEX_NAME}; give a .safetensors file, or a folder that holds "
+        f"one{such}"
     )
 
 
-#: What a model on the Hugging Face hub may be called: NAME or OWNER/NAME.
+#: Names of models on the Hugging Face hub: NAME or OWNER/NAME.
 _HUB_NAME = re.compile(r"(\w[\w.-]{0,95}/)?\w[\w.-]{0,95}", re.ASCII)
 _FILE_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".pth", ".json")
 
 
 def missing_model(path: Path) -> InputError:
-    """The error for a model's path where nothing is: it may be the name of a model on a hub, which is never fetched."""
-    message = f"{path} does not exist; give a model's folder, or a .safetensors file{_unexpanded(path)}"
+    """The error for a model path that does not exist; it may be a model's name on the hub, which is never fetched."""
+    message = f"{path} does not exist; give a model's folder, or a .safetensors file{_tilde_advice(path)}"
     if _HUB_NAME.fullmatch(str(path)) and path.suffix.lower() not in _FILE_SUFFIXES:
         message += (
             ". privctl fetches nothing: if this is a model on the Hugging Face hub, download it first "
@@ -236,9 +238,9 @@ def missing_model(path: Path) -> InputError:
 
 
 def weight_map(index: Path) -> dict[str, str]:
-    """The index's tensor name -> shard name; raises InputError for a malformed one or a name that is no plain file.
+    """The shard's file name by tensor name, from ``index``; raises InputError if it is malformed or names a path.
 
-    transformers loads no model whose index lacks ``metadata``, so no command takes such an index.
+    transformers does not load a model whose index lacks ``metadata``, so that is refused as well.
     """
     data = parse_json(read_text(index), str(index))
     if not isinstance(data, dict):
@@ -291,7 +293,7 @@ def _check_index(index: Path, mapping: dict[str, str], files: list[SafetensorsFi
 
 
 def read_text(path: Path) -> str:
-    """The file as UTF-8 text; raises InputError or FileSystemError with one sentence."""
+    """The file as UTF-8 text; raises InputError if there is none or it is not text, FileSystemError if unreadable."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -301,12 +303,12 @@ def read_text(path: Path) -> str:
 
 
 def read_named_text(path: Path) -> str:
-    """As ``read_text``, for a file that another one may have named: devices, pipes and the endless are refused."""
+    """As ``read_text``, for a file that another file may name: refuses devices, pipes and endless files."""
     return named_text(read_named_bytes(path), path)
 
 
 def named_text(data: bytes, path: Path) -> str:
-    """The text of ``data``, which was read from ``path``; raises InputError where it is not UTF-8."""
+    """The text of ``data``, which was read from ``path``; raises InputError if it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -315,7 +317,7 @@ def named_text(data: bytes, path: Path) -> str:
 
 
 def read_named_bytes(path: Path) -> bytes:
-    """The bytes of a file that another one may have named; raises InputError for what is no ordinary file of text."""
+    """The bytes of a file that another file may name; raises InputError unless it is ordinary and not too large."""
     recover(path.parent)
     require_ordinary(path)
     try:
@@ -329,30 +331,30 @@ def read_named_bytes(path: Path) -> bytes:
 
 
 def require_ordinary(path: Path) -> None:
-    """Raise InputError where ``path`` is a device, a pipe, or a file that the kernel makes up when it is read."""
+    """Raise InputError if ``path`` is a device, a pipe, or a file that the kernel generates when it is read."""
     try:
         mode = os.stat(path).st_mode
-        made_up = is_made_up(path)
+        from_kernel = is_kernel_file(path)
     except ValueError:
         raise InputError(f"{str(path)!r} is not a file's name") from None
     except OSError as error:
         raise unreadable(path, error) from None
-    if made_up or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if from_kernel or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise InputError(f"{path} is a device or a pipe; give a regular file")
 
 
-def is_made_up(path: Path) -> bool:
-    """Whether ``path`` leads to a file that the kernel makes up when it is read."""
-    return os.path.realpath(path).startswith(_MADE_UP)
+def is_kernel_file(path: Path) -> bool:
+    """Whether ``path`` resolves to a file that the kernel generates when it is read."""
+    return os.path.realpath(path).startswith(_KERNEL_FOLDERS)
 
 
-def not_there(path: Path) -> InputError:
-    """The error for a path where no file is."""
-    return InputError(f"{path} is not a file; check the path{_unexpanded(path)}")
+def missing_file(path: Path) -> InputError:
+    """The error for a path at which there is no file."""
+    return InputError(f"{path} is not a file; check the path{_tilde_advice(path)}")
 
 
-def _unexpanded(path: Path) -> str:
-    """What to do about a ``~`` that no shell replaced; empty where ``path`` begins with none."""
+def _tilde_advice(path: Path) -> str:
+    """Advice about a ``~`` that the shell did not expand; empty if ``path`` does not begin with one."""
     if not str(path).startswith("~"):
         return ""
     return ". A shell leaves ~ as it is inside quotes: write $HOME, or leave the quotes out"
@@ -361,5 +363,5 @@ def _unexpanded(path: Path) -> str:
 def unreadable(path: Path, error: OSError) -> InputError | FileSystemError:
     """The error for a file that could not be opened or read."""
     if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
-        return not_there(path)
+        return missing_file(path)
     return FileSystemError(f"{path} cannot be read: {error.strerror}")

@@ -1,4 +1,4 @@
-"""Files that a run needs while it lasts and nobody may read: no name where that will do, else a folder swept later."""
+"""Private temporary files of a run: unlinked at once where possible, else in a folder that is swept later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privctl.storage.atomic import PendingFolder, writing
 
 
 class ScratchFile:
-    """A file that grows at its end, mode 0600; ``descriptor`` reads it. Without a ``name`` nothing else can open it."""
+    """An append-only file of mode 0600, read through ``descriptor``; unless ``named``, nothing else can open it."""
 
     def __init__(self, path: Path, *, named: bool) -> None:
         self.path = path
@@ -22,21 +22,21 @@ class ScratchFile:
                 path.unlink()
 
     def append(self, data: bytes | bytearray) -> None:
-        """Write all of ``data``; raises FileSystemError where it does not fit."""
+        """Append all of ``data``; raises FileSystemError if it does not fit."""
         view = memoryview(data)
         with writing(self.path):
             while view:
                 view = view[os.write(self.descriptor, view) :]
 
     def close(self) -> None:
-        """Close it; what was mapped stays."""
+        """Close the descriptor; existing memory maps stay valid."""
         os.close(self.descriptor)
 
 
 class ScratchFolder:
-    """A hidden folder beside ``path``, mode 0700, for the length of a block.
+    """A hidden folder beside ``path``, of mode 0700, that lasts as long as the block.
 
-    A killed process may leave it. The next of the same ``path`` removes it, as ``storage.atomic`` does.
+    A killed process may leave it behind; the next one for the same ``path`` removes it, as in ``storage.atomic``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,17 +44,17 @@ class ScratchFolder:
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """Its path."""
         return self._pending.temporary
 
     def file(self, name: str, *, named: bool) -> ScratchFile:
-        """A new file called ``name``; it loses that name at once unless it is ``named``."""
+        """Create the file ``name``, which is unlinked at once unless ``named``."""
         return ScratchFile(self.folder / name, named=named)
 
     def empty(self) -> None:
-        """Remove the names of all files; who has one open or mapped keeps it."""
+        """Unlink all files; those that are open or mapped stay usable."""
         for each in self.folder.iterdir():
-            with suppress(OSError):  # some file systems keep a name for what is open
+            with suppress(OSError):  # some file systems refuse to unlink open files
                 each.unlink()
 
     def __enter__(self) -> Self:

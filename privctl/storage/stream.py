@@ -1,10 +1,9 @@
-"""Rewriting a safetensors file chunk by chunk: each byte is read once and hashed, changed and written in passing.
+"""Rewriting a safetensors file piece by piece: each byte is read once, and hashed, changed and written on the way.
 
-Every worker takes the next piece, does everything to it while it is in the worker's cache, and waits only where order
-matters: the digests take the pieces one after the other. Memory is one buffer a worker and output, whatever the
-file's size.
+Each worker takes the next piece, does all work on it while it is in the worker's cache, and waits only where order
+matters: pieces enter the digests in order. Memory is one buffer per worker and output, whatever the file's size.
 
-The safetensors package is not used: it writes only what is entirely in memory, and hashes nothing.
+The safetensors package is not used, because it writes only what is entirely in memory, and computes no digests.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes ``start`` to ``start + size`` of one tensor; ``index`` counts the file's pieces."""
+    """Bytes ``start`` to ``start + size`` of one tensor; ``index`` is its position among the file's pieces."""
 
     index: int
     tensor: TensorInfo
@@ -43,14 +42,14 @@ class Piece:
         return self.start + self.size == self.tensor.size
 
 
-#: Gets a piece and one buffer an output; the first holds the piece's bytes. Leaves each output's bytes in its buffer.
-#: Called from several threads at once.
+#: Takes a piece and one buffer per output, the first of which holds the piece's bytes; fills each buffer with that
+#: output's bytes. Called from several threads at once.
 Transform = Callable[[Piece, Sequence[memoryview]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One finished output."""
+    """One finished output, not yet committed."""
 
     path: Path
     digest: str
@@ -60,14 +59,14 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Digest of the input as it was read, and the outputs in the order asked for; ``commit`` has not happened yet."""
+    """The digest of the input as it was read, and the outputs in the order requested, not yet committed."""
 
     input_digest: str
     outputs: tuple[WrittenFile, ...]
 
 
 def pieces(tensors: Sequence[TensorInfo]) -> Iterator[Piece]:
-    """The tensors cut into pieces, in file order; an empty tensor is one empty piece."""
+    """Cut the tensors into pieces, in file order; an empty tensor gives one empty piece."""
     index = 0
     for tensor in tensors:
         for start in range(0, max(tensor.size, 1), CHUNK):
@@ -86,8 +85,8 @@ def rewrite(
 ) -> Rewritten:
     """Stream ``source`` through ``transform`` into every file of ``pending``, which stay uncommitted.
 
-    ``headers[i]`` is output i's; it must describe the source's tensors in the source's order. ``advance`` is called
-    with bytes read, one thread at a time. The first error of any worker is raised here.
+    ``headers[i]`` is the header of output i; it must describe the source's tensors in the source's order. ``advance``
+    is called with the bytes processed, by one thread at a time. Raises the first error of any worker.
     """
     run = _RewriteRun(source, pending, headers, transform, advance)
     with ThreadPoolExecutor(threads, thread_name_prefix="rewrite") as pool:
@@ -102,11 +101,11 @@ def rewrite(
 
 
 class _AbandonedError(Exception):
-    """Another worker failed; this one stops quietly."""
+    """Another worker failed, so this one stops silently."""
 
 
 class _Turns:
-    """Lets the pieces through one at a time, by index."""
+    """Admits the pieces one at a time, in order of their index."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -131,7 +130,7 @@ class _Turns:
 
 
 class _RewriteRun:
-    """What the workers of one rewrite share."""
+    """The state that the workers of one rewrite share."""
 
     def __init__(
         self,
@@ -155,7 +154,7 @@ class _RewriteRun:
             output.write_at(0, header)
 
     def work(self) -> None:
-        """Take pieces until none is left."""
+        """Process pieces until none is left."""
         buffers = [memoryview(bytearray(CHUNK)) for _ in self._pending]
         try:
             while (piece := self._take()) is not None:
@@ -167,7 +166,7 @@ class _RewriteRun:
             self.abandon()
 
     def abandon(self) -> None:
-        """Stop every worker at its next step."""
+        """Stop every worker at its next piece or turn."""
         with self._taking:
             self._todo = iter(())
         self._reading.close()
@@ -175,7 +174,7 @@ class _RewriteRun:
         self._hashing.close()
 
     def result(self) -> Rewritten:
-        """The digests; raises the first error of a worker."""
+        """The digests and outputs; raises the first error of a worker."""
         if self._failure is not None:
             raise self._failure
         size = sum(t.size for t in self._source.tensors)

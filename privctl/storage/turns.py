@@ -1,4 +1,4 @@
-"""Locks by which processes that write to the same places take turns."""
+"""Locks with which processes that write to the same folders take turns."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from pathlib import Path
 
 from privctl.domain.errors import CommandError
 
-#: What a folder is called that is being filled: nobody else writes into it, and its maker holds its lock.
+#: Names of folders that are still being filled: nobody else writes into them, and their creator holds their lock.
 _PENDING = re.compile(r"\..*\.[0-9a-f]{12}\.partial", re.DOTALL)
-#: The file in a folder that its ``Claim`` locks.
+#: The file in a folder that a ``Claim`` locks.
 LOCK = ".lock"
-#: What a file system says that knows no locks of folders.
+#: Errors of file systems that do not support locks on folders.
 _NO_LOCKS = (errno.ENOTSUP, errno.EBADF, errno.ENOLCK, errno.EINVAL, errno.ENOSYS)
-#: For how long others are waited for, whose renames take a moment, and how often the lock is tried, in seconds.
+#: How long to wait for other processes, whose renames are short, and the interval between attempts, in seconds.
 _PATIENCE, _PAUSE = 60.0, 0.02
 
 
 class FolderHeldError(OSError):
-    """Another process does not let go of a folder's lock. Anyone who may read a folder can hold it."""
+    """Another process keeps a folder locked. Anyone who can read a folder can lock it."""
 
 
 @contextmanager
 def turn(folders: Iterable[Path], patience: float | None = None) -> Iterator[None]:
-    """Wait until no other process renames a set of files in one of ``folders``, and keep others waiting in the block.
+    """Lock ``folders`` within the block, so that only one process at a time renames a set of files in them.
 
-    Raises FolderHeldError once one of them was held for ``patience`` seconds, a minute by default. Not for one process
-    within its own turn. On a file system without such locks nobody waits.
+    Raises FolderHeldError if one of them stays locked for ``patience`` seconds, a minute by default. Not reentrant. On
+    a file system without such locks nobody waits.
     """
     places = {}
     for folder in folders:
@@ -40,7 +40,7 @@ def turn(folders: Iterable[Path], patience: float | None = None) -> Iterator[Non
             status = folder.stat()
             places[status.st_dev, status.st_ino] = folder
     with ExitStack() as stack:
-        for _, folder in sorted(places.items()):  # in one order, so that no two wait for each other
+        for _, folder in sorted(places.items()):  # always in the same order, to avoid deadlock
             fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, fd)
             _lock(fd, folder, _PATIENCE if patience is None else patience)
@@ -64,10 +64,10 @@ def _lock(fd: int, folder: Path, patience: float) -> None:
 
 
 class Claim:
-    """The folder of something unfinished, which one process goes on with, from here until ``close``."""
+    """Exclusive use, by one process, of the folder of unfinished work, until ``close``."""
 
     def __init__(self, folder: Path, what: str) -> None:
-        """Raises CommandError where another process goes on with its ``what``, OSError where there is no folder."""
+        """Lock ``folder``; raises CommandError if another process uses its ``what``, OSError if it does not exist."""
         self._path = folder / LOCK
         while True:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -85,15 +85,15 @@ class Claim:
                     return
                 self.close()
                 raise
-            self.close()  # its holder has removed it meanwhile
+            self.close()  # its holder removed it in the meantime
 
     def remove(self) -> None:
-        """Remove the file of the lock, and let other processes go on."""
+        """Remove the lock file and release the lock."""
         self._path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Let other processes go on; safe to call twice."""
+        """Release the lock; safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

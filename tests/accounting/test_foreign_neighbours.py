@@ -42,6 +42,7 @@ def _stating(tree: dict[str, object], neighbours: str) -> tuple[Event, ...]:
     [
         "NonPrivateDpEvent()",
         "GaussianDpEvent(noise_multiplier=0)",
+        "DiscreteLaplaceDpEvent(noise_parameter=0, sensitivity=1)",
         "PoissonSampledDpEvent(sampling_probability=0.1, event=LaplaceDpEvent(noise_multiplier=0.0))",
         "RandomizedResponseDpEvent(noise_parameter=0.0, num_buckets=3)",
         "SampledWithoutReplacementDpEvent(source_dataset_size=9, sample_size=2, event=NonPrivateDpEvent())",

@@ -20,6 +20,7 @@ from privctl.domain.events import (
     Event,
     LaplaceNoise,
     Ledger,
+    ManyWayResponse,
     RandomizedResponse,
     SampledGaussian,
     SecretMixture,
@@ -269,3 +270,14 @@ def test_delta_out_of_range(delta: float) -> None:
 
 def test_gaussian_noise_bounds_no_loss_at_delta_0() -> None:
     assert epsilon_bound(ledger(sampled(1.0, 0.1, 5)), 0.0) == math.inf
+
+
+def test_delta_near_the_largest_loss_is_exact() -> None:
+    """Of one answer among 4 it is e / (e + 3) times 1 - e^(epsilon - 1), which is 0 from the largest loss on."""
+    answers = ledger(ManyWayResponse(epsilon=1.0, answers=4))
+    assert delta_bound(answers, 1.0, near=1e-6) < 1e-8
+    assert delta_bound(answers, 1.1, near=1e-6) == 0
+    assert 0.4 * 1e-3 < delta_bound(answers, 0.999, near=1e-6) < 1.1e-3
+    laplace = ledger(LaplaceNoise(scale=1.0, steps=3), LaplaceNoise(scale=2.0, steps=2))
+    assert delta_bound(laplace, 4.0, near=1e-10) < 1e-8
+    assert delta_bound(laplace, 3.0, near=1e-6) > 1e-3

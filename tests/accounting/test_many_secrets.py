@@ -123,9 +123,9 @@ def test_never_below_and_hardly_above_50_digits(sigma: float, pairwise: bool) ->
 
 def test_a_grid_too_wide_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     case = book([[0.001] * 75])
-    plain = many_divergences._width
+    plain = many_divergences._widest_spacing
     for factor, holds in ((1, True), (4, False)):
-        monkeypatch.setattr(many_divergences, "_width", lambda end, sigma, by=factor: by * plain(end, sigma))
+        monkeypatch.setattr(many_divergences, "_widest_spacing", lambda end, sigma, by=factor: by * plain(end, sigma))
         errors = [
             informations(*case, sigma, 1)[0] / kl(poisson_binomial(case[2]), sigma) - 1 for sigma in (0.3, 1.0, 2.0)
         ]

@@ -104,7 +104,7 @@ def test_what_is_no_model_is_told_so(folder: Path, tmp_path: Path) -> None:
     """The data in the model's place, and a folder without weights."""
     (data := tmp_path / "members.jsonl").write_text('{"text": "a"}\n')
     (empty := tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"members\.jsonl is JSON and no model; give a Hugging Face model's folder"):
+    with pytest.raises(InputError, match=r"members\.jsonl is JSON, not a model; give a Hugging Face model's folder"):
         load_model(data, device="cpu")
     with pytest.raises(InputError, match="empty is no model; give a Hugging Face model's folder"):
         read_config(empty, empty)
@@ -153,7 +153,13 @@ def test_a_model_of_sounds_is_not_asked_for_a_tokenizer(tmp_path: Path) -> None:
     [
         (BartConfig(), "BartModel", CommandError, "names BartModel, and a bart model may serve"),
         (WhisperConfig(), "WhisperForConditionalGeneration", InputError, r"\(whisper\), .*it reads no text"),
-        (BertConfig(), "BertForPreTraining", CommandError, "names BertForPreTraining, and a bert model may serve"),
+        (
+            BertConfig(),
+            "BertForPreTraining",
+            CommandError,
+            "names BertForPreTraining, and a bert model may serve several tasks; give --task: causal-lm, masked-lm, "
+            "text-classification, token-classification, question-answering$",
+        ),
     ],
 )
 def test_a_model_without_a_task_is_told_so(

@@ -55,6 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         save_file({"w": torch.ones(2, 2)}, folder / name / "adapter_model.safetensors")
     torch.save({"w": torch.ones(2, 2)}, folder / "weights.pt")
     lines(folder / "train.jsonl", [{"text": "the cat sat on a mat"}] * 8)
+    shutil.copy(folder / "train.jsonl", folder / "copy.jsonl")
     lines(folder / "chat.jsonl", CHAT)
     lines(folder / "roles.jsonl", [{"messages": [{"content": "a cat"}]}] * 8)
     lines(folder / "empty-chat.jsonl", [{"messages": []}] * 8)
@@ -146,6 +147,7 @@ MISTAKES = [
     ([*TRAIN, "--data", "train.jsonl", "--fsdp", "--dry-run"], 2, "remove --fsdp"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "train.jsonl"], 2, "not trained on"),
     ([*TRAIN, "--data", "train.jsonl", "--held-out", "base/../train.jsonl"], 2, "not trained on"),
+    ([*TRAIN, "--data", "train.jsonl", "--held-out", "copy.jsonl"], 2, "copy.jsonl is a copy of the training data"),
     ([*TRAIN, "--data", "train.jsonl", "--data", "train.jsonl"], 2, "twice"),
     ([*TRAIN, "--data", "train.jsonl", "--batch-size", "100"], 2, "8 examples"),
     ([*TRAIN, "--data", "train.jsonl", "--noise-multiplier", "1"], 2, "exactly one"),
@@ -259,3 +261,21 @@ def test_a_mistake_in_python_is_one_sentence(call: Callable[[], Any], part: str,
     assert part in str(raised.value)
     assert "\n" not in str(raised.value)
     assert files(here) == before
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (["scan", "mails.jsonl"], "privctl has no command 'scan'; did you mean privctl secrets scan?"),
+        (["dp-sgd", "base"], "privctl has no command 'dp-sgd'; did you mean privctl retrain dp-sgd?"),
+        (["retrain", "dp-sgd", "base", "--patient", "who"], "No such option '--patient'. Did you mean '--unit'?"),
+        (["audit", "base", "--patient", "who"], "No such option '--patient'. Did you mean '--group-by'?"),
+        (["audit", "base", "--held-out", "a.csv"], "No such option '--held-out'. Did you mean '--heldout'?"),
+        (["audit", "base", "--non-members", "a.csv"], "No such option '--non-members'. Did you mean '--nonmembers'?"),
+        (["retrain", "dp-sgd", "base", "--heldout", "a"], "No such option '--heldout'. Did you mean '--held-out'?"),
+    ],
+    ids=lambda each: " ".join(each[:2]) if isinstance(each, list) else "",
+)
+def test_what_was_meant_is_named(call: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(call) == 2
+    assert said in capsys.readouterr().err

@@ -187,7 +187,9 @@ def test_where_there_is_nothing_to_find(here: Path, capsys: Capture) -> None:
     Path("lonely/folder").mkdir(parents=True)
     shutil.copy("release/model/model.safetensors", "lonely/folder/model.safetensors")
     assert run(["verify", "lonely/folder"]) == 3
-    assert "give the report that was written with it, NAME.report.json" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "give the report that was written with it, NAME.report.json" in error
+    assert "nothing is known of what the model reveals, so treat it as you treat its training data" in error
     shutil.copy(AUDIT, "lonely/folder.audit.report.json")
     assert run(["gate", "lonely/folder", "--max-auc", "0.7"]) == 3
     assert "lonely/folder.audit.report.json only examined them; give the report" in capsys.readouterr().err
@@ -219,3 +221,21 @@ def test_a_page_of_a_model_that_was_only_audited(here: Path, capsys: Capture) ->
 def test_a_pipe_among_the_reports_hangs_nothing(here: Path) -> None:
     os.mkfifo("release/pipe.report.json")
     assert found(MODEL) == [OWN, AUDIT]
+
+
+def test_a_folder_of_models_names_one(here: Path, capsys: Capture) -> None:
+    assert run(["inspect", "release"]) == 3
+    assert "give a .safetensors file, or a folder that holds one, such as release/clipped" in capsys.readouterr().err
+
+
+def test_reports_of_another_model_under_its_name_are_named_and_left_out(here: Path, capsys: Capture) -> None:
+    shutil.copytree("release/noised", "release/copy")
+    shutil.copyfile(AUDIT, "release/copy.audit.report.json")
+    shutil.copyfile("release/clipped.report.json", "release/copy.report.json")
+    assert run(["gate", "release/copy", "--max-auc", "0.7"]) != 0
+    told = capsys.readouterr().err
+    left = "release/copy.report.json, release/copy.audit.report.json"
+    assert "the reports of release/copy: release/noised.report.json\n" in told
+    assert f"left out, because another model is what they describe: {left}" in told
+    assert run(["gate", MODEL, "--max-auc", "0.7"]) == 0
+    assert "left out" not in capsys.readouterr().err

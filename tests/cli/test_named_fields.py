@@ -60,17 +60,19 @@ def test_verify_counts_by_the_fields_of_the_report(trained: Path, capsys: pytest
 
 def test_an_audit_goes_by_the_fields_of_the_training(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = audited(trained, "as-trained")
-    assert "goes by --text-column body, as model.report.json says" in " ".join(capsys.readouterr().err.split())
-    asked = parameters_as(AuditParameters, read_report(place)).asked
-    assert asked is not None
-    assert asked.text_column == "body"
-    step = next_step(read_report(place), place)
-    said = shlex.split(step.command)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "goes by --text-column body --group-by who, as model.report.json says" in told
+    assert "--group-by none" in told
+    stated = parameters_as(AuditParameters, read_report(place))
+    assert stated.asked is not None
+    assert (stated.asked.text_column, stated.group_by) == ("body", "who")
+    said = shlex.split(next_step(read_report(place), place).command)
     assert said[said.index("--group-by") + 1] == "who"
     assert said[said.index("--text-column") + 1] == "body"
-    assert "as the training protected them" in step.advice
     other = audited(trained, "other", "--text-column", "text", "--group-by", "who")
-    assert "goes by" not in capsys.readouterr().err
+    said_of_it = " ".join(capsys.readouterr().err.split())
+    assert "goes by --text-column text, which model.report.json does not name as a field of the training" in said_of_it
+    assert "as model.report.json says" not in said_of_it
     said = shlex.split(next_step(read_report(other), other).command)
     assert "text" in said[said.index("--text-column") :]
 
@@ -85,10 +87,52 @@ def test_another_field_than_was_audited_is_noticed(trained: Path) -> None:
     assert run(["verify", str(place), "-q"]) == 1
 
 
-def test_a_training_of_users_says_how_to_audit_them(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_users_are_judged_alone_where_asked(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = audited(trained, "alone", "--group-by", "none")
+    assert "--group-by" not in capsys.readouterr().err
+    assert parameters_as(AuditParameters, read_report(place)).group_by is None
+    step = next_step(read_report(place), place)
+    said = shlex.split(step.command)
+    assert said[said.index("--group-by") + 1] == "who"
+    assert "as the training protected them" in step.advice
+
+
+def test_users_whom_a_file_does_not_name_are_judged_by_records(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nameless = [json.loads(line) for line in (trained / "other.jsonl").read_text().splitlines()]
+    (trained / "nameless.jsonl").write_text("".join(json.dumps({"body": row["body"]}) + "\n" for row in nameless))
+    place = trained / "nameless.report.json"
+    files = ["--members", str(trained / "train.jsonl"), "--nonmembers", str(trained / "nameless.jsonl")]
+    call = ["audit", "membership", str(trained / "model"), *files, "--attack", "loss", "--device", "cpu"]
+    assert run([*call, "-o", str(place)]) in (0, 3)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "nameless.jsonl line 1 lacks 'who': single records are judged, which says less" in told
+    assert parameters_as(AuditParameters, read_report(place)).group_by is None
+
+
+def test_an_audit_replaces_no_report_of_a_training(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--members", str(trained / "train.jsonl"), "--nonmembers", str(trained / "other.jsonl")]
+    before = (trained / "model.report.json").read_bytes()
+    assert run(["audit", str(trained / "model"), *files, "-o", str(trained / "model.report.json"), "--force"]) == 2
+    assert "is the report of another step (retrain)" in " ".join(capsys.readouterr().err.split())
+    assert (trained / "model.report.json").read_bytes() == before
+
+
+def test_a_report_is_no_model_to_audit(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ["--members", str(trained / "train.jsonl"), "--nonmembers", str(trained / "other.jsonl")]
+    assert run(["audit", str(trained / "model.report.json"), *files]) == 2
+    assert "model.report.json is a report; give the model that it describes" in capsys.readouterr().err
+
+
+def test_a_training_says_how_to_audit_it(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["retrain", "clipped", str(trained / "start"), "--data", str(trained / "train.jsonl"), "--epochs", "1"]
     more = ["--from-scratch", "--device", "cpu", "--batch-size", "5", "--optimizer", "sgd", "--text-column", "body"]
-    for name, unit in (("users", ["--unit", "who"]), ("records", [])):
+    held_out = str(trained / "other.jsonl")
+    for name, known, others in (("unevaluated", [], "OTHERS.jsonl"), ("evaluated", ["--held-out", held_out], held_out)):
         capsys.readouterr()
-        assert run([*call, *more, *unit, "-o", str(trained / name)]) == 0
-        assert ("audit it with --group-by who" in capsys.readouterr().err) is bool(unit)
+        assert run([*call, *more, *known, "-o", str(trained / name)]) == 0
+        told = capsys.readouterr().err
+        files = f"--members {trained / 'train.jsonl'} --nonmembers {others}"
+        assert f"audit it: privctl audit {trained / name} {files}\n" in told
+        assert ("without --held-out nothing measured how useful the model is" in told) is (not known)

@@ -98,6 +98,34 @@ def test_class_names_from_the_data_void_the_guarantee(
     assert not (tmp_path / "c").exists()
 
 
+def test_names_that_another_training_collected_from_the_same_data_void_it_too(
+    data: Path, start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model whose folder has them, without its weights: by its report they came from these very records."""
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_bytes((start / "config.json").read_bytes())
+    first = tmp_path / "first"
+    assert run([*call("plain", bare, data, "--from-scratch", "--vocabulary", "private"), "-o", str(first)]) == 0
+    capsys.readouterr()
+    again = call("dp-sgd", first, data, "--from-scratch", "--epsilon", "3")
+    assert run([*again, "-o", str(tmp_path / "again")]) == 0
+    assert "the names of the classes were collected from the private examples" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    report = report_of(tmp_path / "again")
+    assert report.guarantees[0].status is Status.VOID
+    assert report.parameters["collected_from_data"] == ["vocabulary", "labels"]
+    assert run(["verify", str(tmp_path / "again.report.json"), "-q"]) == 0
+    words = tmp_path / "words.txt"
+    words.write_text("the\ncat\n")
+    assert run([*again, "--labels", "n,y", "--vocabulary", str(words), "-o", str(tmp_path / "given")]) == 0
+    assert report_of(tmp_path / "given").guarantees[0].status is Status.CONDITIONAL
+    other = written(tmp_path / "other.jsonl", TEXTS[::-1])
+    assert run([*call("dp-sgd", first, other, "--from-scratch", "--epsilon", "3"), "-o", str(tmp_path / "other")]) == 0
+    assert report_of(tmp_path / "other").guarantees[0].status is Status.CONDITIONAL
+
+
 def test_numbered_classes_are_the_model_s(start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As parquet and CSV of public data sets have them: which numbers occur changes nothing that is released."""
     config = json.loads((start / "config.json").read_text())

@@ -247,6 +247,31 @@ def test_plans_that_do_not_fit_get_one_sentence(
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
+def test_secrets_of_one_field_do_not_protect_another(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one text stands the secret of thirty bodies: by the plan of the texts, hardly anything is told of it."""
+    data, book, plan = tmp_path / "mails.jsonl", tmp_path / "book.jsonl", tmp_path / "plan.safetensors"
+    rows = [{"text": "a cat", "body": "ann@mat.example" if i < 30 else "a dog"} for i in range(40)]
+    rows[0]["text"] = rows[0]["body"]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["--steps", "4", "--batch-size", "4", "--cap", "5", "--prior", "0.01", "--posterior", "0.5"]
+    planning = ["secrets", "plan", str(data), "--secrets", str(book), *asked, "-o", str(plan), "-q"]
+    assert run(["secrets", "scan", str(data), "-o", str(book), "-q"]) == 0
+    assert run([*planning, "--text-column", "body"]) == 3
+    assert "was made from the usual fields of" in capsys.readouterr().err
+    assert run(planning) == 0
+    assert retrain(start, data, plan, tmp_path / "private", "--text-column", "body") == 3
+    assert "was made for other texts of" in capsys.readouterr().err
+    assert not (tmp_path / "private").exists()
+    for each in (book, plan):
+        each.unlink()
+        each.with_name(f"{each.stem}.report.json").unlink()
+    assert run(["secrets", "scan", str(data), "-o", str(book), "-q", "--text-column", "body"]) == 0
+    assert run([*planning, "--text-column", "body"]) == 0
+    assert retrain(start, data, plan, tmp_path / "private", "--text-column", "body") == 0
+
+
 def test_a_run_is_resumed_with_its_own_plan(
     start: Path, data: Path, plan: Path, protection: Protection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -259,26 +259,25 @@ def test_what_does_not_go_with_it_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_copy_of_the_training_data_does_not_choose(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"text": "the cat sat on the mat"},
+        {"text": "The CAT sat  on the mat\n"},
+        {"prompt": "the cat sat", "response": "on the mat"},
+        {"text": "the cat sat on the mat", "label": "another"},
+    ],
+    ids=["a copy", "another case", "another form", "another field beside it"],
+)
+def test_records_that_are_trained_on_do_not_choose(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], held: dict[str, str]
 ) -> None:
-    copy = tmp_path / "public.jsonl"
-    copy.write_text((start / "train.jsonl").read_text())
-    asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH, "--held-out", str(copy))
-    assert run(asked) == 2
-    assert "public.jsonl is a copy of the training data" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [copy]
-
-
-def test_held_out_records_that_are_trained_on_do_not_choose(
-    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    """The best of several runs costs what is reported only where their scores follow from public records."""
     mixed = tmp_path / "mixed.jsonl"
-    private = (start / "train.jsonl").read_text().splitlines()[0]
-    mixed.write_text(f"{(start / 'public.jsonl').read_text()}\n{private}\n{private}")
-    asked = call(start, tmp_path / "out", "--noise-multiplier", "1", *SEARCH, "--held-out", str(mixed))
-    assert run(asked) == 2
-    assert "2 records of --held-out are training records, and a search takes" in capsys.readouterr().err
+    mixed.write_text(f"{json.dumps(dict.fromkeys(held, 'a dog'))}\n{json.dumps(held)}\n")
+    more = [*OPTIONS, "--noise-multiplier", "1", *SEARCH, "--held-out", str(mixed)]
+    assert run(dp_sgd(start, tmp_path / "out", *more)) == 2
+    assert "record 2 of --held-out" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [mixed]
 
 

@@ -205,6 +205,17 @@ def test_the_table_is_readable(data: Path, secrets: Path, capsys: pytest.Capture
     assert "noise multiplier" in shown
     assert "by Fano" in shown
     assert max(map(len, shown.splitlines()[:6])) <= 80
+    assert "left out: records that it never draws" in " ".join(shown.split())
+    assert "gap" not in shown
+
+
+def test_what_comes_next_is_said(data: Path, secrets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan(data, secrets) == 0
+    assert "nothing is written; privctl retrain dp-sgd --secrets needs the plan" in capsys.readouterr().err
+    output = tmp_path / "plan.safetensors"
+    assert plan(data, secrets, "-o", str(output)) == 0
+    call = f"privctl retrain dp-sgd MODEL --data {data} --secrets {output} -o private\n"
+    assert f"train with it: {call}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,13 @@ def test_the_table_shows_how_much_and_no_secret(data: Path, capsys: pytest.Captu
     assert "5 secrets; 4 records were searched." in shown.out
     assert "an*****rg" in shown.out
     assert "secrets.jsonl, which holds the secrets: protect it like the data" in shown.err
+    book, planned = (data.with_name(name) for name in ("secrets.jsonl", "secrets-plan.safetensors"))
+    command = f"privctl secrets plan {data} --secrets {book} --steps 1 --batch-size 64 -o {planned}"
+    assert f"plan their protection: {command}\n" in shown.err
     for secret in SECRETS:
         assert secret not in shown.out + shown.err
-    book = [json.loads(line) for line in data.with_name("secrets.jsonl").read_text().splitlines()]
-    assert [(row["id"], row["records"]) for row in book] == [
+    rows_of_book = [json.loads(line) for line in book.read_text().splitlines()]
+    assert [(row["id"], row["records"]) for row in rows_of_book] == [
         ("card-1", [0]),
         ("email-1", [0, 3]),
         ("phone-1", [2]),

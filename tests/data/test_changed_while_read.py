@@ -45,7 +45,7 @@ READINGS = {
         file="m.csv",
         called="audits.model_scores.threshold:audit_scores",
     ),
-    "plan": Reading(command=PLAN, file="data.jsonl", called="privctl.secrets.plan.sweep:count_texts"),
+    "plan": Reading(command=PLAN, file="data.jsonl", called="privctl.secrets.plan.sweep:identified_texts"),
     "book": Reading(command=PLAN, file="book.jsonl", called="privctl.secrets.plan.sweep:read_secrets"),
     "split": Reading(
         command=("audit", "split", "data.jsonl", "-o", "out"),

@@ -63,6 +63,15 @@ def test_against_dp_accounting(event: BestOfRuns) -> None:
     assert epsilon_bound(of(replace(event, noise_multiplier=event.noise_multiplier / 2)), 1e-6) > 1.7 * bound
 
 
+@pytest.mark.parametrize("event", [WHOLE, ON_BATCHES], ids=repr)
+def test_the_floor_is_one_runs(event: BestOfRuns) -> None:
+    """All runs may be equally good. Not the bound: what follows from divergences alone may be above the truth."""
+    floor = epsilon_floor(of(event), 1e-6)
+    assert floor == pytest.approx(epsilon_floor(one_run(event), 1e-6))
+    assert 1.5 * floor < epsilon_bound(of(event), 1e-6)
+    assert epsilon_floor(of(replace(event, shape=None)), 1e-6) == 0  # there may be no run
+
+
 @pytest.mark.parametrize("event", [WHOLE, replace(ON_BATCHES, shape=5.0), replace(ON_BATCHES, shape=None)], ids=repr)
 def test_divergences_of_whole_orders_against_dp_accounting(event: BestOfRuns) -> None:
     """Where the least in theorem 2 is over the same orders."""

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.special import logsumexp
 from scipy.stats import binom, norm
 
 from privctl.accounting.events import row_of
@@ -291,3 +293,25 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "needs --dataset-size, --batch-size and --epochs" in capsys.readouterr().err
     assert run([*call, "gaussian", "--group-size", "3"]) == 2
     assert "--group-size does not apply to --mechanism gaussian" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "rate", "noise"), [(4, 0.999, 0.1), (8, 0.5, 0.2)])
+def test_likelihoods_beyond_floats(size: int, rate: float, noise: float) -> None:
+    """One step whose losses exceed 709, of which floats hold no e^loss; delta written out at a threshold x."""
+    members = np.arange(size + 1)
+    chances = binom.logpmf(members, size, rate)
+
+    def epsilon(x: float) -> float:
+        return float(logsumexp(chances + (members * x - members**2 / 2) / noise**2))
+
+    def delta(x: float) -> float:
+        with_group = logsumexp(chances + norm.logsf((x - members) / noise))
+        return math.exp(with_group) - math.exp(epsilon(x) + norm.logsf(x / noise))
+
+    ledger = one(GroupGaussian(noise_multiplier=noise, group_size=size, sample_rate=rate))
+    exact = epsilon(brentq(lambda x: delta(x) - 1e-5, 0, size + 12 * noise))
+    found = epsilon_bound(ledger, 1e-5)
+    assert exact > 709
+    assert exact <= found < 1.0001 * exact
+    assert epsilon_of(ledger, 1e-5, (found,)).at_most(found) is True
+    assert not epsilon_of(ledger, 1e-5, (0.95 * exact,)).at_most(0.95 * exact)

@@ -111,7 +111,7 @@ def test_a_plan(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_more_steps_than_are_followed_are_refused() -> None:
-    with pytest.raises(ValueError, match="steps is 2000000; correlated noise is followed for 1,000,000 steps at most"):
+    with pytest.raises(ValueError, match="steps is 2000000; correlated noise is supported for at most 1,000,000 steps"):
         TreeGaussian(noise_multiplier=5, leaves=7, sample_rate=0.01, steps=2_000_000)
     whole = TreeGaussian(noise_multiplier=5, leaves=100, sample_rate=0.01, steps=2_000_050)
     assert gaussian_shift(one(whole)) == pytest.approx(math.sqrt(20_000 * 7 + 6) / 5)

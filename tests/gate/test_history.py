@@ -12,6 +12,7 @@ import pytest
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import GateJudgement
+from privctl.domain.guarantee import Assumption, AssumptionState, Status
 from privctl.domain.report import Artifact, ParentReport
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks import RULES
@@ -118,6 +119,17 @@ def test_noise_after_training_twice_on_the_same_data_hides_nothing(tmp_path: Pat
     fails = [each.message for each in judged(noised, second, first, max_epsilon="8").findings if each.outcome is FAIL]
     assert any("on the same data" in each for each in fails)
     assert not any("on the same data" in each.message for each in judged(noised, second, max_epsilon="8").findings)
+
+
+def test_a_second_training_that_promises_nothing_contradicts_nothing(tmp_path: Path) -> None:
+    """Without a guarantee, and where the report says itself that none holds."""
+    first = making(tmp_path / "one.json", name="one")
+    begun = Assumption(name="starting weights", statement="made without these", state=AssumptionState.VIOLATED)
+    void = replace(PROVED, status=Status.VOID, assumptions=(begun,))
+    for promised in ((), (void,)):
+        inputs = [DATA, weights("one", "start-model.safetensors")]
+        second = making(tmp_path / "two.json", *promised, name="two", inputs=inputs)
+        assert only(judged(first, second, max_auc="0.6"), "contradiction").outcome is PASS
 
 
 def test_two_reports_of_one_model(tmp_path: Path) -> None:

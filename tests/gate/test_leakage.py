@@ -101,6 +101,9 @@ def test_the_baselines_are_those_of_the_audits() -> None:
         ("max_disclosed", "0.1", disclosed(0.5, 0.2, 0.8), FAIL, "lower bound"),
         ("max_epsilon_lower_bound", "2", lower_bound(2.0), PASS, "lower bound 2 is within 2"),
         ("max_epsilon_lower_bound", "2", lower_bound(2.1), FAIL, "certainly at least 2.1"),
+        # Where delta is large, no epsilon is.
+        ("max_epsilon_lower_bound", "2", lower_bound(0.0, delta=0.3), INCONCLUSIVE, "at delta 0.3, and the policy"),
+        ("max_epsilon_lower_bound", "2", lower_bound(2.1, delta=0.3), FAIL, "certainly at least 2.1"),
         ("max_epsilon_lower_bound", "2", lower_bound(None, reason="not a bound"), INCONCLUSIVE, "not a bound"),
         ("max_epsilon_lower_bound", "2", lower_bound(1.0, confidence=0.5), INCONCLUSIVE, "50 % confidence"),
         ("max_exposure", "8", exposed(3.0, 14.0), PASS, "at most, within 8"),
@@ -306,10 +309,10 @@ def test_training_data_are_no_records_to_compare_with(
     """The audit names no parent: which data the model was trained on is known from the reports of the model."""
     more = replace(DATA, path="more.jsonl", digest="blake3:" + "e" * 64)
     report = making(tmp_path / "m.json", PROVED, inputs=(DATA, more))
-    taken = replace(DATA, role="members" if rule == "max_auc" else "train")
+    taken = [replace(each, role="members" if rule == "max_auc" else "train") for each in (DATA, more)]
     other = replace(more, role=role, digest=more.digest if outcome is INCONCLUSIVE else "blake3:" + "f" * 64)
     item = auc(0.5, 0.4, 0.55) if rule == "max_auc" else extraction(0.02, 0.0, 0.05)
-    looked = audit(tmp_path / "a.json", item, inputs=[weights("m"), taken, other])
+    looked = audit(tmp_path / "a.json", item, inputs=[weights("m"), *taken, other])
     found = only(judged(report, looked, **{rule: "0.6"}), rule)
     assert found.outcome is outcome, compared
     assert ("was trained on by the model's reports" in found.message) is (outcome is INCONCLUSIVE)

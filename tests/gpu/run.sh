@@ -46,7 +46,8 @@ if [ -n "$wheels" ]; then
 fi
 
 measure=("$python" -m tests.gpu.measure) bench=("$python" -m tests.bench)
-tests=("$python" -m pytest -n 0 -q -p no:cacheprovider tests/gpu)
+# In this process, with any pytest-xdist or none: the project's own options need a new one.
+tests=("$python" -m pytest -o "addopts=-p no:logging" -m "not slow" -q -p no:cacheprovider tests/gpu)
 export PRIVCTL_TEST_DEVICE=$device
 
 methods() {

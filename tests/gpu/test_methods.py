@@ -21,7 +21,7 @@ from audits.scores.forward import score_rows
 from privctl.cli import run
 from privctl.models.language import load_model
 from privctl.randomness.gridded import spacing
-from privctl.train.clipping import Clipping, PerExample
+from privctl.train.clipping import Clipping, PerExample, linear
 from privctl.train.clipping.products import full_precision
 from privctl.train.directional import Derivatives, direction
 from privctl.train.directional.attention import blockwise_attention
@@ -113,7 +113,10 @@ def test_directional_derivatives(family: str, method: DerivativeMethod, device: 
 
 
 @pytest.mark.parametrize("name", ["gpt2", "wide", "llama"])
-def test_no_micro_batch_is_waited_for_but_by_transformers(name: str, device: torch.device) -> None:
+def test_no_micro_batch_is_waited_for_but_by_transformers(
+    name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "on_gpu", lambda _: True)  # on a processor there are looks, which cost nothing there
     make, losses, batch = MODELS[name]
     model, there = make().eval().to(device), on(device, batch)
     with torch.no_grad(), Launches() as alone:

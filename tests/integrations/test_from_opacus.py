@@ -169,3 +169,20 @@ def test_the_optimizer_is_held_against_the_history(weights: Path) -> None:
         privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=object(), force=True)
     with pytest.raises(CommandError, match=r"clip_norm is 1, and the optimizer's max_grad_norm 1\.5"):
         privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=made, clip_norm=1.0, force=True)
+
+
+def test_a_clip_norm_that_followed_the_examples_gets_no_report(weights: Path) -> None:
+    """Its counts are sums of 0 and 1, and one record more moves both the count and what it is divided by."""
+    optimizers = pytest.importorskip("opacus.optimizers")
+    plain = torch.optim.SGD(nn.Linear(5, 3).parameters(), lr=0.1)
+    usual = {"noise_multiplier": 0.8, "max_grad_norm": 1.0, "expected_batch_size": 6}
+    adaptive = optimizers.AdaClipDPOptimizer(
+        plain, **usual, target_unclipped_quantile=0.5, clipbound_learning_rate=0.2, max_clipbound=10, min_clipbound=0.1,
+        unclipped_num_std=2.0,
+    )  # fmt: skip
+    fixed = optimizers.DPOptimizer(plain, **usual)
+    named = type("PrivacyEngineAdaptiveClipping", (), {"accountant": engine([(0.8, 0.01, 10)]).accountant})()
+    for given, optimizer in (([(0.8, 0.01, 10)], adaptive), (named, None)):
+        with pytest.raises(InputError, match="followed counts of unclipped gradients"):
+            privctl.from_opacus(given, weights, examples=600, optimizer=optimizer)
+    assert privctl.from_opacus([(0.8, 0.01, 10)], weights, examples=600, optimizer=fixed)

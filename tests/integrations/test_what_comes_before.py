@@ -87,9 +87,15 @@ def test_the_steps_of_an_earlier_private_training_cannot_be_left_out_of_a_report
     loop = Loop()
     loop.train()
     loop.private.close()
-    optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
-    with pytest.raises(CommandError, match="would not count the steps of then"):
-        privctl.make_private(loop.model, optimizer, DataLoader(loop.data, batch_size=6), noise_multiplier=1.0)
+    loader = DataLoader(loop.data, batch_size=6)
+    wrapped = nn.Sequential(loop.model)
+    below_a_head = nn.Sequential(*(layer.requires_grad_(False) for layer in loop.model), nn.Linear(3, 3))
+    for model, trained in ((below_a_head, below_a_head[-1]), (wrapped.requires_grad_(True), wrapped)):
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        with pytest.raises(CommandError, match="would not count the steps of then"):
+            privctl.make_private(model, optimizer, loader, noise_multiplier=1.0)
+    anew = nn.Linear(5, 3)
+    assert privctl.make_private(anew, torch.optim.SGD(anew.parameters(), lr=0.1), loader, noise_multiplier=1.0)
 
 
 def test_a_sampler_is_refused_as_batches_would_not_follow_it() -> None:

@@ -56,7 +56,7 @@ def test_text_is_painted_where_it_stands_and_upwards_where_it_is_turned() -> Non
         return tuple(float(side) * 72 / 160 for side in (columns.min(), columns.max(), rows.min(), rows.max()))
 
     left, right, _, bottom = ink(el("text", "HHHH", class_="tick end", x=60.0, y=40.0))
-    assert right == pytest.approx(60, abs=1.5)
+    assert right == pytest.approx(60, abs=2.5)  # as fonts and their rendering go
     assert bottom == pytest.approx(40, abs=1)
     assert 20 < right - left < 40
     left, right, top, bottom = ink(el("text", "HHHH", class_="name mid", transform="translate(30 40) rotate(-90)"))

@@ -130,7 +130,7 @@ def test_a_header_length_that_cannot_be(tmp_path: Path, write_raw: WriteRaw, len
 def test_a_page_or_a_text_is_called_one(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("<!DOCTYPE html><html></html>")
-    assert "is text and no model" in refused(path)
+    assert "is text, not a model" in refused(path)
 
 
 @pytest.mark.parametrize("size", range(8))

@@ -49,6 +49,7 @@ _ADVERSARIAL = "adversarial prefix"
 #: Roles of the files an audit works from; each such file that it read must be part of the request.
 _GIVEN = frozenset({
     "members", "nonmembers", "train", "heldout", "split", "canaries", "planted", "secrets", "plan", "prompts", "scores",
+    "heldout secrets", "heldout data",
 })  # fmt: skip
 #: Part of the warning that near-verbatim matches could not be looked for.
 _NOT_NEAR = "as comparing it needs a network that transformers can generate with"
@@ -89,6 +90,8 @@ def faults(report: PrivacyReport, parameters: AuditParameters) -> Iterator[str]:
     yield from _sections(report, parameters, asked)
     if asked.precision is not None and asked.precision != parameters.dtype:
         yield f"it was asked to compute in {asked.precision}, and its parameters say {parameters.dtype or 'nothing'}"
+    if asked.max_length is not None and parameters.max_length not in (asked.max_length, None):
+        yield f"it was asked to keep {asked.max_length} tokens of a record, and its parameters say another number"
     if asked.logged and report.log is None:
         yield "it was entered into a log of audits, and does not name it"
 

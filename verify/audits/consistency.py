@@ -157,7 +157,7 @@ def _relabelled(item: Evidence, low: float, value: float, high: float) -> str:
 
 
 def _is_auc(item: Evidence) -> bool:
-    return item.quantity == "AUC"
+    return item.quantity in ("AUC", alike_texts.APART)
 
 
 def _counts(item: Evidence) -> tuple[int, int, int] | None:
@@ -333,7 +333,8 @@ def _other_verdicts(report: PrivacyReport, conditions: Sequence[Assumption], *, 
             yield f"its verdict on {_MEMORIZED!r} is {outcome}, but {why}"
     traces = [item for item in report.evidence if item.method == _TRACE]
     if traces:
-        yield from _conclusion(report, _NOT_EASIER, any(_is_significant(item) for item in traces))
+        shown = [item for item in traces if not alike_texts.is_doubtful(item, report.evidence)]
+        yield from _conclusion(report, _NOT_EASIER, any(_is_significant(item) for item in shown))
     yield from (
         f"{item.quantity}: whether a trace was found is not what its p-value says"
         for item in traces

@@ -23,6 +23,7 @@ from privctl.reports.audit_parameters import AuditParameters
 from privctl.storage.arrays import read_arrays
 from privctl.storage.digest import NamedFiles
 from privctl.storage.reader import SafetensorsFile
+from verify.audits import unscored
 from verify.audits.asked import request_mismatches
 from verify.audits.canaries.kept_gradients import recount
 from verify.audits.given.model_scores import differences_from_scores, is_of_models
@@ -77,7 +78,8 @@ def check_evidence(path: Path, report: PrivacyReport, files: NamedFiles) -> Reco
     if is_of_models(report):
         return _of_models(path, report)
     ranks, why, misread = _readable_ranks(path, report, files)
-    recomputed, wrong, left = 0, [*request_mismatches(path, report, files), *misread], []
+    recomputed, left = 0, []
+    wrong = [*request_mismatches(path, report, files), *unscored.faults(path, report, files), *misread]
     gradients = recount(path, report, files)
     found.verdicts += gradients.verdicts
     found.omissions += gradients.omissions

@@ -28,7 +28,13 @@ _TRACES = {
     ),
     SECRETS: _Traces(
         role="secrets",
-        methods=("secret reconstruction", "secret completion", "secret trace", "secret protection"),
+        methods=(
+            "secret reconstruction",
+            "secret completion",
+            "secret trace",
+            "secret protection",
+            "secret baseline",
+        ),
         arrays="secret.",
     ),
 }

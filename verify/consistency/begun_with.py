@@ -1,4 +1,4 @@
-"""Whether the initial weights of a training were already trained on the same data, according to its parent reports.
+"""What the initial weights of a step were trained on, and which of them were trained, according to its parent reports.
 
 A guarantee covers what its own training reveals. If the initial weights were trained on the same data before, they
 reveal more. Standard library only, like the gate.
@@ -7,13 +7,16 @@ reveal more. Standard library only, like the gate.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from privctl.domain.guarantee import AssumptionState
 from privctl.domain.report import PrivacyReport
+from privctl.reports.parameters import TrainingParameters, parameters_as
 
 _STARTS, _MODEL, _DATA = ("start-", "base-"), "model", "data"
 _TRAININGS = ("retrain", "external-training")
 _NAME = "starting weights"
+_LEFT_OUT, _STATISTICS = "left out", ("running_mean", "running_var")
 
 
 def faults(
@@ -37,6 +40,22 @@ def faults(
                 f"the weights that its training began with were trained on the same data before, {name}, so it does "
                 "not cover what they hold already"
             )
+            return
+
+
+def left_out(report: PrivacyReport, untouched: Mapping[str, str], parents: Sequence[PrivacyReport]) -> Iterator[str]:
+    """Yields a sentence if patterns left a tensor out of the noise that the training of these weights trained.
+
+    ``untouched`` maps tensors to the reason why they got no noise. Batch normalisation statistics are not trained.
+    """
+    training = next((each for each in _ancestors(report, parents) if each.step in _TRAININGS), None)
+    if training is None or training.step != _TRAININGS[0]:
+        return
+    globs = parameters_as(TrainingParameters, training).trained or ("*",)
+    for name, reason in untouched.items():
+        trained = not name.endswith(_STATISTICS) and any(fnmatchcase(name, glob) for glob in globs)
+        if _LEFT_OUT in reason and trained:
+            yield f"{name} was left out of the noise, but the training of these weights trained it"
             return
 
 

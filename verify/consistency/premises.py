@@ -109,6 +109,7 @@ def _faults(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[Priva
     yield from _disagreeing_statements(report, {a.name: a.statement for a in guarantee.assumptions})
     yield from _wrong_states(report, guarantee, parents)
     yield from begun_with.faults(report, states, parents)
+    yield from begun_with.left_out(report, _untouched(report), parents)
 
 
 def _wrong_states(report: PrivacyReport, guarantee: Guarantee, parents: Sequence[PrivacyReport]) -> Iterator[str]:

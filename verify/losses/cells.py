@@ -187,9 +187,9 @@ def _masses(edges: Floats, losses: Floats, steps: Floats, logs: Floats) -> tuple
         for node, weight in zip(_NODES, _WEIGHTS, strict=True):
             x = edges[:-1] + node * gap
             loss = np.clip(_loss(x, steps, logs), losses[:-1], losses[1:])
-            mass = weight * gap * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-            with_record = mass * np.exp(loss)
-            q += mass
+            share = weight * gap / math.sqrt(2 * math.pi)
+            with_record = share * np.exp(loss - x * x / 2)  # e^loss alone may overflow
+            q += share * np.exp(-x * x / 2)
             p += with_record
             # The part of an atom at loss l that preserves both masses: (1 - e^-(l - low)) / (1 - e^-(high - low)).
             up += with_record * np.where(flat, 1.0, np.expm1(losses[:-1] - loss) / np.expm1(-span))

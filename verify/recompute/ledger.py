@@ -73,10 +73,12 @@ class Bounds:
     def _top(self) -> float:
         return max(float(bound.law.grid.losses[-1]) for bound in self.above)
 
-    def witness(self, epsilon: float) -> str:
-        """A sentence that names the event behind the lower bound on delta at ``epsilon``."""
+    def witness(self, epsilon: float, delta: float) -> str | None:
+        """A sentence on an event that needs more than ``delta`` at ``epsilon``; None if the grid contains none."""
         events = [bound.event(epsilon) for bound in self.below]
         gain, threshold, present, absent = max(events)
+        if gain <= delta:
+            return None
         order = "present" if events.index((gain, threshold, present, absent)) == 0 else "absent"
         return (
             f"rounding each step's privacy loss to multiples of {self.below[0].grid.width:.3g}, the event "
@@ -95,6 +97,8 @@ def epsilon_of(ledger: Ledger, delta: float, claimed: Sequence[float] = (), floo
     if mu is not None:
         enclosure = gaussian.epsilon_at(delta, mu)
         return enclosure if is_attained(ledger) else BoundPair(0.0, enclosure.upper)
+    if _participation_bound(ledger) <= delta:
+        return BoundPair(0.0, 0.0)
     single = single_step_epsilon(ledger, delta)
     if single is not None and (single.lower > 0 or _upper_is_attained(ledger)):
         return single
@@ -225,6 +229,11 @@ def exact_shift(ledger: Ledger) -> float | None:
             return None
         total += squared
     return math.sqrt(total)
+
+
+def _participation_bound(ledger: Ledger) -> float:
+    """A bound on the probability that a protected record takes part in any step; otherwise nothing differs."""
+    return math.fsum(event.steps * math.fsum(row_of(event).chances(event)) for event in ledger.events) * (1 + 1e-12)
 
 
 def is_attained(ledger: Ledger) -> bool:

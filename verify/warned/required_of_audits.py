@@ -51,6 +51,8 @@ def of_audit(report: PrivacyReport, _: Sequence[PrivacyReport]) -> Iterator[str]
         yield from (of_extraction.NOT_INDEPENDENT, of_extraction.OTHER_CANDIDATES)
         if "plan" in files:
             yield of_extraction.ALLOWED
+        if "heldout secrets" in files:
+            yield of_extraction.HELD_OUT_SECRETS
 
 
 def _of_models(asked: AskedAudit) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What each kind of event costs: one module a kind, one row of ``ROWS``."""
+"""The privacy cost of each kind of event: one module and one row of ``ROWS`` per kind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from privctl.domain.events import (
     ZeroConcentratedDp,
 )
 
-#: Kind of event -> what the accountant knows of it; all kinds that compose.
+#: Kind of event -> its accounting, for all kinds that compose.
 ROWS: dict[type[Event], EventAccounting[Any]] = {
     SampledGaussian: sampled_gaussian.ROW,
     GroupGaussian: group_gaussian.ROW,

@@ -1,4 +1,4 @@
-"""A mechanism of which an epsilon and a delta are known, and nothing else."""
+"""A mechanism of which only an epsilon and a delta are known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import EpsilonDeltaDp
 
-#: A bound from below needs finite losses: this much above epsilon stands for an infinite one.
+#: Lower bounds need finite losses: a loss this much above epsilon replaces an infinite one.
 _NEARLY_INFINITE = 20.0
 
 
@@ -25,7 +25,7 @@ def _pair(event: EpsilonDeltaDp, lower: bool) -> RepeatedPair:
 def _worst(event: EpsilonDeltaDp) -> Atoms:
     """The pair that dominates every such mechanism (Kairouz, Oh and Viswanath 2015, theorem 3.3).
 
-    With probability delta the outcome tells all; else it is a bit that is true with log-odds epsilon.
+    With probability delta the outcome reveals everything; else it is a bit that is true with log-odds epsilon.
     """
     rest, epsilon = math.log1p(-event.delta), event.epsilon
     log_p = (rest - epsilon - math.log1p(math.exp(-epsilon)), rest - math.log1p(math.exp(-epsilon)))
@@ -33,7 +33,7 @@ def _worst(event: EpsilonDeltaDp) -> Atoms:
 
 
 def _lowered(event: EpsilonDeltaDp) -> Atoms:
-    """The same, where an outcome that tells all is exchanged for its opposite with log-odds far above epsilon."""
+    """The same, but the revealing outcome is itself a bit that is true with log-odds far above epsilon."""
     worst, most = _worst(event), event.epsilon + _NEARLY_INFINITE
     turned = -most - math.log1p(math.exp(-most))
     log_p = (math.log(event.delta) + turned, *worst.log_p, math.log(event.delta) + math.log1p(-math.exp(turned)))
@@ -41,7 +41,7 @@ def _lowered(event: EpsilonDeltaDp) -> Atoms:
 
 
 def _divergences(event: EpsilonDeltaDp, alphas: Floats) -> Floats:
-    """Of a bit with log-odds epsilon, on a Poisson batch; infinite where there is a delta."""
+    """Those of a bit with log-odds epsilon, on a Poisson batch; raises ValueError if delta is above 0."""
     if event.sample_rate == 0:
         return np.zeros(len(alphas))
     if event.delta > 0:
@@ -50,7 +50,7 @@ def _divergences(event: EpsilonDeltaDp, alphas: Floats) -> Floats:
 
 
 def sampled_bit(epsilon: float, rate: float, alphas: Floats) -> Floats:
-    """Renyi divergences, at ``alphas``, of a bit that is true with log-odds ``epsilon``, on a batch of ``rate``."""
+    """Renyi divergences at ``alphas`` of a bit that is true with log-odds ``epsilon``, on a batch of rate ``rate``."""
     if rate == 1:
         return three_points(epsilon, 1.0, alphas)
     ends = np.array([-epsilon, epsilon])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,20 +17,21 @@ from privctl.accounting.renyi_profile import pair_of_curve
 from privctl.accounting.runs_law import gamma_of
 from privctl.domain.events import BestOfRuns, SampledGaussian
 
-#: Orders at which a run's divergences are computed: whole ones on batches, where they have a closed form.
+#: Orders at which a run's divergences are computed: integers for batches, where they have a closed form.
 _WHOLE = np.concatenate([np.arange(2.0, 65.0), np.geomspace(70, 2048, 40).round()])
 _ANY = 1 + np.geomspace(1e-3, 1e6, 2000)
 
 
 def _pair(event: BestOfRuns, lower: bool) -> RepeatedPair:
-    """What follows from the divergences; from below one run, which is all of it where all runs are equally good.
-
-    A Poisson number of runs may be none, which tells nothing.
-    """
+    """The pair that follows from the divergences; for a lower bound a single run, which is exact if all runs tie."""
     if lower:
-        rate = 0.0 if event.shape is None else event.sample_rate
-        return RepeatedPair(Sampled(Gaussian(1 / event.noise_multiplier), rate), event.run_steps)
+        return RepeatedPair(Sampled(Gaussian(1 / event.noise_multiplier), event.sample_rate), event.run_steps)
     return RepeatedPair(_pair_of_all(event), 1)
+
+
+def _for_floor(event: BestOfRuns) -> BestOfRuns:
+    """A Poisson number of runs may be none, which tells nothing."""
+    return replace(event, sample_rate=0.0) if event.shape is None else event
 
 
 @lru_cache(maxsize=8)
@@ -38,27 +40,28 @@ def _pair_of_all(event: BestOfRuns) -> Atoms:
 
 
 def _divergences(event: BestOfRuns, alphas: Floats) -> Floats:
-    """Between the orders where they are known, (alpha - 1) D_alpha, convex and 0 at 1, is taken to be straight.
+    """Linear interpolation of (alpha - 1) D_alpha, which is convex and 0 at 1, between the orders where it is known.
 
-    Beyond the largest nothing is known. On the whole data, where D_b of a run is rho b, the formula of a truncated law
-    is taken at the order asked for or, where its least is above that, there: divergences rise with the order.
+    Infinite beyond the largest such order. On the whole data, where D_b of a run is rho b, the bound for a truncated
+    negative binomial is evaluated at the order itself or, if that bound's minimum is at a higher order, there, because
+    divergences increase with the order.
     """
     if event.sample_rate == 0:
         return np.zeros(len(alphas))
     orders, found = _at_orders(event)
     with np.errstate(invalid="ignore"):
         moments = np.interp(alphas, np.append(1.0, orders), np.append(0.0, (orders - 1) * found), right=np.inf)
-    between = np.asarray(moments / (alphas - 1))
+    interpolated = np.asarray(moments / (alphas - 1))
     if event.sample_rate < 1 or event.shape is None:
-        return between
+        return interpolated
     least_at = 1 + math.sqrt(math.log(event.mean_runs) / event.run_steps * 2) * event.noise_multiplier
     at = np.maximum(alphas, least_at)
-    return np.asarray(np.minimum(between, _of_truncated_law(event, at, _of_run(event, at))))
+    return np.asarray(np.minimum(interpolated, _of_truncated_law(event, at, _of_run(event, at))))
 
 
 @lru_cache(maxsize=8)
 def _at_orders(event: BestOfRuns) -> tuple[Floats, Floats]:
-    """Orders (n,), and divergences of all runs of one selection, in nats, that hold there."""
+    """Orders (n,), and upper bounds in nats on the divergences of one selection at these orders."""
     orders = _WHOLE if event.sample_rate < 1 else _ANY
     once = _of_run(event, orders)
     if event.shape is None:
@@ -69,22 +72,22 @@ def _at_orders(event: BestOfRuns) -> tuple[Floats, Floats]:
 
 
 def _of_run(event: BestOfRuns, orders: Floats) -> Floats:
-    """Divergences of one run."""
+    """Divergences of one run at ``orders``."""
     run = SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate)
     return np.asarray(event.run_steps * sampled_gaussian.ROW.divergences(run, orders))
 
 
 def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
-    """Theorem 2: D_alpha of a run + log(mean) / (alpha - 1) + (1 + shape) c; of a run alone where the mean is 1.
+    """Theorem 2: D_alpha of a run + log(mean) / (alpha - 1) + (1 + shape) c; only that of a run if the mean is 1.
 
-    c is the least of (1 - 1 / b) D_b + log(1 / gamma) / b over orders b; where D_b = rho b, it is at b = sqrt(log(1 /
-    gamma) / rho), or 1 if that is less.
+    c is the minimum of (1 - 1 / b) D_b + log(1 / gamma) / b over orders b; if D_b = rho b, it is attained at
+    b = sqrt(log(1 / gamma) / rho), or at 1 if that is smaller.
     """
     if event.shape is None or event.mean_runs == 1:
         return run
     stop = -math.log(gamma_of(event.mean_runs, event.shape))
     if event.sample_rate == 1:
-        root = math.sqrt(event.run_steps / 2) / event.noise_multiplier  # of rho, which may be below all floats
+        root = math.sqrt(event.run_steps / 2) / event.noise_multiplier  # the root of rho, which may underflow
         least = 2 * math.sqrt(stop) * root - root * root if math.sqrt(stop) > root else stop
     else:
         least = float(np.min((1 - 1 / orders) * run + stop / orders))
@@ -92,9 +95,10 @@ def _of_truncated_law(event: BestOfRuns, orders: Floats, run: Floats) -> Floats:
 
 
 def of_poisson_law(orders: Floats, run: Floats, mean: float) -> Floats:
-    """Theorem 6: D_alpha of a run + log(mean) / (alpha - 1) + mean delta, delta a run's at log(1 + 1 / (alpha - 1)).
+    """Theorem 6: D_alpha of a run + log(mean) / (alpha - 1) + mean * delta.
 
-    It follows from the run's divergences (Canonne, Kamath and Steinke 2020, proposition 12).
+    delta is a run's at epsilon = log(1 + 1 / (alpha - 1)), bounded by its divergences (Canonne, Kamath and Steinke
+    2020, proposition 12).
     """
     above = orders - 1
     epsilons = np.log1p(1 / above)
@@ -104,4 +108,4 @@ def of_poisson_law(orders: Floats, run: Floats, mean: float) -> Floats:
     return np.asarray(run + math.log(mean) / above + mean * deltas)
 
 
-ROW = EventAccounting(pair=_pair, divergences=_divergences)
+ROW = EventAccounting(pair=_pair, divergences=_divergences, for_floor=_for_floor)

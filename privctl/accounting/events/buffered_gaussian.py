@@ -1,7 +1,7 @@
-"""Gaussian noise on buffered combinations of steps' sums, of passes in one order: one Gaussian in all.
+"""Gaussian noise on buffered combinations of steps' sums, for passes in a fixed order: equivalent to one Gaussian.
 
-In which steps a record takes part is known, so nothing is amplified: what it adds to the rows of C X, wherever its
-contributions point, is no longer than where they all point the same way (docs/mechanisms.md#buffered-noise).
+The steps in which a record takes part are not secret, so nothing is amplified. The record changes C X most if all its
+contributions have the same direction (docs/mechanisms.md#buffered-noise).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from privctl.domain.events import BufferedGaussian
 
 def _shift(event: BufferedGaussian) -> float:
     matrix = BufferedMatrix(first=event.first, weights=event.weights, decays=event.decays)
-    return _moved(matrix, event.steps_per_pass, event.steps) / event.noise_multiplier
+    return _sensitivity(matrix, event.steps_per_pass, event.steps) / event.noise_multiplier
 
 
 @lru_cache(maxsize=64)
-def _moved(matrix: BufferedMatrix, steps_per_pass: int, steps: int) -> float:
+def _sensitivity(matrix: BufferedMatrix, steps_per_pass: int, steps: int) -> float:
     return sensitivity(matrix, steps_per_pass, steps)
 
 
@@ -33,13 +33,13 @@ def _pair(event: BufferedGaussian, lower: bool) -> RepeatedPair:
 
 
 def _divergences(event: BufferedGaussian, alphas: Floats) -> Floats:
-    """The whole run's divergences, spread over its steps."""
+    """The divergences of the whole run, spread over its steps."""
     shift = _shift(event)
-    return alphas * (shift * shift / 2 / event.steps)  # inf, where ** raises
+    return alphas * (shift * shift / 2 / event.steps)  # the product overflows to inf, where ** would raise
 
 
 def _for_floor(event: BufferedGaussian) -> BufferedGaussian:
-    """With as much more noise as the sensitivity may be too large by."""
+    """The event with the noise increased by the possible excess of the computed sensitivity."""
     return replace(event, noise_multiplier=event.noise_multiplier * (1 + 16 * (event.steps + 16) * 2.0**-53))
 
 

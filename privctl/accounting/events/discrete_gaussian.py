@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise on one whole number."""
+"""Discrete Gaussian noise on one integer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import DiscreteGaussianNoise, SampledGaussian
 
-#: Standard deviations beyond which a probability is below exp(-800), less than any float.
+#: Standard deviations beyond which probabilities are below exp(-800), and so underflow.
 _REACH = 40
 
 
 def _pair(event: DiscreteGaussianNoise, lower: bool) -> RepeatedPair:
-    return on_batches(_moved(event.stddev, event.sensitivity), event)
+    return on_batches(_shifted_pair(event.stddev, event.sensitivity), event)
 
 
-def _moved(stddev: float, sensitivity: int) -> Atoms:
-    """The noise moved up by ``sensitivity`` against the noise: exact probabilities, by the place x of the outcome.
+def _shifted_pair(stddev: float, sensitivity: int) -> Atoms:
+    """The noise shifted by ``sensitivity`` against the noise, with exact probabilities by outcome x.
 
-    The mass beyond ``_REACH`` standard deviations is that of the normal law at most (Canonne, Kamath and Steinke 2020,
-    proposition 25), which no float holds.
+    The mass beyond ``_REACH`` standard deviations is at most that of the normal distribution (Canonne, Kamath and
+    Steinke 2020, proposition 25), which underflows.
     """
     reach = math.ceil(_REACH * stddev) + 1
     x = np.arange(-reach, sensitivity + reach + 1, dtype=np.float64)
@@ -36,18 +36,18 @@ def _moved(stddev: float, sensitivity: int) -> Atoms:
 
 
 def _divergences(event: DiscreteGaussianNoise, alphas: Floats) -> Floats:
-    """Those of continuous noise where alpha is whole: E exp(k loss) under the noise is the same for every whole k.
+    """Those of continuous noise at integer orders, where E exp(k loss) under the noise is the same for every integer k.
 
-    Elsewhere never above what is straight between the whole orders around, since (alpha - 1) D_alpha is convex and 0 at
-    alpha = 1; without sampling alpha s^2 / (2 sigma^2) holds for all (Canonne, Kamath and Steinke 2020, theorem 4).
+    At other orders, linear interpolation is an upper bound, since (alpha - 1) D_alpha is convex and 0 at alpha = 1;
+    without sampling, alpha s^2 / (2 sigma^2) holds for all orders (Canonne, Kamath and Steinke 2020, theorem 4).
     """
-    like = SampledGaussian(noise_multiplier=event.stddev / event.sensitivity, sample_rate=event.sample_rate)
+    continuous = SampledGaussian(noise_multiplier=event.stddev / event.sensitivity, sample_rate=event.sample_rate)
     if event.sample_rate in (0, 1):
-        return sampled_gaussian.ROW.divergences(like, alphas)
+        return sampled_gaussian.ROW.divergences(continuous, alphas)
     low, high = np.floor(alphas), np.ceil(alphas)
     needed = np.unique(np.concatenate([low, high]))
     needed = needed[needed > 1]
-    logs = np.append(0.0, (needed - 1) * sampled_gaussian.ROW.divergences(like, needed))
+    logs = np.append(0.0, (needed - 1) * sampled_gaussian.ROW.divergences(continuous, needed))
     with np.errstate(invalid="ignore"):
         at_alpha = np.interp(alphas, np.append(1.0, needed), logs)
     return np.asarray(at_alpha / (alphas - 1))

@@ -1,4 +1,4 @@
-"""Discrete Laplace noise on one whole number."""
+"""Discrete Laplace noise on one integer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from privctl.domain.events import DiscreteLaplaceNoise
 
 
 def _pair(event: DiscreteLaplaceNoise, lower: bool) -> RepeatedPair:
-    return on_batches(_moved(event.decay, event.sensitivity), event)
+    return on_batches(_shifted_pair(event.decay, event.sensitivity), event)
 
 
-def _moved(decay: float, sensitivity: int) -> Atoms:
-    """The noise moved up by ``sensitivity`` against the noise, by the place x of the outcome.
+def _shifted_pair(decay: float, sensitivity: int) -> Atoms:
+    """The noise shifted by ``sensitivity`` against the noise, by outcome x.
 
-    The loss is decay (2 x - sensitivity) for x from 0 to the sensitivity; what lies beyond has the loss of its end.
+    The loss is decay (2 x - sensitivity) for x from 0 to the sensitivity, and constant beyond either end.
     """
     x = np.arange(sensitivity + 1)
     log_p = np.log(np.tanh(decay / 2)) - decay * (sensitivity - x)
@@ -28,10 +28,10 @@ def _moved(decay: float, sensitivity: int) -> Atoms:
 
 
 def _divergences(event: DiscreteLaplaceNoise, alphas: Floats) -> Floats:
-    """One step of the Poisson sampled mechanism: the moments of its finitely many ratios without the record."""
+    """One step of the Poisson-sampled mechanism: the moments of its finitely many ratios without the record."""
     if event.sample_rate == 0:
         return np.zeros(len(alphas))
-    atoms = _moved(event.decay, event.sensitivity)
+    atoms = _shifted_pair(event.decay, event.sensitivity)
     losses, rate = np.array(atoms.losses), event.sample_rate
     log_q = np.array(atoms.log_p) - losses
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""The exponential mechanism, of which the range of its losses is known."""
+"""The exponential mechanism, whose privacy losses have a known range."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _pair(event: ExponentialChoice, lower: bool) -> RepeatedPair:
 
 
 def _divergences(event: ExponentialChoice, alphas: Floats) -> Floats:
-    """Those of the dominating pair: its moment is e^(-e / 2) sinh((alpha - 1/2) e) / ((alpha - 1/2) (1 - e^-e))."""
+    """Those of the dominating pair, with moments e^(-e / 2) sinh((alpha - 1/2) e) / ((alpha - 1/2) (1 - e^-e))."""
     epsilon, order = event.epsilon, alphas - 0.5
     log_sinh = order * epsilon + np.log(-np.expm1(-2 * order * epsilon)) - math.log(2)
     log_moment = log_sinh - epsilon / 2 - np.log(order) - math.log(-math.expm1(-epsilon))

@@ -15,7 +15,7 @@ from privctl.domain.events import MixtureOfGaussians
 
 
 def _law(event: MixtureOfGaussians) -> dict[float, float]:
-    """Amount -> probability, by rising amount, 0 first; sampling only adds to the chance of 0."""
+    """Amount -> probability, by increasing amount, 0 first; sampling adds to the probability of 0."""
     total = math.fsum(event.probabilities)
     law = {0.0: 1 - event.sample_rate}
     for amount, chance in sorted(zip(event.sensitivities, event.probabilities, strict=True)):
@@ -36,7 +36,7 @@ def _divergences(event: MixtureOfGaussians, alphas: Floats) -> Floats:
 
 
 def _shift(event: MixtureOfGaussians) -> float | None:
-    """Where the amount is certain."""
+    """The shift if the amount is certain, else None."""
     law = _law(event)
     return None if len(law) > 1 else math.sqrt(event.steps) * max(law) / event.noise_stddev
 

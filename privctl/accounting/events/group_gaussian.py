@@ -1,9 +1,9 @@
 """Gaussian noise on Poisson batches, as it protects all records of a group together.
 
-Given the rest of a batch, it holds a random number K of the group's k records, binomial with the sampling rate, and
-they move the sum by K clip norms at most. So the pair is the mixture of N(j, sigma^2) with binomial weights against
-N(0, sigma^2) (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians
-mechanisms"), which records with equal contributions attain.
+Given the rest of a batch, the number K of the group's k records in it is binomial with the sampling rate, and they
+change the sum by at most K clip norms. So the dominating pair is the mixture of N(j, sigma^2) with binomial weights
+against N(0, sigma^2) (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians
+mechanisms"), which is attained by records with equal contributions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _divergences(event: GroupGaussian, alphas: Floats) -> Floats:
 
 
 def _full_shift(event: GroupGaussian) -> float:
-    """As if all records of the group took part in every step."""
+    """The shift if all records of the group took part in every step."""
     return math.sqrt(event.steps) * event.group_size / event.noise_multiplier
 
 

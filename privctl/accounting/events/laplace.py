@@ -13,9 +13,9 @@ from privctl.accounting.pld.pairs import Laplace
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import LaplaceNoise
 
-#: Losses farther than this from both ends of the pair's range carry no weight.
+#: Losses farther than this from both ends of the pair's range have negligible weight.
 _REACH = 90.0
-#: Orders above this count as infinite, which only raises divergences, and hardly.
+#: Larger orders are treated as infinite, which raises divergences slightly.
 _ENDLESS = 1e6
 
 
@@ -28,10 +28,10 @@ def _divergences(event: LaplaceNoise, alphas: Floats) -> Floats:
 
 
 def _sampled_laplace(epsilon: float, q: float, alpha: float) -> float:
-    """One step of the Poisson sampled Laplace mechanism of this ``epsilon`` without sampling.
+    """One step of the Laplace mechanism with this ``epsilon``, Poisson-sampled at rate ``q``.
 
-    Without the record the loss t of the unsampled pair is epsilon with probability exp(-epsilon) / 2, -epsilon with 1/2
-    and has density exp(-(t + epsilon) / 2) / 4 between; sampling turns it into log(1 - q + q exp(t)).
+    Without the record, the loss t of the unsampled pair is epsilon with probability exp(-epsilon) / 2, -epsilon with
+    1/2, and has density exp(-(t + epsilon) / 2) / 4 in between; sampling turns it into log(1 - q + q exp(t)).
     """
     if q == 0:
         return 0.0
@@ -47,10 +47,10 @@ def _sampled_laplace(epsilon: float, q: float, alpha: float) -> float:
 
 
 def _laplace_panels(epsilon: float, q: float, alpha: float) -> tuple[Floats, Floats]:
-    """Ends of panels over the losses that count.
+    """Lower and upper ends of panels over the losses that matter.
 
     The integrand's logarithm is convex in t, so it is largest at the ends. Its slope, alpha times the share of the
-    sampled part less 1/2, says how fine panels must be: 1 long while it is below 8, 16 / alpha from there on.
+    sampled part minus 1/2, determines the panels' length: 1 while it is below 8, and 16 / alpha from there on.
     """
     share = min(8 / alpha, 1.0)
     steep = math.log(share) - math.log1p(-share) + math.log1p(-q) - math.log(q) if share < 1 and q < 1 else math.inf
@@ -64,12 +64,12 @@ def _laplace_panels(epsilon: float, q: float, alpha: float) -> tuple[Floats, Flo
 
 
 def _pieces(low: float, high: float, length: float) -> Floats:
-    """Ends of equal pieces of at most ``length``; one end, so no piece, where ``high`` is not above ``low``."""
+    """Ends of equal pieces of at most ``length``; a single end, so no piece, unless ``high`` is above ``low``."""
     return np.linspace(low, high, math.ceil((high - low) / length) + 1) if high > low else np.array([low])
 
 
 def _amplified_losses(t: Floats, q: float) -> Floats:
-    """log(1 - q + q exp(t)), accurate relative to itself near t = 0."""
+    """log(1 - q + q exp(t)), with a small relative error near t = 0."""
     near = np.log1p(q * np.expm1(np.minimum(t, 1))) if q < 1 else t
     return np.where(t < 1, near, t + np.log(q + (1 - q) * np.exp(-np.maximum(t, 1))))
 

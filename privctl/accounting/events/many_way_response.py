@@ -1,4 +1,4 @@
-"""Each record's own answer, one of several: k-ary randomized response."""
+"""K-ary randomized response: each record gives one of several answers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from privctl.domain.events import ManyWayResponse
 from privctl.domain.guarantee import Adjacency
 
 
-def _log_odds(event: ManyWayResponse) -> tuple[float, float, float]:
-    """Logs of the chances of the true answer, of one other, and of all but the two that neighbours give."""
+def _log_probabilities(event: ManyWayResponse) -> tuple[float, float, float]:
+    """Log probabilities of the true answer, of one other, and of all but the two true answers of the neighbours."""
     log_others = math.log(event.answers - 1)
     log_true = -float(np.logaddexp(0.0, log_others - event.epsilon))
     rest = math.log(event.answers - 2) if event.answers > 2 else -math.inf
@@ -31,15 +31,15 @@ def _pair(event: ManyWayResponse, lower: bool) -> RepeatedPair:
 
 
 def _against_any(event: ManyWayResponse) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Losses of the true answer against one at random, other answers first, and logs of their probabilities."""
-    log_true, log_other, _ = _log_odds(event)
+    """Losses against a random answer, of the other answers and of the true one, and their log probabilities."""
+    log_true, log_other, _ = _log_probabilities(event)
     log_all = math.log(event.answers)
     return (log_other + log_all, log_true + log_all), (log_other + math.log(event.answers - 1), log_true)
 
 
 def _against_another(event: ManyWayResponse) -> RepeatedPair:
-    """One true answer against another: any third is as likely under both."""
-    log_true, log_other, log_rest = _log_odds(event)
+    """One true answer against another; every third answer is equally likely under both."""
+    log_true, log_other, log_rest = _log_probabilities(event)
     found = {-event.epsilon: log_other, 0.0: log_rest, event.epsilon: log_true}
     kept = {loss: log_p for loss, log_p in found.items() if log_p > -math.inf}
     return RepeatedPair(Atoms(tuple(kept), tuple(kept.values())), event.steps)
@@ -50,7 +50,7 @@ def _divergences(event: ManyWayResponse, alphas: Floats) -> Floats:
         losses, log_p = (np.array(each)[:, None] for each in _against_any(event))
         to, back = (np.logaddexp.reduce(log_p + each, axis=0) for each in ((alphas - 1) * losses, -alphas * losses))
         return np.asarray(np.maximum(np.maximum(to, back), 0.0) / (alphas - 1))
-    log_true, log_other, _ = _log_odds(event)
+    log_true, log_other, _ = _log_probabilities(event)
     return three_points(event.epsilon, min(1.0, math.exp(log_true) + math.exp(log_other)), alphas)
 
 

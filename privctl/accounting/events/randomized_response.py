@@ -1,4 +1,4 @@
-"""Bits of a batch, each kept or flipped."""
+"""Randomized response on bits of a batch."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ def _divergences(event: RandomizedResponse, alphas: Floats) -> Floats:
 
 
 def three_points(loss: float, weight: float, alphas: Floats) -> Floats:
-    """A loss of ``loss``, 0 or -``loss`` with probability w A, 1 - w, w (1 - A), where A = 1 / (1 + exp(-loss)).
+    """Renyi divergences of the pair whose loss is ``loss``, 0 or -``loss`` with probabilities w A, 1 - w, w (1 - A).
 
-    The moment less 1 is w (cosh c - 1 + tanh(loss / 2) sinh c) for c = (alpha - 1) loss: no term is negative.
+    A = 1 / (1 + exp(-loss)), w = ``weight``. The moment minus 1 is w (cosh c - 1 + tanh(loss / 2) sinh c) for
+    c = (alpha - 1) loss, without negative terms.
     """
     if weight * loss == 0:
         return np.zeros(len(alphas))
     c, half = (alphas - 1) * loss, math.tanh(loss / 2)
     near = np.minimum(c, 1.0)
     small = np.log1p(weight * (2 * np.sinh(near / 2) ** 2 + half * np.sinh(near)))
-    # w A e^c with the rest, all divided by e^c, where e^c may be too large.
+    # For large c, where e^c may overflow, all terms are divided by it.
     decay = np.exp(-np.maximum(c, 1.0))
     with np.errstate(divide="ignore"):
         rest = (1 - weight) * decay + weight * ((1 + half) / 2 + (1 - half) / 2 * decay * decay)

@@ -1,16 +1,17 @@
 """Gaussian noise on batches drawn with replacement.
 
-Let J be how often the record is drawn, binomial with weights w_j, and O what stands in its places where it is not.
+Let J be the number of times that the record is drawn, binomial with weights w_j, and O the records in its places if it
+does not exist.
 
-- Without the record all places hold others. Given O, the batch with the record moves by the sum of g - O over J
-  places, 2 J clip norms at most, so the pair is sum_j w_j N(2 j, sigma^2) against N(0, sigma^2) (Choquette-Choo,
-  Ganesh, Steinke and Thakurta 2023, lemma 4.5). Others that all contribute -g attain it.
-- Where the record is replaced, or zeroed, J is the same for both, and 0 for both with probability w_0. Tell whoever
-  watches a label: J where it is not 0, else any j with probability a_j. That can only help. Given label j, which has
-  the probability m_j = w_0 a_j + w_j, both have the part in which the record is not drawn in common, and the other
-  parts lie 2 j clip norms at most from it and from each other. So delta at log(1 + h (e^epsilon - 1)) is at most h
-  times that of the shift by 2 j at epsilon, with h = w_j / m_j (Balle, Barthe and Gaboardi 2018, theorem 2), in either
-  order. Any a will do.
+- Add or remove: without the record, all places hold other records. Given O, the record changes the batch's sum by the
+  sum of g - O over J places, at most 2 J clip norms, so the pair is sum_j w_j N(2 j, sigma^2) against N(0, sigma^2)
+  (Choquette-Choo, Ganesh, Steinke and Thakurta 2023, lemma 4.5). It is attained if all others contribute -g.
+- Replace or zero out: J is the same for both neighbours, and 0 with probability w_0. Give the observer a label: J if it
+  is not 0, else some j with probability a_j. That can only help. Given label j, which has probability
+  m_j = w_0 a_j + w_j, both neighbours share the component in which the record is not drawn, and their other components
+  are at most 2 j clip norms away from it and from each other. So delta at log(1 + h (e^epsilon - 1)) is at most h times
+  that of a shift by 2 j at epsilon, with h = w_j / m_j (Balle, Barthe and Gaboardi 2018, theorem 2), in either order.
+  This holds for every choice of a.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _pair(event: RedrawnGaussian, lower: bool) -> RepeatedPair:
 
 
 def _replaced(event: RedrawnGaussian, law: PoissonBinomial, lower: bool) -> Pair:
-    """What is cut off of the law counts as the largest number of draws; from below as the largest that is not."""
+    """The pair for replacing a record; truncated mass counts as ``draws`` draws, for lower bounds as the last kept."""
     weights = {int(j): float(w) for j, w in zip(law.shifts, law.weights, strict=True) if j > 0}
     last = int(law.shifts[-1]) if lower else event.draws
     weights[last] = weights.get(last, 0.0) + law.tail_mass
@@ -58,10 +59,10 @@ def _replaced(event: RedrawnGaussian, law: PoissonBinomial, lower: bool) -> Pair
 
 
 def _labels(weights: dict[int, float], idle: float, noise: float) -> dict[int, float]:
-    """m_j for every j > 0 that has a weight; ``idle`` is w_0.
+    """m_j for every j > 0 with a positive weight; ``idle`` is w_0.
 
-    a_j is about proportional to 4^-j, which gives small epsilons least away, or where that is less, to w_j j^2
-    e^(2 j^2 / sigma^2), which follows what a label costs: rarely drawn twice, a record needs few labels to hide that.
+    a_j is about proportional to 4^-j, which costs least for small epsilons, or, if smaller, to
+    w_j j^2 e^(2 j^2 / sigma^2), the cost of a label: if a record is rarely drawn twice, few such labels hide it.
     """
     first = min(j for j, weight in weights.items() if weight > 0)
     shares = {}
@@ -82,7 +83,7 @@ def _divergences(event: RedrawnGaussian, alphas: Floats) -> Floats:
 
 
 def _full_shift(event: RedrawnGaussian) -> float:
-    """As if every place held the record in every step."""
+    """The shift if every place held the record in every step."""
     return 2 * event.draws * math.sqrt(event.steps) / event.noise_multiplier
 
 

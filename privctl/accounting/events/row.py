@@ -1,4 +1,4 @@
-"""What the accountant asks of a kind of event."""
+"""What the accountant needs to know about a kind of event."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Kind = TypeVar("Kind", bound=Event)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseSetting:
-    """The event's ``field`` that is found for a target epsilon: ``of_noise`` of a noise level.
+    """The event's ``field`` that calibration sets, as ``of_noise`` of a noise level.
 
-    A higher level is more private; ``of_noise`` may turn it upside down.
+    A higher noise level is more private; ``of_noise`` maps it to the field's value, which may decrease.
     """
 
     field: str
@@ -26,7 +26,7 @@ class NoiseSetting:
 
 
 def on_batches(base: Pair, event: SampledEvent) -> RepeatedPair:
-    """The pair ``base`` of a step on all data, seen on Poisson batches in every step of the event."""
+    """The pair ``base`` of a step on the whole data, on Poisson batches in every step of the event."""
     return RepeatedPair(Sampled(base, event.sample_rate) if event.sample_rate < 1 else base, event.steps)
 
 
@@ -34,7 +34,7 @@ def _none(event: Event) -> float | None:
     return None
 
 
-def _nothing_left(event: Event, lower: bool) -> RepeatedPair | None:
+def _no_rest(event: Event, lower: bool) -> RepeatedPair | None:
     return None
 
 
@@ -52,25 +52,25 @@ def _no_guess(event: Event, epsilon: float, delta: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventAccounting(Generic[Kind]):
-    """One kind of event to the accountant, a row of ``ROWS``.
+    """The accounting of one kind of event, a row of ``ROWS``.
 
-    ``pair`` is the dominating pair of a step, with the number of uses; told True, it must be one that bounds the loss
-    from below; ``rest`` is what it does not repeat, if anything. ``joined`` makes one event of several, where they
-    amount to one. ``divergences`` are one step's Renyi divergences in
-    nats at orders above 1, as an array of their shape; ValueError where none is proved. ``setting`` is what ``privctl
-    account`` may search, None for nothing.
+    ``pair(event, lower)`` is the dominating pair of a step and how often it is used; with ``lower`` it must be a pair
+    that bounds the loss from below. ``rest`` is a further pair for what ``pair`` does not cover, if anything.
+    ``joined`` merges several events into one, if they are equivalent to one. ``divergences`` are one step's Renyi
+    divergences in nats at orders above 1, as an array of the same shape; it raises ValueError if none is proved.
+    ``setting`` is the field that ``privctl account`` can search for, None if there is none.
 
-    The others help where they apply. ``shift`` is mu of the single Gaussian that all steps amount to, ``full_shift``
-    the same as if every record took part in every step; None where it is none. ``extreme`` says that its losses leave
-    the floats' range, ``for_floor`` gives an event of no more loss that is safe to bound from below, ``guess`` a first
-    noise multiplier for a search, and ``quick`` whether a page has the time to compose it.
+    The others are optional. ``shift`` is mu if all steps are equivalent to one Gaussian, and ``full_shift`` the same if
+    every record took part in every step; None if they are not. ``extreme`` says whether losses leave the range of
+    floats, ``for_floor`` gives an event with no larger loss that is safe for a lower bound, ``guess`` a starting noise
+    multiplier for a search, and ``quick`` whether composition is fast enough for an interactive page.
     """
 
     pair: Callable[[Kind, bool], RepeatedPair]
     divergences: Callable[[Kind, Floats], Floats]
     setting: NoiseSetting | None = None
     joined: Callable[[Sequence[Kind]], Kind] | None = None
-    rest: Callable[[Kind, bool], RepeatedPair | None] = _nothing_left
+    rest: Callable[[Kind, bool], RepeatedPair | None] = _no_rest
     shift: Callable[[Kind], float | None] = _none
     full_shift: Callable[[Kind], float | None] = _none
     extreme: Callable[[Kind], bool] = _no

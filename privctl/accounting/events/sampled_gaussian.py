@@ -1,4 +1,4 @@
-"""Gaussian noise on a sum of clipped contributions, in batches of every kind."""
+"""Gaussian noise on a sum of clipped contributions, for Poisson, fixed-size, shuffled and balls-and-bins batches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.published import clt_noise_multiplier
 from privctl.domain.events import Batches, SampledGaussian
 
-#: With less noise losses leave the floats' comfortable range; sampling is then ignored, which is sound.
+#: With less noise, losses are too large for the grid; sampling is then ignored, which is sound.
 _LEAST_NOISE = 1e-6
-#: The same for a pass of balls-and-bins batches, whose likelihood ratios themselves are floats.
+#: The same for a pass of balls-and-bins batches, whose likelihood ratios are stored as floats.
 _LEAST_NOISE_IN_BINS = 0.05
-#: A sampling rate above this counts as 1.
+#: Larger sampling rates count as 1.
 _CERTAIN = 1 - 1e-9
-#: Whole orders up to this one are expanded binomially, others integrated.
+#: Integer orders up to this one use the binomial expansion, others an integral.
 _EXPANDED = 4096
-#: With noise outside these a ledger takes longer to compose than a page may.
+#: The range of noise multipliers for which composition is fast enough for an interactive page.
 _QUIETEST, _LOUDEST = 0.2, 1e4
 
 
 def _sensitivity(event: SampledGaussian) -> int:
-    """In clip norms: two batches that differ in whether they hold a record differ by two clipped contributions."""
+    """In clip norms: with fixed-size batches, another record takes the place of the removed one."""
     return 2 if event.batches is Batches.FIXED_SIZE else 1
 
 
@@ -45,7 +45,7 @@ def _pair(event: SampledGaussian, lower: bool) -> RepeatedPair:
 
 
 def _rest(event: SampledGaussian, lower: bool) -> RepeatedPair | None:
-    """The last pass of balls-and-bins batches, if it is cut short and there are others."""
+    """The last pass of balls-and-bins batches, if it is cut short and not the only one."""
     bins = event.steps_per_pass
     left = event.steps % bins
     if event.batches is not Batches.BALLS_AND_BINS or event.steps < bins or not left:
@@ -56,17 +56,17 @@ def _rest(event: SampledGaussian, lower: bool) -> RepeatedPair | None:
 def _shift(event: SampledGaussian) -> float | None:
     mu = 1 / event.noise_multiplier
     if event.batches is Batches.SHUFFLED:
-        # A record is in one batch a pass and the others do not depend on it, in whatever secret order.
+        # A record is in one batch per pass, and the other batches do not depend on it, whatever the order.
         return mu * math.sqrt(participations(event.sample_rate, event.steps))
     if event.sample_rate > _CERTAIN:
-        # Taking part a little more often only adds to the loss.
+        # Rounding the rate up to 1 only increases the loss.
         return mu * math.sqrt(event.steps) * _sensitivity(event)
     return None
 
 
 def _full_shift(event: SampledGaussian) -> float:
     if event.batches is Batches.BALLS_AND_BINS:
-        # As if it were known in which step of each pass the record takes part.
+        # The bound for an attacker who knows in which step of each pass the record takes part.
         return math.sqrt(math.ceil(event.steps / event.steps_per_pass)) / event.noise_multiplier
     return _shift(event) or _sensitivity(event) * math.sqrt(event.steps) / event.noise_multiplier
 
@@ -77,12 +77,12 @@ def _extreme(event: SampledGaussian) -> bool:
 
 
 def _for_floor(event: SampledGaussian) -> SampledGaussian:
-    """With a rate that is all but 1 lowered to where it is not taken for 1: that only lowers its loss."""
+    """The event with a rate just below 1 lowered to ``_CERTAIN``, so that it does not count as 1; lowers the loss."""
     return replace(event, sample_rate=_CERTAIN) if _CERTAIN < event.sample_rate < 1 else event
 
 
 def _guess(event: SampledGaussian, epsilon: float, delta: float) -> float | None:
-    """By the central limit theorem."""
+    """An estimate by the central limit theorem."""
     if not 0 < event.sample_rate < 1:
         return None
     try:
@@ -92,7 +92,7 @@ def _guess(event: SampledGaussian, epsilon: float, delta: float) -> float | None
 
 
 def _divergences(event: SampledGaussian, alphas: Floats) -> Floats:
-    """One step of the (Poisson) sampled Gaussian; alpha / (2 sigma^2) without sampling."""
+    """One step of the Poisson-sampled Gaussian; alpha / (2 sigma^2) without sampling."""
     q, sigma = event.sample_rate, event.noise_multiplier
     if q == 0:
         return np.zeros(len(alphas))
@@ -115,14 +115,14 @@ def _expanded(q: float, sigma: float, alpha: int) -> float:
     """Logarithm of sum_k C(alpha, k) q^k (1 - q)^(alpha - k) exp((k^2 - k) / (2 sigma^2)).
 
     Mironov, Talwar and Zhang 2019, section 3.3. The binomial probabilities sum to 1, so with exp - 1 in place of exp
-    the sum is short by just that 1, and small divergences keep all their digits.
+    the sum is smaller by exactly 1, and small divergences lose no digits.
     """
     k = np.arange(1, alpha + 1, dtype=np.float64)
-    log_share = np.cumsum(np.log((alpha - k + 1) / k)) + k * math.log(q) + (alpha - k) * math.log1p(-q)
+    log_binomial = np.cumsum(np.log((alpha - k + 1) / k)) + k * math.log(q) + (alpha - k) * math.log1p(-q)
     growth = k * (k - 1) / 2 / sigma / sigma
     with np.errstate(divide="ignore"):
         log_growth = np.where(growth < 1, np.log(np.expm1(np.minimum(growth, 1))), _log_expm1(np.maximum(growth, 1)))
-    terms = log_share + log_growth
+    terms = log_binomial + log_growth
     top = float(terms.max())
     if not math.isfinite(top):
         return top if top > 0 else 0.0
@@ -130,7 +130,7 @@ def _expanded(q: float, sigma: float, alpha: int) -> float:
 
 
 def _log_expm1(x: Floats) -> Floats:
-    """log(exp(x) - 1) for x of at least 1."""
+    """log(exp(x) - 1) for x >= 1."""
     return np.asarray(x + np.log1p(-np.exp(-x)))
 
 

@@ -1,4 +1,4 @@
-"""Gaussian noise on a sum to which each record of a secret belongs with its own probability."""
+"""Gaussian noise on a clipped sum that holds each record of a secret with that record's own probability."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def _pair(event: SecretMixture, lower: bool) -> RepeatedPair:
         shifts=tuple(float(k) for k in law.shifts),
         weights=tuple(float(w) for w in law.weights),
         stddev=event.noise_multiplier,
-        # An infinite loss to an upper bound, none to a lower one.
+        # For an upper bound the truncated mass is an infinite loss; for a lower bound it is ignored.
         lost=0.0 if lower else law.tail_mass,
     )
     return RepeatedPair(mixture, event.steps)
 
 
 def _divergences(event: SecretMixture, alphas: Floats) -> Floats:
-    """One step of a secret's mixture against no secret; what the law of K leaves out is put back by Minkowski.
+    """One step of a secret's mixture against no secret; the truncated mass of K is added by Minkowski's inequality.
 
     ||r||_alpha <= ||kept||_alpha + sum_cut w_k ||r_k||_alpha, with ||r_k||_alpha = exp((alpha - 1) k^2 / (2 sigma^2)).
     """

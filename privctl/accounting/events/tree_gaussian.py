@@ -1,7 +1,7 @@
-"""Gaussian noise on the nodes of binary trees over the steps: one Gaussian in all.
+"""Gaussian noise on the nodes of binary trees over the steps: equivalent to one Gaussian.
 
-Each node has its own noise, so a record moves the nodes by the square root of the sum over nodes of |its contributions
-below the node|^2, which is largest where they are equal (docs/mechanisms.md#tree-aggregation).
+Each node has independent noise, so the sensitivity to a record is the square root of the sum over nodes of |the sum of
+its contributions below the node|^2, which is largest if they are all equal (docs/mechanisms.md#tree-aggregation).
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from privctl.domain.events import TreeGaussian
 
 @lru_cache(maxsize=64)
 def squared_sensitivity(leaves: int, steps_per_pass: int, steps: int) -> int:
-    """How far a record moves all nodes, in squared clip norms, for the position in its passes that moves them most.
+    """The squared L2 sensitivity of all nodes to a record, in squared clip norms, for the worst position in a pass.
 
-    A node of as many steps as c passes and r more holds a record c times, and once more where its position is among
-    the r.
+    A node over c passes and r further steps holds a record c times, and once more if its position is among the r.
     """
-    if leaves == steps_per_pass:  # the first leaf is below a node of every level of every tree
+    if leaves == steps_per_pass:  # the first leaf is below a node on every level of every tree
         return steps // leaves * leaves.bit_length() + (steps % leaves).bit_length()
-    whole, turns = 0, np.zeros(steps_per_pass + 1, dtype=np.int64)
+    whole, changes = 0, np.zeros(steps_per_pass + 1, dtype=np.int64)  # differences between neighbouring positions
     leaves = min(leaves, steps)
     trees, left = divmod(steps, leaves)
     for level in range(leaves.bit_length()):
@@ -39,9 +38,10 @@ def squared_sensitivity(leaves: int, steps_per_pass: int, steps: int) -> int:
         first = starts % steps_per_pass
         wraps = first + more > steps_per_pass
         ends = np.where(wraps, first + more - steps_per_pass, first + more)
-        turns += (2 * passes + 1) * (np.bincount(first, minlength=len(turns)) - np.bincount(ends, minlength=len(turns)))
-        turns[0] += (2 * passes + 1) * int(wraps.sum())
-    return whole + int(np.cumsum(turns[:-1]).max())
+        begun, ended = (np.bincount(at, minlength=len(changes)) for at in (first, ends))
+        changes += (2 * passes + 1) * (begun - ended)
+        changes[0] += (2 * passes + 1) * int(wraps.sum())
+    return whole + int(np.cumsum(changes[:-1]).max())
 
 
 def _shift(event: TreeGaussian) -> float:
@@ -53,9 +53,9 @@ def _pair(event: TreeGaussian, lower: bool) -> RepeatedPair:
 
 
 def _divergences(event: TreeGaussian, alphas: Floats) -> Floats:
-    """All trees' divergences, spread over the steps."""
+    """The divergences of all trees, spread over the steps."""
     shift = _shift(event)
-    return alphas * (shift * shift / 2 / event.steps)  # inf, where ** raises
+    return alphas * (shift * shift / 2 / event.steps)  # the product overflows to inf, where ** would raise
 
 
 ROW = EventAccounting(

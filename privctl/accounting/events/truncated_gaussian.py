@@ -1,11 +1,11 @@
-"""Gaussian noise on Poisson batches that are cut to a largest size.
+"""Gaussian noise on truncated Poisson batches.
 
-Let M be how many other records a Poisson batch of rate q holds, and B the largest size. Where M < B nothing is cut,
-whether or not the record is there, and the pair is that of Poisson batches. Where M >= B the batch holds B of the
-others, or, with probability q B / (M + 1), the record in the place of one of them: that moves the sum by two clip norms
-at most. M has the same law for both neighbours, so the pair is that of Poisson batches or that of a shift by 2, drawn
-with the probabilities of M < B and M >= B. No delta has to be added, which those of the coupling of Chua et al. 2024
-("Scalable DP-SGD: shuffling vs. Poisson subsampling", proposition 3.2) with Poisson batches are,
+Let M be the number of other records in a Poisson batch of rate q, and B the largest batch size. If M < B nothing is
+truncated, with or without the record, and the pair is that of Poisson batches. If M >= B the batch holds B of the
+others or, with probability q B / (M + 1), the record in place of one of them, which changes the sum by at most two clip
+norms. M has the same distribution for both neighbours, so the pair is that of Poisson batches or that of a shift by 2,
+with the probabilities of M < B and M >= B. No delta is added, unlike in the coupling with Poisson batches of Chua et
+al. 2024 ("Scalable DP-SGD: shuffling vs. Poisson subsampling", proposition 3.2), which adds
 steps (1 + e^epsilon) P(M >= B).
 """
 
@@ -23,14 +23,14 @@ from privctl.accounting.pld.pairs import Gaussian, Pair, Sampled
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import SampledGaussian, TruncatedGaussian
 
-#: Relative error of a binomial tail, with room.
+#: Generous bound on the relative error of a binomial tail.
 _ROUNDING = 1e-9
-#: Stands for chances that underflow.
+#: Replaces probabilities that underflow.
 _LEAST = 1e-300
 
 
-def _cut(event: TruncatedGaussian) -> tuple[float, float]:
-    """The chance that others alone fill the batch, and that of the record to be in it then."""
+def _full_batch(event: TruncatedGaussian) -> tuple[float, float]:
+    """The probability that other records fill the batch, and that of the record being in it given that they do."""
     from scipy.special import bdtrc
 
     size, others, rate = event.largest_batch, event.examples - 1, event.sample_rate
@@ -46,7 +46,7 @@ def _cut(event: TruncatedGaussian) -> tuple[float, float]:
 
 
 def _pair(event: TruncatedGaussian, lower: bool) -> RepeatedPair:
-    full, chance = _cut(event)
+    full, chance = _full_batch(event)
     mu = 1 / event.noise_multiplier
     pairs: list[Pair] = [Sampled(Gaussian(mu), event.sample_rate), Sampled(Gaussian(2 * mu), chance)]
     if full == 0:
@@ -57,8 +57,8 @@ def _pair(event: TruncatedGaussian, lower: bool) -> RepeatedPair:
 
 
 def _divergences(event: TruncatedGaussian, alphas: Floats) -> Floats:
-    """Of one of two sampled Gaussians, each of which diverges most with the record against without it."""
-    full, chance = _cut(event)
+    """Those of one of two sampled Gaussians, which both diverge more with the record against without it."""
+    full, chance = _full_batch(event)
     parts = (
         (1 - full, SampledGaussian(noise_multiplier=event.noise_multiplier, sample_rate=event.sample_rate)),
         (full, SampledGaussian(noise_multiplier=event.noise_multiplier / 2, sample_rate=chance)),
@@ -72,7 +72,7 @@ def _divergences(event: TruncatedGaussian, alphas: Floats) -> Floats:
 
 
 def _shift(event: TruncatedGaussian) -> float | None:
-    """Where the record takes part in every step and nothing is ever cut."""
+    """The shift if the record takes part in every step and no batch is ever truncated, else None."""
     if event.sample_rate < 1 or event.largest_batch < event.examples:
         return None
     return math.sqrt(event.steps) / event.noise_multiplier

@@ -1,4 +1,4 @@
-"""A release without noise: every outcome may tell all."""
+"""A release without noise: every outcome may reveal everything."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from privctl.accounting.pld.pairs import Atoms
 from privctl.accounting.poisson_binomial import Floats
 from privctl.domain.events import UnprotectedRelease
 
-#: Log of a probability that leaves a sum with 1 unchanged.
+#: The logarithm of a negligible probability.
 _UNLIKELY = -690.0
 
 
 def _pair(event: UnprotectedRelease, lower: bool) -> RepeatedPair:
-    """All mass is infinite; a grid needs some finite loss, however unlikely."""
+    """The pair with all mass at infinite loss; the grid needs a finite loss, which has negligible mass."""
     return RepeatedPair(Atoms((0.0,), (_UNLIKELY,), infinite=1.0), 1)
 
 

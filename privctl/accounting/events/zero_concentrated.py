@@ -1,4 +1,4 @@
-"""A mechanism of which zero-concentrated differential privacy is known, and nothing else."""
+"""A mechanism of which only zero-concentrated differential privacy is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privctl.domain.events import ZeroConcentratedDp
 
 
 def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
-    """Divergences add up, so (xi, rho) do."""
+    """One event for all: divergences add up, and so do xi and rho."""
     return ZeroConcentratedDp(
         rho=math.fsum(e.steps * e.rho for e in events),
         xi=math.fsum(e.steps * e.xi for e in events),
@@ -23,7 +23,7 @@ def _joined(events: Sequence[ZeroConcentratedDp]) -> ZeroConcentratedDp:
 
 
 def _pair(event: ZeroConcentratedDp, lower: bool) -> RepeatedPair:
-    """What follows from the divergences at every epsilon; from below a Gaussian, which has just this rho."""
+    """The pair that follows from the divergences; for a lower bound, the Gaussian with this rho."""
     rho, xi = event.rho, event.xi
     if lower:
         return RepeatedPair(Gaussian(math.sqrt(2 * rho)), event.steps)

@@ -1,17 +1,18 @@
-"""One pass of balls-and-bins batches: each record takes part in one of ``bins`` steps, chosen for it alone.
+"""One pass of balls-and-bins batches: each record takes part in one of ``bins`` steps, chosen independently.
 
 Without the record a pass releases noise x ~ N(0, sigma^2 I); with it, noise around one unit vector, drawn uniformly.
-These two laws dominate every adaptive pass with clipped contributions (Chua et al. 2025, "Balls-and-Bins Sampling for
-DP-SGD"; Feldman and Shenfeld 2025, "Privacy Amplification by Random Allocation"). Their likelihood ratio is a mean of
-independent lognormals,
+These two distributions dominate every adaptive pass with clipped contributions (Chua et al. 2025, "Balls-and-Bins
+Sampling for DP-SGD"; Feldman and Shenfeld 2025, "Privacy Amplification by Random Allocation"). Their likelihood ratio
+is a mean of independent lognormals,
 
     A = 1/bins sum_i Z_i,    Z_i = exp(x_i / sigma^2 - 1 / (2 sigma^2)),    E Z_i = 1,
 
-so the pair is known once the law of A without the record is. Deltas of both orders are means of convex functions of A.
-Hence a law above A's in the convex order bounds them from above, and one below from below; and the order survives
-adding independent numbers (Shaked and Shanthikumar 2007, theorem 3.A.12). So the sum is built by doubling, each time
-put on a few thousand values: spread onto the two neighbouring ones with the mean kept (above), or joined at their mean
-(below). No sample is drawn, and both errors are of second order in the spacing.
+so the pair is determined by the distribution of A without the record. Deltas of both orders are means of convex
+functions of A. Hence a distribution above that of A in the convex order gives upper bounds, and one below gives lower
+bounds; and adding independent variables preserves the order (Shaked and Shanthikumar 2007, theorem 3.A.12). So the sum
+is built by doubling and discretised each time to a few thousand values: mass is spread to the two neighbouring values,
+keeping the mean (above), or merged at its mean (below). Nothing is sampled, and both errors are of second order in the
+spacing.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ import numpy as np
 
 from privctl.accounting.pld.pairs import BEYOND_FLOATS, Array, Span, log_normal_cells
 
-#: Values on which a law is held, and cells of the fine mesh from which they are chosen.
+#: Number of values of a discretised distribution, and of cells in the fine mesh from which they are chosen.
 _VALUES, _MESH = 1600, 1 << 18
-#: Probability at each end that is spread outwards without finer cells, of one lognormal and of every sum.
+#: How many standard deviations of a lognormal are divided into cells, and the tail probability of sums that is not.
 _REACH, _TAIL = 14.0, 1e-42
-#: Logarithm of a lognormal's largest value, which leaves room for sums of as many as there are steps.
+#: Logarithm of the largest value of a lognormal, such that sums over all steps do not overflow.
 _LARGEST = 650.0
-#: Rows of a table of sums that are made at once.
+#: Rows of the table of sums computed at a time.
 _ROWS = 512
-#: Relative error of a probability by rounding, with room: no bin of a doubling adds more than a million terms.
+#: Generous bound on the relative rounding error of a probability: no bin of a doubling adds more than a million terms.
 _ROUNDING = 1e-10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RatioLaw:
-    """A law of a likelihood ratio, or of a sum of them, without the record.
+    """The discretised distribution, without the record, of a likelihood ratio or of a sum of them.
 
-    ``values`` rise [values]; ``masses`` are their probabilities [values]. ``zero`` is the probability of 0, and
-    ``infinite`` the part of the mean that lies at infinity.
+    ``values`` [values] increase; ``masses`` [values] are their probabilities. ``zero`` is the probability of 0, and
+    ``infinite`` the part of the mean that is at infinity.
     """
 
     values: Array
@@ -54,7 +55,7 @@ class RatioLaw:
 class Allocation:
     """A pass of ``bins`` steps at noise multiplier ``noise``, of which the first ``steps`` are taken.
 
-    ``lower`` asks for a law below, ``absent`` for the pair without the record against with it.
+    ``lower`` selects the distribution for lower bounds, ``absent`` the pair without the record against with it.
     """
 
     noise: float
@@ -74,7 +75,7 @@ class Allocation:
         below, above = (np.bincount(at, mass, len(edges) + 1) for mass in (p, q))
         below[-1] += p_infinite
         above[0] += q_infinite
-        # What rounding may hide counts for the side that is asked for.
+        # Rounding errors are added on the safe side.
         excess = -_ROUNDING if self.lower else _ROUNDING
         with np.errstate(divide="ignore"):
             return np.log(below) + excess, np.log(above)
@@ -83,21 +84,21 @@ class Allocation:
         """See ``Pair``."""
         losses, p, q, _, _ = self._atoms()
         tail = math.exp(log_tail)
-        ends = [_between(losses, mass, tail) for mass in (p, q)]
+        ends = [_quantiles(losses, mass, tail) for mass in (p, q)]
         return Span(*ends[0], *ends[1])
 
     def sketch(self, count: int, log_tail: float) -> Array:
         """See ``Pair``."""
         losses, p, q, _, _ = self._atoms()
         tail = math.exp(log_tail)
-        low, high = _between(losses, p + q, tail)
+        low, high = _quantiles(losses, p + q, tail)
         inside = losses[(losses >= low) & (losses <= high)]
         middles = (inside[:-1] + inside[1:]) / 2
         kept = middles[:: max(1, len(middles) // count)]
         return np.unique(np.concatenate([[low - 1e-9], kept, [high + 1e-9]]))
 
     def _atoms(self) -> tuple[Array, Array, Array, float, float]:
-        """Rising finite losses, their probabilities under P and Q, P's at infinite loss, and Q's at minus infinity."""
+        """Increasing finite losses, their probabilities under P and Q, and P's at loss inf, Q's at loss -inf."""
         law = ratio_law(self.noise, self.bins, self.steps, self.lower)
         losses, present = np.log(law.values), law.values * law.masses
         if not self.absent:
@@ -105,8 +106,8 @@ class Allocation:
         return -losses[::-1], law.masses[::-1], present[::-1], law.zero, law.infinite
 
 
-def _between(losses: Array, masses: Array, tail: float) -> tuple[float, float]:
-    """Losses below and above which lies at most ``tail``."""
+def _quantiles(losses: Array, masses: Array, tail: float) -> tuple[float, float]:
+    """Losses below and above which the mass is at most about ``tail``."""
     below, above = np.cumsum(masses), np.cumsum(masses[::-1])
     last = len(losses) - 1
     low = min(int(np.searchsorted(below, tail)), last)
@@ -116,13 +117,13 @@ def _between(losses: Array, masses: Array, tail: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=32)
 def ratio_law(noise: float, bins: int, steps: int, lower: bool) -> RatioLaw:
-    """The law of A where the first ``steps`` of ``bins`` are taken: above in the convex order, or below it."""
-    power, total, left = _lognormal(noise, lower), None, steps
+    """The distribution of A if the first ``steps`` of ``bins`` are taken: one above in the convex order, or below."""
+    power, total, remaining = _lognormal(noise, lower), None, steps
     while True:
-        if left & 1:
+        if remaining & 1:
             total = power if total is None else _sum(total, power, lower)
-        left >>= 1
-        if not left:
+        remaining >>= 1
+        if not remaining:
             break
         power = _sum(power, power, lower)
     assert total is not None
@@ -134,17 +135,17 @@ def ratio_law(noise: float, bins: int, steps: int, lower: bool) -> RatioLaw:
 
 
 def _lognormal(noise: float, lower: bool) -> RatioLaw:
-    """The law of one Z. Raises ValueError where floats cannot hold its values."""
+    """The distribution of one Z. Raises ValueError if its values overflow."""
     shift = 1 / noise
     if _REACH * shift + shift * shift / 2 > _LARGEST:
         raise ValueError(BEYOND_FLOATS)
     marks = np.linspace(-_REACH, _REACH + shift, 4 * _VALUES)
     without, with_record = (np.exp(log_normal_cells(marks - moved)) for moved in (0.0, shift))
-    return _on_values(np.exp(shift * marks - shift * shift / 2), without, with_record, 0.0, lower)
+    return _discretised(np.exp(shift * marks - shift * shift / 2), without, with_record, 0.0, lower)
 
 
 def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
-    """The law of the sum of independent numbers of both laws, on as few values as they have."""
+    """The distribution of the sum of two independent variables, on no more than ``_VALUES`` values."""
     if first.zero or second.zero:
         first, second = _with_zero(first), _with_zero(second)
     least = max(first.values[0], second.values[0], first.values[first.values > 0][0] / 2)
@@ -158,25 +159,25 @@ def _sum(first: RatioLaw, second: RatioLaw, lower: bool) -> RatioLaw:
             at = np.ceil(np.clip((np.log(sums) - start) * per_log, 0, _MESH)).astype(np.intp)
         mass += np.bincount(at, masses, _MESH + 1)
         moment += np.bincount(at, masses * sums, _MESH + 1)
-    return _on_values(marks, mass, moment, first.infinite + second.infinite, lower)
+    return _discretised(marks, mass, moment, first.infinite + second.infinite, lower)
 
 
 def _with_zero(law: RatioLaw) -> RatioLaw:
-    """The same law with 0 among its values."""
+    """The same distribution with 0 among its values."""
     return RatioLaw(values=np.append(0.0, law.values), masses=np.append(law.zero, law.masses), infinite=law.infinite)
 
 
-def _on_values(marks: Array, mass: Array, moment: Array, infinite: float, lower: bool) -> RatioLaw:
-    """A law on few values from the probabilities and the means of its cells (0, m0], (m0, m1], ..., (mn, inf)."""
-    at = _chosen(marks, mass, moment)
+def _discretised(marks: Array, mass: Array, moment: Array, infinite: float, lower: bool) -> RatioLaw:
+    """A distribution on few values, from the masses and first moments of cells (0, m0], (m0, m1], ..., (mn, inf)."""
+    at = _kept_positions(marks, mass, moment)
     starts = np.concatenate([[0], at + 1])
     mass, moment = np.add.reduceat(mass, starts), np.add.reduceat(moment, starts)
     if lower:
         some = mass > 0
         return RatioLaw(values=moment[some] / mass[some], masses=mass[some])
     values = marks[at]
-    # Of a cell between two values, the probability that goes up; below the first value down is 0, above the last all
-    # stays, and what the mean lacks lies at infinity.
+    # The mass of each cell that goes to its upper value. Below the first value the lower one is 0; above the last, all
+    # mass goes to the last value, and the missing part of the mean is put at infinity.
     low, high = np.append(0.0, values[:-1]), values
     up = np.clip((moment[:-1] - low * mass[:-1]) / (high - low), 0.0, mass[:-1])
     masses = up + np.append((mass[:-1] - up)[1:], mass[-1])
@@ -184,17 +185,17 @@ def _on_values(marks: Array, mass: Array, moment: Array, infinite: float, lower:
     return RatioLaw(values=values, masses=masses, zero=float(mass[0] - up[0]), infinite=infinite + beyond)
 
 
-def _chosen(marks: Array, mass: Array, moment: Array) -> Array:
-    """Positions of the values to keep: closest where most of the law lies with the record or without it.
+def _kept_positions(marks: Array, mass: Array, moment: Array) -> Array:
+    """Positions of the values to keep: densest where most of the mass is, with the record or without it.
 
-    Spreading a cell of probability m and width w costs m w^2, which is least in all for w like m^(-1/3) a unit; the
-    flatter powers keep far tails sharp.
+    Spreading a cell of mass m and width w costs m w^2, whose total is smallest if w is proportional to the density to
+    the power -1/3; the smaller exponents keep far tails accurate.
     """
-    share = mass / mass.sum() + moment / max(float(moment.sum()), 1e-300)
-    below, above = np.cumsum(share), np.cumsum(share[::-1])[::-1]
+    weights = mass / mass.sum() + moment / max(float(moment.sum()), 1e-300)
+    below, above = np.cumsum(weights), np.cumsum(weights[::-1])[::-1]
     first = max(0, int(np.searchsorted(below, _TAIL)) - 1)
-    last = min(len(marks) - 1, len(share) - int(np.searchsorted(above[::-1], _TAIL)))
-    inner = share[first + 1 : last + 1]
+    last = min(len(marks) - 1, len(weights) - int(np.searchsorted(above[::-1], _TAIL)))
+    inner = weights[first + 1 : last + 1]
     density = sum(
         weight * inner**power / max(float((inner**power).sum()), 1e-300)
         for weight, power in ((0.3, 1 / 3), (0.5, 1 / 6), (0.2, 0.0))

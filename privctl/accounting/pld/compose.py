@@ -1,4 +1,4 @@
-"""Composition: the steps' gridded losses, tilted, raised to their powers under one Fourier transform."""
+"""Composition: powers of the steps' discretised, tilted losses under one Fourier transform."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from privctl.accounting.pld.grid import UNIT_ROUNDOFF, LossGrid, connect, grid_e
 from privctl.accounting.pld.grid_plan import NEGLIGIBLE, FirstEstimate, GridPlan, RepeatedPair, make_plan, sketch_of
 from privctl.accounting.pld.spectrum import StepSpectrum, power
 
-#: How often a grid is made finer for one epsilon.
+#: How often the grid may be refined for one epsilon.
 _REFINEMENTS = 3
-#: Relative growth of epsilon that the grid may cause, about.
+#: Approximate relative increase of epsilon that the grid may cause.
 FINE, COARSE = 2e-5, 1e-3
 
 
 def compose(
     steps: Sequence[RepeatedPair], *, log_delta: float | None, precision: float = FINE, lower: bool = False
 ) -> LossDistribution:
-    """The privacy loss of all ``steps`` together: every delta is an upper bound, or a lower bound where ``lower``.
+    """The privacy loss distribution of all ``steps``: every delta is an upper bound, or a lower bound if ``lower``.
 
-    ``log_delta`` is the log of the delta that matters: there the result is sharp. None tunes it to the bulk, for whole
-    trade-off curves. ``precision`` is about how much epsilon may gain from the grid, relatively (``FINE``, ``COARSE``).
+    ``log_delta`` is the logarithm of the delta at which the result is tight; None optimizes for the bulk, for whole
+    trade-off functions. ``precision`` is roughly the relative increase of epsilon due to the grid (``FINE``,
+    ``COARSE``).
     """
     sketches = [sketch_of(step, (log_delta or 0.0) - NEGLIGIBLE - 9) for step in steps]
     log_tail = (-NEGLIGIBLE if log_delta is None else log_delta) - math.log(sum(step.count for step in steps)) - 18
@@ -32,20 +33,20 @@ def compose(
     composed = _compose_on(plan, steps, lower=lower)
     if log_delta is None:
         return composed
-    # The first plan rests on moments, which far, rare losses dominate; its result says how fine a grid epsilon needs,
-    # and how much tilt it bears before rounding drowns it.
+    # The first plan is based on moments, which rare, large losses may dominate; its result shows how fine a grid
+    # epsilon needs, and how much tilt is possible before rounding errors dominate.
     delta, count = math.exp(log_delta), sum(step.count for step in steps)
     best, epsilon = composed, composed.epsilon(delta)
     for _ in range(_REFINEMENTS):
         estimate = _estimate_near(composed, epsilon, delta)
         if estimate is None:
             break
-        blurred = count * (1 + estimate.slope) * plan.interval**2 > 36 * precision * estimate.epsilon
-        drowned = composed.log_rounding_error(estimate.epsilon) > math.log(precision * delta)
-        if not blurred and not drowned:
+        too_coarse = count * (1 + estimate.slope) * plan.interval**2 > 36 * precision * estimate.epsilon
+        inaccurate = composed.log_rounding_error(estimate.epsilon) > math.log(precision * delta)
+        if not too_coarse and not inaccurate:
             break
         finer = make_plan(steps, sketches, log_delta, log_tail, precision, lower=lower, estimate=estimate)
-        if finer.interval > 0.8 * plan.interval and not (drowned and finer.tilt < 0.95 * plan.tilt):
+        if finer.interval > 0.8 * plan.interval and not (inaccurate and finer.tilt < 0.95 * plan.tilt):
             break
         plan, composed = finer, _compose_on(finer, steps, lower=lower)
         finer_epsilon = composed.epsilon(delta)
@@ -55,13 +56,15 @@ def compose(
 
 
 def _compose_on(plan: GridPlan, steps: Sequence[RepeatedPair], *, lower: bool) -> LossDistribution:
-    place = merge if lower else connect
-    grids = [place(step.pair, grid_edges(ends, plan.interval)) for step, ends in zip(steps, plan.ends, strict=True)]
+    discretise = merge if lower else connect
+    grids = [
+        discretise(step.pair, grid_edges(ends, plan.interval)) for step, ends in zip(steps, plan.ends, strict=True)
+    ]
     return _convolve(steps, grids, plan, lower=lower)
 
 
 def _estimate_near(distribution: LossDistribution, epsilon: float, delta: float) -> FirstEstimate | None:
-    """Epsilon and the slope of log delta there; None where epsilon is 0 or infinite."""
+    """Epsilon and the slope of log delta there; None if epsilon is 0 or infinite."""
     if not 0 < epsilon < math.inf:
         return None
     before = distribution.log_delta(max(0.0, epsilon - 2 * distribution.interval))
@@ -83,18 +86,18 @@ def _convolve(
         log_scale += step.count * (normaliser + (-64 if lower else 64) * UNIT_ROUNDOFF)
         infinite = math.exp(min(grid.log_infinity, 0.0))
         finite += step.count * (math.log1p(-infinite) if infinite < 1 else -math.inf)
-    # Some step's loss is infinite, unless all are finite: 1 - prod (1 - mass), and rounding.
+    # The probability that some step's loss is infinite, 1 - prod (1 - mass), rounded up.
     log_outside = math.log(-math.expm1(finite)) + 64 * UNIT_ROUNDOFF if finite < 0 else -math.inf
     composed = power(parts, size)
     log_scale, margin = log_scale + composed.log_factor, composed.margin
-    # Entry i stands for the loss h * (offset + i), modulo the size; put the window's first loss at 0.
+    # Entry i is the loss h * (offset + i), modulo the size; rotate the window's first loss to index 0.
     masses = np.roll(composed.masses, (composed.offset - first) % size)
     first_loss, last_loss = h * first, h * (first + size)
     if lower:
         wrapped = _wrapped_mass(steps, grids, plan, size)
         return LossDistribution(first_loss, h, masses, plan.tilt, log_scale, -math.inf, margin, True, wrapped)
     beyond = min(
-        _cumulant(steps, grids, h, plan.tilt + push) - (plan.tilt + push) * last_loss for push in _pushes(plan)
+        _cumulant(steps, grids, h, plan.tilt + push) - (plan.tilt + push) * last_loss for push in _extra_tilts(plan)
     )
     log_beyond = float(np.logaddexp(log_outside, min(0.0, beyond)))
     simple = _simple_bounds(steps, grids, plan, log_outside)
@@ -117,20 +120,20 @@ def _wrapped_mass(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], plan
     h = plan.interval
     width = h * size
     value = _cumulant(steps, grids, h, plan.tilt)
-    below = min(0.0, *(_cumulant(steps, grids, h, -push) + push * plan.low for push in _pushes(plan)))
-    tilted = min(_cumulant(steps, grids, h, plan.tilt - push) - value + push * plan.low for push in _pushes(plan))
-    above = tuple((push, _cumulant(steps, grids, h, plan.tilt + push) - value) for push in _pushes(plan))
+    below = min(0.0, *(_cumulant(steps, grids, h, -push) + push * plan.low for push in _extra_tilts(plan)))
+    tilted = min(_cumulant(steps, grids, h, plan.tilt - push) - value + push * plan.low for push in _extra_tilts(plan))
+    above = tuple((push, _cumulant(steps, grids, h, plan.tilt + push) - value) for push in _extra_tilts(plan))
     return WrappedMass(below - plan.tilt * width, min(0.0, tilted), width, above)
 
 
-def _pushes(plan: GridPlan) -> list[float]:
-    """Tilts beyond the plan's own to try in a Chernoff bound on what lies past the window."""
+def _extra_tilts(plan: GridPlan) -> list[float]:
+    """Additional tilts to try in Chernoff bounds on the mass outside the window."""
     unit = 2 * NEGLIGIBLE / max(plan.high - plan.low, plan.interval)
     return [unit * 2.0**k for k in range(-3, 5)]
 
 
 def _cumulant(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], h: float, tilt: float) -> float:
-    """Log E exp(tilt * loss) of the gridded steps together."""
+    """Log E exp(tilt * loss) of the composition of all discretised steps."""
     return sum(
         step.count * log_sum(grid.log_p + tilt * h * (grid.first + np.arange(len(grid.log_p))))
         for step, grid in zip(steps, grids, strict=True)
@@ -138,7 +141,7 @@ def _cumulant(steps: Sequence[RepeatedPair], grids: Sequence[LossGrid], h: float
 
 
 def _fast_length(least: int) -> int:
-    """The smallest 2^a 3^b 5^c with a >= 1 and at least ``least``: transforms of that length are quick."""
+    """The smallest 2^a 3^b 5^c >= ``least`` with a >= 1: a length for which transforms are fast."""
     best = 1 << max(1, (least - 1).bit_length())
     five = 1
     while five < best:

@@ -1,4 +1,4 @@
-"""A composed privacy loss on a grid, and the epsilons and deltas that follow from it."""
+"""A composed privacy loss distribution on a grid, and its epsilons and deltas."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from privctl.accounting.pld.pairs import Array
 
 @dataclass(frozen=True, slots=True)
 class WrappedMass:
-    """How much mass from beyond the window may have wrapped around; a lower bound must not count it.
+    """Bounds on the mass from outside the window that may have wrapped around, which a lower bound must not count.
 
-    From below at most exp(``log_from_below``) in delta, and exp(``log_tilted``) relative to the tilted masses. From
-    above, relative to them, by Chernoff bounds exp(value - theta * (``width`` + epsilon)) for each (theta, value).
+    From below: at most exp(``log_from_below``) in delta, and exp(``log_tilted``) relative to the tilted masses. From
+    above, relative to the tilted masses: Chernoff bounds exp(value - theta * (``width`` + epsilon)) for each
+    (theta, value).
     """
 
     log_from_below: float
@@ -25,7 +26,7 @@ class WrappedMass:
     bounds: tuple[tuple[float, float], ...]
 
     def from_above(self, epsilon: float) -> float:
-        """The mass that may have wrapped around from above and now lies above ``epsilon``."""
+        """A bound on the mass that wrapped around from above and is now above ``epsilon``."""
         return math.exp(min(0.0, *(value - theta * (self.width + epsilon) for theta, value in self.bounds)))
 
 
@@ -33,8 +34,9 @@ class WrappedMass:
 class SimpleBounds:
     """Bounds that need no composed distribution, for where that gives none.
 
-    ``log_variation`` is the log of the sum of the steps' total variations, a delta at epsilon 0; ``log_infinite`` the
-    log mass at infinity; each of ``moments`` a tilt and the log of E exp(tilt * loss) without that mass.
+    ``log_variation`` is the logarithm of the sum of the steps' total variation distances, a delta at epsilon 0;
+    ``log_infinite`` is the log mass at infinity; each of ``moments`` is a tilt and log E exp(tilt * loss) without that
+    mass.
     """
 
     log_variation: float
@@ -42,32 +44,34 @@ class SimpleBounds:
     moments: tuple[tuple[float, float], ...]
 
     def log_delta(self, epsilon: float) -> float:
-        """The best of the bounds at ``epsilon``."""
-        moment = min((value - tilt * epsilon - _gain(tilt) for tilt, value in self.moments), default=0.0)
+        """The best of the bounds on log delta at ``epsilon``."""
+        moment = min((value - tilt * epsilon - _markov_gain(tilt) for tilt, value in self.moments), default=0.0)
         bound = min(0.0, float(np.logaddexp(moment, self.log_infinite)))
         return min(bound, self.log_variation) if epsilon >= 0 else bound
 
     def epsilon(self, log_delta: float) -> float:
-        """The least epsilon by the moments; inf where there is none."""
+        """The smallest epsilon by the moment bounds; inf if there is none."""
         if log_delta <= self.log_infinite:
             return math.inf
         rest = log_delta + math.log(-math.expm1(self.log_infinite - log_delta))
-        return max(0.0, min(((value - rest - _gain(tilt)) / tilt for tilt, value in self.moments), default=math.inf))
+        return max(
+            0.0, min(((value - rest - _markov_gain(tilt)) / tilt for tilt, value in self.moments), default=math.inf)
+        )
 
 
-def _gain(tilt: float) -> float:
-    """The gain over Markov: (1 - exp(-x))_+ <= exp(tilt * x - gain) (Canonne, Kamath and Steinke 2020)."""
+def _markov_gain(tilt: float) -> float:
+    """The gain over Markov's inequality: (1 - exp(-x))_+ <= exp(tilt * x - gain) (Canonne, Kamath and Steinke 2020)."""
     return math.log1p(tilt) + tilt * math.log1p(1 / tilt)
 
 
 @dataclass(frozen=True, slots=True)
 class LossDistribution:
-    """A composed privacy loss on the grid ``start + interval * i``.
+    """A composed privacy loss distribution on the grid ``start + interval * i``.
 
-    P(loss_i) = masses[i] * exp(log_scale - tilt * loss_i). ``log_outside`` is the log mass that may lie above the grid
-    or at infinity, ``margin`` what rounding may have taken from each entry of ``masses``. Where ``lower``, everything
-    is a lower bound instead: ``margin`` is what rounding may have added, ``wrapped`` what may have wrapped around the
-    grid's ends. An upper bound is the smaller of the grid's and of ``simple``.
+    P(loss_i) = masses[i] * exp(log_scale - tilt * loss_i). ``log_outside`` bounds the log mass above the grid or at
+    infinity, and ``margin`` bounds what rounding may have subtracted from each entry of ``masses``. If ``lower``,
+    everything is a lower bound instead: ``margin`` bounds what rounding may have added, and ``wrapped`` what may have
+    wrapped around the grid's ends. Upper bounds are the smaller of the grid's and of ``simple``.
     """
 
     start: float
@@ -85,13 +89,13 @@ class LossDistribution:
 
     @property
     def losses(self) -> Array:
-        """The grid's privacy losses, rising."""
+        """The grid's privacy losses, in increasing order."""
         return np.asarray(self.start + self.interval * np.arange(len(self.masses)), dtype=np.float64)
 
     def log_delta(self, epsilon: float) -> float:
-        """Log of a delta at ``epsilon`` (any real number) that is never too small; never too large where ``lower``.
+        """An upper bound on log delta at ``epsilon`` (any real number), or a lower bound if ``lower``.
 
-        Below the grid little is known: the bound there is a simple one, or what it is at ``start`` where ``lower``.
+        Below the grid it is a simple bound, or, if ``lower``, the bound at ``start``.
         """
         if epsilon < self.start:
             return self.log_delta(self.start) if self.lower else self.simple.log_delta(epsilon)
@@ -106,7 +110,7 @@ class LossDistribution:
         if total + error > 1e-200:
             body = math.log(total + error) + log_unit
         else:
-            # A strong tilt makes the terms too small for floats, not their product with exp(log_unit).
+            # With a strong tilt the terms underflow, but not their product with exp(log_unit).
             above = self.start + self.interval * np.arange(first, len(self.masses)) - epsilon
             with np.errstate(divide="ignore", invalid="ignore"):
                 terms = np.log(self.masses[first:] + self.margin) - self.tilt * above + np.log(-np.expm1(-above))
@@ -114,10 +118,10 @@ class LossDistribution:
         return min(self.simple.log_delta(epsilon), float(np.logaddexp(body, self.log_outside)))
 
     def _excess(self, first: int, gap: float) -> tuple[float, float]:
-        """Sums over x = ``gap`` + interval * j, j = 0, 1, ..., of exp(-tilt x) (1 - exp(-x)) times masses[first + j].
+        """Sums over x = ``gap`` + interval * j, j >= 0, of exp(-tilt x) (1 - exp(-x)).
 
-        The second is without the masses. 1 - exp(-x) = (1 - exp(-gap)) + exp(-gap) (1 - exp(-interval j)): nothing
-        cancels, and all that depends on j is the same for every epsilon.
+        The first is weighted with masses[first + j], the second is not. Since 1 - exp(-x) = (1 - exp(-gap)) +
+        exp(-gap) (1 - exp(-interval j)), nothing cancels, and what depends on j is the same for every epsilon.
         """
         count = len(self.masses) - first
         if count <= 0:
@@ -127,27 +131,27 @@ class LossDistribution:
             decay, rise = np.exp(-self.tilt * above), -np.expm1(-above)
             self._weights.append((decay, rise, np.cumsum(decay), np.cumsum(decay * rise)))
         decay, rise, decays, rises = self._weights[0]
-        weighed = self.masses[first:] * decay[:count]
-        plain = float(weighed.sum())
-        np.multiply(weighed, rise[:count], out=weighed)
+        terms = self.masses[first:] * decay[:count]
+        plain = float(terms.sum())
+        np.multiply(terms, rise[:count], out=terms)
         unit, kept, lost = math.exp(-self.tilt * gap), math.exp(-gap), -math.expm1(-gap)
-        total = unit * (lost * plain + kept * float(weighed.sum()))
+        total = unit * (lost * plain + kept * float(terms.sum()))
         return total, unit * (lost * float(decays[count - 1]) + kept * float(rises[count - 1]))
 
     def epsilon(self, delta: float) -> float:
-        """The smallest epsilon >= 0 at ``delta`` that this distribution shows; inf where it shows none."""
+        """The bound on epsilon (>= 0) at ``delta`` that follows from this distribution; inf if none does."""
         if delta not in self._epsilons:
             self._epsilons[delta] = self._epsilon(delta)
         return self._epsilons[delta]
 
     def log_rounding_error(self, epsilon: float) -> float:
-        """About the log of what rounding adds to, or takes from, delta at ``epsilon``."""
+        """The approximate logarithm of the rounding error of delta at ``epsilon``."""
         points = min(float(len(self.masses)), 1 / -math.expm1(-self.tilt * self.interval)) if self.tilt else 1.0
         return math.log(max(self.margin * points, 5e-324)) + self.log_scale - self.tilt * epsilon
 
     def _epsilon(self, delta: float) -> float:
         target = math.log(delta)
-        # delta is above the target at grid point ``low`` (or at 0, or unknown) and not above it at ``high``.
+        # Delta is above the target at grid point ``low`` (or at 0, or unknown) and at most the target at ``high``.
         low, high = max(-1, math.floor(-self.start / self.interval)), len(self.masses)
         if self.lower:
             low = self._known_above(target)
@@ -164,13 +168,13 @@ class LossDistribution:
         if low < 0:
             return max(0.0, self.start)
         left, right = max(0.0, self.start + self.interval * low), self.start + self.interval * high
-        crossing = self._between(left, right, target)
+        crossing = self._crossing(left, right, target)
         return max(left, crossing * (1 - 1e-9)) if self.lower else crossing
 
     def _known_above(self, target: float) -> int:
-        """A grid point with epsilon >= 0 where the lower bound exceeds the target; -1 if there is none.
+        """A grid point with epsilon >= 0 where the lower bound exceeds the target; -1 if none is found.
 
-        The bound is sharp near the tilted mean and fades far below it, so the search walks down from there.
+        The bound is tight near the tilted mean and loose far below it, so the search goes down from there.
         """
         middle = int(np.argmax(np.cumsum(self.masses) >= 0.5 * self.masses.sum()))
         for k in range(40):
@@ -183,21 +187,21 @@ class LossDistribution:
                 break
         return -1
 
-    def _between(self, left: float, right: float, target: float) -> float:
-        """Where the chord of delta over exp(epsilon), which lies above delta, meets the target."""
+    def _crossing(self, left: float, right: float, target: float) -> float:
+        """Where the chord of delta as a function of exp(epsilon), which lies above delta, meets the target."""
         if right - left > 500:
             return left if self.lower else right
         at_left, at_right = self.log_delta(left), self.log_delta(right)
-        share = -math.expm1(target - at_left) / -math.expm1(at_right - at_left) if at_right < at_left else 1.0
-        return min(right, left + math.log1p(share * math.expm1(right - left)))
+        fraction = -math.expm1(target - at_left) / -math.expm1(at_right - at_left) if at_right < at_left else 1.0
+        return min(right, left + math.log1p(fraction * math.expm1(right - left)))
 
     def profile(self) -> tuple[Array, Array]:
-        """Grid epsilons and a delta at each that is never too small; meant for a distribution without tilt."""
+        """The grid's epsilons and upper bounds on delta at each; intended for a distribution without tilt."""
         losses = self.losses
         with np.errstate(divide="ignore"):
             log_p = np.log(self.masses + self.margin) + self.log_scale - self.tilt * losses
         above = np.append(np.cumsum(np.exp(log_p)[::-1])[::-1][1:], 0.0)
         log_q_above = np.append(np.logaddexp.accumulate((log_p - losses)[::-1])[::-1][1:], -np.inf)
         deltas = np.clip(above - np.exp(losses + log_q_above), 0.0, 1.0) + math.exp(self.log_outside)
-        # The sums' own rounding is far below this.
+        # The rounding errors of the sums are far below this margin.
         return losses, np.minimum(deltas * (1 + 1e-12) + 1e-14 + 2.0**-52 * len(losses), 1.0)

@@ -1,4 +1,4 @@
-"""Bounds on a composition without composing it: its largest loss, and what one large loss alone gives away."""
+"""Bounds on a composition without composing it: its largest loss, and what a single large loss reveals."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from privctl.accounting.pld.bounded_range import BoundedRange
 from privctl.accounting.pld.grid_plan import RepeatedPair, sketch_edges
 from privctl.accounting.pld.pairs import Array, Atoms, GaussianMixture, Laplace, Pair, Reversed, Sampled
 
-#: Relative error of a probability here, with room.
+#: Generous bound on the relative error of a probability.
 _ROUNDING = 1e-9
 
 
 def largest_loss(steps: Sequence[RepeatedPair]) -> float:
-    """An epsilon of all ``steps`` together at delta 0, rounded up; inf where losses have no bound."""
+    """The epsilon of all ``steps`` together at delta 0, rounded up; inf if losses are unbounded."""
     return sum(step.count * _largest_loss(step.pair) for step in steps) * (1 + _ROUNDING)
 
 
@@ -36,7 +36,7 @@ def _largest_loss(pair: Pair) -> float:
 
 
 def _smallest_loss(pair: Pair) -> float:
-    """The least loss; -inf where there is none."""
+    """The smallest loss; -inf if losses are unbounded below."""
     if isinstance(pair, Laplace):
         return -1 / pair.scale
     if isinstance(pair, BoundedRange):
@@ -55,26 +55,26 @@ def _smallest_loss(pair: Pair) -> float:
 
 
 def floor_by_one_loss(steps: Sequence[RepeatedPair], log_delta: float) -> float:
-    """An epsilon below which the delta is exceeded, from the events "some step's loss exceeds l"; 0 if none shows it.
+    """A lower bound on epsilon from the events "some step's loss exceeds l"; 0 if they give none.
 
-    With probabilities P and Q of such an event, delta >= P - e^epsilon Q. Sharp where the record takes part so rarely
-    that a single step gives it away.
+    With probabilities P and Q of such an event, delta >= P - e^epsilon Q. Tight if the record takes part so rarely that
+    a single step reveals it.
     """
     tail = log_delta - math.log(sum(step.count for step in steps)) - 5
     levels = np.unique(np.concatenate([sketch_edges(step, tail) for step in steps]))
-    absent_p, absent_q = np.zeros((2, len(levels)))
+    none_above_p, none_above_q = np.zeros((2, len(levels)))
     for step in steps:
         above_p, above_q = (_log_mass_above(part) for part in step.pair.cells(levels))
-        absent_p += step.count * _log_complement(above_p)
-        absent_q += step.count * _log_complement(above_q)
+        none_above_p += step.count * _log_complement(above_p)
+        none_above_q += step.count * _log_complement(above_q)
     with np.errstate(divide="ignore", invalid="ignore"):
-        present, noise = -np.expm1(absent_p) * (1 - _ROUNDING), np.log(-np.expm1(absent_q)) + _ROUNDING
-        gains = np.log(np.maximum(present - math.exp(log_delta), 0.0)) - noise
-    return max(0.0, float(np.max(gains[np.isfinite(gains)], initial=0.0)))
+        event_p, log_event_q = -np.expm1(none_above_p) * (1 - _ROUNDING), np.log(-np.expm1(none_above_q)) + _ROUNDING
+        epsilons = np.log(np.maximum(event_p - math.exp(log_delta), 0.0)) - log_event_q
+    return max(0.0, float(np.max(epsilons[np.isfinite(epsilons)], initial=0.0)))
 
 
 def _log_mass_above(cells: Array) -> Array:
-    """Log mass above each edge."""
+    """The log mass above each edge."""
     return np.asarray(np.logaddexp.accumulate(cells[::-1])[::-1][1:])
 
 

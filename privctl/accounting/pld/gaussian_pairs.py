@@ -1,4 +1,4 @@
-"""Dominating pairs of Gaussian noise on Poisson batches, beyond one record more or less."""
+"""Dominating pairs of Gaussian noise for replaced records, and for pairs drawn at random."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LARGE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class OppositeMixtures:
-    """P = (1 - rate) N(0, 1) + rate N(mu, 1), Q = (1 - rate) N(0, 1) + rate N(-mu, 1); its own mirror image.
+    """P = (1 - rate) N(0, 1) + rate N(mu, 1), Q = (1 - rate) N(0, 1) + rate N(-mu, 1); a symmetric pair.
 
     A record of a Poisson batch replaced by its opposite (Lebeda, Regehr, Kamath and Steinke 2024, section 6).
     """
@@ -26,9 +26,9 @@ class OppositeMixtures:
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``."""
         x = self._inverse(edges)
-        still = log_normal_cells(x) + math.log1p(-self.rate)
+        centre = log_normal_cells(x) + math.log1p(-self.rate)
         log_p, log_q = (
-            np.logaddexp(still, log_normal_cells(x - moved) + math.log(self.rate)) for moved in (self.mu, -self.mu)
+            np.logaddexp(centre, log_normal_cells(x - shift) + math.log(self.rate)) for shift in (self.mu, -self.mu)
         )
         return log_p, log_q
 
@@ -52,7 +52,7 @@ class OppositeMixtures:
         return one_side(x) - one_side(-x)
 
     def _inverse(self, losses: Array) -> Array:
-        """Where the loss, which rises with x and is odd, reaches each value.
+        """The x at which the loss, which is increasing and odd in x, reaches each value.
 
         With t = exp(mu x), a = 1 - rate and c = rate exp(-mu^2 / 2) the loss l is log((a + c t) / (a + c / t)), so that
         u = t exp(-l / 2) solves u^2 - 2 (a / c) sinh(l / 2) u - 1 = 0.
@@ -70,7 +70,7 @@ class OppositeMixtures:
 
 @dataclass(frozen=True, slots=True)
 class OneOfPairs:
-    """One of several ``pairs``, drawn with probabilities ``weights`` that P and Q share, and seen."""
+    """One of several ``pairs``, drawn with the same probabilities ``weights`` under P and Q; the draw is public."""
 
     pairs: tuple[Pair, ...]
     weights: tuple[float, ...]
@@ -85,7 +85,7 @@ class OneOfPairs:
         return log_p, log_q
 
     def span(self, log_tail: float) -> Span:
-        """See ``Pair``: of each as far as its own weight makes it matter."""
+        """See ``Pair``; each pair's tail probability is scaled by its weight."""
         spans = [
             pair.span(min(log_tail - math.log(weight), math.log(0.5)))
             for pair, weight in zip(self.pairs, self.weights, strict=True)

@@ -1,4 +1,4 @@
-"""One step's privacy loss on a grid, moved only upwards (``connect``) or only downwards (``merge``)."""
+"""Discretising one step's privacy loss: deltas can only increase (``connect``) or only decrease (``merge``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNIT_ROUNDOFF = 2.0**-53
 
 @dataclass(frozen=True, slots=True)
 class LossGrid:
-    """One step on the grid: log masses at interval * (first + i), and the log mass at infinity."""
+    """A discretised step: log masses at interval * (first + i), and the log mass at infinity."""
 
     first: int
     log_p: Array
@@ -22,35 +22,35 @@ class LossGrid:
 
 
 def grid_edges(ends: tuple[float, float], h: float) -> Array:
-    """Multiples of ``h`` that reach beyond both ends, three at least."""
+    """Multiples of ``h`` that extend beyond both ends, at least three."""
     first = math.floor(ends[0] / h) - 1
     return np.asarray(h * np.arange(first, max(math.ceil(ends[1] / h) + 1, first + 2) + 1), dtype=np.float64)
 
 
 def connect(pair: Pair, edges: Array) -> LossGrid:
-    """Connect the dots: each cell's mass goes to its two ends so that P and Q keep theirs; the tails move up."""
+    """Connect the dots: each cell's mass is split between its ends, keeping its P and Q mass; tails move up."""
     h = float(edges[1] - edges[0])
     log_p, log_q = pair.cells(edges)
     inner_p, inner_q = log_p[1:-1], log_q[1:-1]
     with np.errstate(invalid="ignore", divide="ignore"):
-        # The share of a cell's P mass at its upper end; rounded up, since that is the safe side.
+        # The fraction of a cell's P mass that goes to its upper end; rounded up, which is the safe side.
         slack = _rounding(inner_p, edges[:-1]) / min(h, 1.0)
-        share = np.clip(np.expm1(inner_q - inner_p + edges[:-1]) / math.expm1(-h) + slack, 0.0, 1.0)
-        share = np.where(np.isfinite(inner_p), share, 0.0)
-        up, stay = inner_p + np.log(share), inner_p + np.log1p(-share)
+        fraction = np.clip(np.expm1(inner_q - inner_p + edges[:-1]) / math.expm1(-h) + slack, 0.0, 1.0)
+        fraction = np.where(np.isfinite(inner_p), fraction, 0.0)
+        upper, lower = inner_p + np.log(fraction), inner_p + np.log1p(-fraction)
     masses = np.full(len(edges), -np.inf)
-    masses[1:] = up
-    masses[:-1] = np.logaddexp(masses[:-1], stay)
+    masses[1:] = upper
+    masses[:-1] = np.logaddexp(masses[:-1], lower)
     masses[0] = np.logaddexp(masses[0], log_p[0])
     return LossGrid(round(edges[0] / h), masses, float(log_p[-1]))
 
 
 def merge(pair: Pair, edges: Array) -> LossGrid:
-    """Join what lies half an interval above and below a grid value so that their joint loss is that value.
+    """Merge the masses within half an interval above and below each grid value so that their joint loss is that value.
 
-    One side has more mass than that takes. The excess is joined with a little of the mass at the next value on its far
-    side, so that it lies on the grid too; where there is not enough, it moves down. The lowest tail is dropped. Joining
-    outcomes and moving mass down can only hide the record.
+    One of the two sides has more mass than needed. The excess is merged with some of the mass at the next value on the
+    opposite side, so that it is on the grid too; if there is not enough of that, it moves down. The lowest tail is
+    dropped. Merging outcomes and moving mass down can only hide the record.
     """
     h = float(edges[1] - edges[0])
     log_p, log_q = pair.cells(np.sort(np.concatenate([edges, edges[:-1] + h / 2])))
@@ -59,17 +59,18 @@ def merge(pair: Pair, edges: Array) -> LossGrid:
     over_p, over_q = np.append(log_p[3:-1:2], -np.inf), np.append(log_q[3:-1:2], -np.inf)
     at = edges[1:]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        # Of P, what ``under`` lacks and ``over`` exceeds; rounded to the safe side.
+        # The P mass that ``under`` lacks and that ``over`` has in excess; rounded to the safe side.
         lacks = under_p + np.log(np.maximum(np.expm1(under_q + at - under_p), 0.0) + _rounding(under_p, at))
         exceeds = over_p + np.log(np.maximum(-np.expm1(over_q + at - over_p) - _rounding(over_p, at), 0.0))
         log_ratio = np.where(np.isfinite(lacks) & np.isfinite(exceeds), exceeds - lacks, np.nan)
-    # The shares that are joined; where one side is empty, nothing of the other is joined.
+    # The fractions that are merged; if one side is empty, nothing of the other is merged.
     keep_under = np.exp(np.minimum(np.nan_to_num(log_ratio, nan=-np.inf), 0.0))
     keep_over = np.exp(np.minimum(np.nan_to_num(-log_ratio, nan=-np.inf), 0.0))
     with np.errstate(divide="ignore"):
         joined = np.logaddexp(under_p + np.log(keep_under), over_p + np.log(keep_over))
         rest_under, rest_over = np.log1p(-keep_under), np.log1p(-keep_over)
-    # The mass of the next value up that lifts the rest of ``under`` to the grid, and of the next down to join ``over``.
+    # The mass at the next higher value that lifts the rest of ``under`` onto the grid, and at the next lower value that
+    # brings the rest of ``over`` down onto it.
     pulled = np.nan_to_num(lacks, nan=-np.inf) + rest_under - math.log(-math.expm1(-h))
     lifted = np.nan_to_num(exceeds, nan=-np.inf) + rest_over - _log_expm1(h)
     half = joined - math.log(2)
@@ -89,13 +90,13 @@ def merge(pair: Pair, edges: Array) -> LossGrid:
 
 
 def log_sum(log_terms: Array) -> float:
-    """Log of the sum of exp(``log_terms``); ten times as fast as ``np.logaddexp.reduce``, and nearer the truth."""
+    """Log of the sum of exp(``log_terms``); ten times as fast as ``np.logaddexp.reduce``, and more accurate."""
     top = float(log_terms.max())
     return top + math.log(float(np.exp(log_terms - top).sum())) if math.isfinite(top) else top
 
 
 def _rounding(log_p: Array, edges: Array) -> Array:
-    """How wrong a ratio of a cell's masses may be."""
+    """A bound on the relative rounding error of the ratio of a cell's masses."""
     return 4 * UNIT_ROUNDOFF * (2 + np.abs(log_p) + np.abs(edges))
 
 

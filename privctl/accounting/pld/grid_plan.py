@@ -1,6 +1,6 @@
-"""The plan of a grid: the tilt, the interval and the window of composed losses that matter for one delta.
+"""Planning the grid: the tilt, the interval and the window of composed losses that matter for one delta.
 
-All of it is chosen from rough copies of the steps. A poor choice makes a bound looser, never wrong.
+Everything is chosen from coarse approximations of the steps. A poor choice makes a bound looser, but never wrong.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from privctl.accounting.pld.pairs import BEYOND_FLOATS, Array, Pair
 
-#: exp(-NEGLIGIBLE) of a quantity does not matter beside it.
+#: A fraction exp(-NEGLIGIBLE) of a quantity is negligible.
 NEGLIGIBLE = 36.0
-#: A loss this far above all that matters counts as infinite: that adds exp(-_DECISIVE) of its mass.
+#: A loss this far above all relevant ones counts as infinite, which adds at most exp(-_DECISIVE) of its mass.
 _DECISIVE = 16.0
 _LARGEST_GRID = 1 << 20
 _SKETCH = 1500
@@ -31,7 +31,7 @@ class RepeatedPair:
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """Tilt, grid interval and the window of composed losses that matters."""
+    """The tilt, the grid's interval, the window of composed losses, and the ends of each step's own grid."""
 
     tilt: float
     interval: float
@@ -42,7 +42,7 @@ class GridPlan:
 
 @dataclass(frozen=True, slots=True)
 class FirstEstimate:
-    """About what epsilon is, and how fast log delta falls there, from a first composition."""
+    """Approximate epsilon, and the rate at which log delta decreases there, from a first composition."""
 
     epsilon: float
     slope: float
@@ -58,28 +58,28 @@ def make_plan(
     lower: bool,
     estimate: FirstEstimate | None = None,
 ) -> GridPlan:
-    """The plan for the delta with this log (None: for the bulk); each step may lose exp(``log_tail``) to infinity.
+    """The plan for a delta given by ``log_delta`` (None: for the bulk).
 
-    ``estimate`` comes from a first, coarser composition, where there was one. Raises ValueError for losses that floats
-    cannot place.
+    Each step may move a mass of exp(``log_tail``) to infinity. ``estimate`` comes from a first, coarser composition, if
+    there was one. Raises ValueError for losses that overflow.
     """
     count = sum(step.count for step in steps)
     cap, tilt, epsilon = math.inf, 0.0, 0.0
     if log_delta is not None:
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
-        reach = _edge(sketches, tilt, -1.0)
-        # One loss so far up decides alone: it may as well be infinite, and the grid need not reach it.
+        reach = _window_end(sketches, tilt, -1.0)
+        # A single loss this large decides alone, so it can be treated as infinite and left off the grid.
         cap = (epsilon if estimate is None else estimate.epsilon) - min(reach, 0.0) + _DECISIVE
         sketches = [sketch.below(cap) for sketch in sketches]
         tilt, epsilon = _saddle(sketches, -log_delta, precision)
         if estimate is not None:
             tilt = _tilt_for_mean(estimate.epsilon, sketches, tilt)
-    low, high = _edge(sketches, tilt, -1.0), _edge(sketches, tilt, 1.0)
+    low, high = _window_end(sketches, tilt, -1.0), _window_end(sketches, tilt, 1.0)
     deviation = _deviation(sketches, tilt)
     interval = deviation * math.sqrt(6 * precision / count)
     if tilt > 0:
-        # Placing a loss on two grid points adds h^2/6 to its variance and h^2/12 to its mean under P, on average, so
-        # count (1 + tilt) h^2 / 12 to epsilon; and never more than count h.
+        # Splitting a loss between two grid points adds on average h^2/6 to its variance and h^2/12 to its mean under P,
+        # so count (1 + tilt) h^2 / 12 to epsilon, and never more than count h.
         gain = precision * max(epsilon, deviation / 100) / count
         interval = min(deviation / 8, math.sqrt(12 * gain / (1 + tilt)))
         if estimate is not None:
@@ -88,8 +88,8 @@ def make_plan(
         interval = max(interval, precision * epsilon / count)
     if lower:
         interval = min(interval, min(sketch.bulk() for sketch in sketches) / 40)
-    # Neither the window nor any one step may need more points than there are.
-    ends = [_ends(step.pair, cap, log_tail) for step in steps]
+    # Neither the window nor any step's own grid may exceed the largest grid.
+    ends = [_step_range(step.pair, cap, log_tail) for step in steps]
     bottom, top = (sum(s.count * end[side] for s, end in zip(steps, ends, strict=True)) for side in (0, 1))
     low, high = max(low, min(bottom, high)), min(high, max(top, low))
     interval = max(interval, *((top - bottom) / _LARGEST_GRID for bottom, top in [*ends, (low, high)]))
@@ -101,14 +101,14 @@ def make_plan(
     return GridPlan(tilt, interval, low - spread, high + spread, ends)
 
 
-def _ends(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
-    """The losses between which a step is put on the grid: mass below moves up, mass above counts as infinite."""
+def _step_range(pair: Pair, cap: float, log_tail: float) -> tuple[float, float]:
+    """The range of losses for which a step is discretised: mass below moves up, mass above counts as infinite."""
     bottom = pair.span(-NEGLIGIBLE - 9).p_low
     return bottom, max(bottom, min(pair.span(log_tail).p_high, cap))
 
 
 def _deviation(sketches: Sequence[CoarseLoss], tilt: float) -> float:
-    """The composed loss's standard deviation; where the loss is all but certain that is only rounding."""
+    """The standard deviation of the composed loss; at least 1e-6 of the mean, below which it is rounding error."""
     _, mean, variance = _cumulants(sketches, tilt)
     return max(math.sqrt(max(variance, 0.0)), 1e-6 * abs(mean), 1e-12)
 
@@ -122,35 +122,35 @@ def _cumulants(sketches: Sequence[CoarseLoss], tilt: float) -> tuple[float, floa
 
 
 def _saddle(sketches: Sequence[CoarseLoss], surprise: float, precision: float) -> tuple[float, float]:
-    """The tilt t of the sharpest bound on epsilon that exponential moments give, and that bound, 0 at least.
+    """The tilt t with the tightest bound on epsilon by exponential moments, and that bound, at least 0.
 
     (1 - exp(epsilon - l))_+ <= exp(t (l - epsilon)) t^t / (1 + t)^(1 + t) (Canonne, Kamath and Steinke 2020). So with
-    ``surprise`` = -log delta, epsilon <= (K(t) + surprise - log(1 + t) + t log(t / (1 + t))) / t, which is least where
+    ``surprise`` = -log delta, epsilon <= (K(t) + surprise - log(1 + t) + t log(t / (1 + t))) / t, which is smallest if
     t K'(t) - K(t) + log(1 + t) = surprise.
     """
 
-    def short(tilt: float) -> bool:
+    def too_small(tilt: float) -> bool:
         value, mean, _ = _cumulants(sketches, tilt)
         return tilt * mean - value + math.log1p(tilt) < surprise
 
     low = high = math.sqrt(2 * surprise) / _deviation(sketches, 0.0)
     ceiling, floor = high * 1e6, low * 1e-12
-    while not short(low) and low > floor:
+    while not too_small(low) and low > floor:
         low /= 4
-    # Beyond a tilt where surprise / tilt is lost in epsilon nothing is gained.
-    while short(high) and high < ceiling and surprise > 0.1 * precision * _cumulants(sketches, high)[0]:
+    # Once surprise / tilt is negligible relative to epsilon, a larger tilt gains nothing.
+    while too_small(high) and high < ceiling and surprise > 0.1 * precision * _cumulants(sketches, high)[0]:
         low, high = high, high * 4
     for _ in range(16):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if short(middle) else (low, middle)
+        low, high = (middle, high) if too_small(middle) else (low, middle)
     gain = math.log1p(high) + high * math.log1p(1 / high)
     return high, max(0.0, (_cumulants(sketches, high)[0] + surprise - gain) / high)
 
 
 def _tilt_for_mean(mean: float, sketches: Sequence[CoarseLoss], most: float) -> float:
-    """The tilt, ``most`` at most, that moves the composed loss's mean to ``mean``.
+    """The tilt, at most ``most``, that moves the mean of the composed loss to ``mean``.
 
-    Where far, rare losses rule the moments, ``most`` puts all mass there, far above an epsilon that is known.
+    If rare, large losses dominate the moments, ``most`` would put all mass there, far above the known epsilon.
     """
     low, high = most * 1e-4, most
     for _ in range(24):
@@ -159,8 +159,8 @@ def _tilt_for_mean(mean: float, sketches: Sequence[CoarseLoss], most: float) -> 
     return high
 
 
-def _edge(sketches: Sequence[CoarseLoss], tilt: float, side: float) -> float:
-    """A loss beyond which the tilted, composed loss has mass below exp(-NEGLIGIBLE), by the best Chernoff bound."""
+def _window_end(sketches: Sequence[CoarseLoss], tilt: float, side: float) -> float:
+    """A loss beyond which the tilted composed loss has mass below exp(-NEGLIGIBLE), by the best Chernoff bound."""
     value, mean, _ = _cumulants(sketches, tilt)
     best = math.inf
     push = math.sqrt(2 * NEGLIGIBLE) / _deviation(sketches, tilt)
@@ -173,51 +173,51 @@ def _edge(sketches: Sequence[CoarseLoss], tilt: float, side: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CoarseLoss:
-    """A rough discrete copy of a pair's loss: log masses and losses; guides choices, carries no bound."""
+    """A coarse discrete approximation of a pair's loss (log masses and losses); used for choices, not for bounds."""
 
     log_p: Array
     loss: Array
     count: int
 
     def cumulants(self, tilt: float) -> tuple[float, float, float]:
-        """Log E exp(tilt * loss) with its first two derivatives, ``count`` times."""
+        """Log E exp(tilt * loss) and its first two derivatives, each times ``count``."""
         exponent = self.log_p + tilt * self.loss
         top = float(exponent.max())
         weight = np.exp(exponent - top)
         total = float(weight.sum())
         mean = float(weight @ self.loss) / total
-        apart = self.loss - mean
+        deviations = self.loss - mean
         with np.errstate(invalid="ignore", over="ignore"):
-            np.multiply(apart, apart, out=apart)
-            variance = float(weight @ apart) / total
+            np.multiply(deviations, deviations, out=deviations)
+            variance = float(weight @ deviations) / total
         return self.count * (top + math.log(total)), self.count * mean, self.count * variance
 
     def below(self, cap: float) -> CoarseLoss:
-        """Without the losses above ``cap``, unless that were all."""
+        """A copy without the losses above ``cap``; unchanged if that would leave none."""
         kept = self.loss <= cap
         return CoarseLoss(self.log_p[kept], self.loss[kept], self.count) if kept.any() else self
 
     def bulk(self) -> float:
-        """The scale of most losses: the deviation, with far ones counted as one."""
+        """The scale of typical losses: the standard deviation with losses clipped to [-1, 1]."""
         weight = np.exp(self.log_p)
         mean = float(np.sum(weight * np.clip(self.loss, -1, 1)))
         return max(math.sqrt(float(np.sum(weight * np.clip(self.loss - mean, -1, 1) ** 2))), 1e-12)
 
 
 def sketch_edges(step: RepeatedPair, log_tail: float) -> Array:
-    """Rising losses that trace ``step`` down to tails of exp(``log_tail``)."""
+    """Increasing losses that sample the distribution of ``step`` down to tails of exp(``log_tail``)."""
     return step.pair.sketch(_SKETCH, log_tail)
 
 
 def sketch_of(step: RepeatedPair, log_tail: float) -> CoarseLoss:
-    """A rough copy of ``step`` that traces it down to tails of exp(``log_tail``).
+    """A coarse approximation of ``step``, down to tails of exp(``log_tail``).
 
-    Raises ValueError where floats cannot hold its losses.
+    Raises ValueError if its losses overflow or underflow.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         edges = sketch_edges(step, log_tail)
         log_p, log_q = step.pair.cells(edges)
-        # A cell's own log ratio; the cells at the ends have only one finite edge, which does as well.
+        # The log ratio of a cell's masses, which also exists for the end cells, with only one finite edge.
         loss = log_p - log_q
     finite = np.isfinite(loss) & np.isfinite(log_p)
     if not finite.any():

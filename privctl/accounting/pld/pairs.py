@@ -1,8 +1,8 @@
-"""Dominating pairs of one step, seen through their privacy loss (Zhu, Dong and Wang 2022, "Optimal Accounting").
+"""Dominating pairs of one step, described by their privacy loss (Zhu, Dong and Wang 2022, "Optimal Accounting").
 
-A pair (P, Q) stands for the outputs with and without one record. Everything an accountant needs of it is how much mass
-P and Q put between two values of the privacy loss log dP/dQ. Masses are natural logarithms throughout, so that a tail
-of 1e-300 is as exact as the bulk.
+A pair (P, Q) holds the output distributions with and without one record. All that an accountant needs is how much mass
+P and Q have between two values of the privacy loss log dP/dQ. Masses are natural logarithms throughout, so a tail of
+1e-300 is as accurate as the bulk.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-#: Of a mechanism whose losses overflow.
+#: The error for a mechanism whose losses overflow.
 BEYOND_FLOATS = "the losses of a step are so small or so large that floats cannot hold them; no bound is computed"
 
-#: Entries of a scratch array of shifts times edges, and the number of edges below which no better start is needed.
+#: Limit on the entries of a work array (shifts times edges), and on the edges for which a rough start suffices.
 _SCRATCH, _FEW = 1 << 21, 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Losses outside which P, and Q, have little mass: at most the requested log probability on each side."""
+    """Ranges of losses outside which P and Q have at most the requested tail probability on each side."""
 
     p_low: float
     p_high: float
@@ -34,18 +34,18 @@ class Span:
 
 
 class Pair(Protocol):
-    """Two distributions, P and Q; the privacy loss log dP/dQ is distributed as under P."""
+    """Two distributions P and Q; the distribution of the privacy loss log dP/dQ is that under P."""
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """Log masses under P and Q of the loss in (-inf, e0], (e0, e1], ..., (en, inf): arrays one longer."""
+        """Log masses under P and Q of the loss in (-inf, e0], (e0, e1], ..., (en, inf); one more than ``edges``."""
         ...
 
     def span(self, log_tail: float) -> Span:
-        """Where P and Q lie, except for a mass of exp(``log_tail``) at each end."""
+        """The ranges of losses of P and Q, except for a mass of exp(``log_tail``) at each end."""
         ...
 
     def sketch(self, count: int, log_tail: float) -> Array:
-        """About ``count`` rising losses that trace the pair within its span, closer where it changes faster."""
+        """About ``count`` increasing losses within the span, denser where the distributions change faster."""
         ...
 
 
@@ -73,21 +73,21 @@ class Gaussian:
 
 @dataclass(frozen=True, slots=True)
 class Laplace:
-    """P and Q are Laplace distributions of scale ``scale``, one unit apart."""
+    """P and Q are Laplace distributions with scale ``scale``, whose centres are one unit apart."""
 
     scale: float
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``."""
         epsilon = 1 / self.scale
-        # Under P the loss is epsilon with probability 1/2, -epsilon with exp(-epsilon)/2 and in between has density
+        # Under P the loss is epsilon with probability 1/2, -epsilon with exp(-epsilon)/2, and in between it has density
         # exp((l - epsilon) / 2) / 4.
         inside = np.clip(edges, -epsilon, epsilon)
         at_most = np.where(edges < -epsilon, -np.inf, (inside - epsilon) / 2 - math.log(2))
         at_most = np.where(edges >= epsilon, 0.0, at_most)
         above = np.where(edges >= epsilon, -np.inf, np.log1p(-np.exp(np.minimum(at_most, -math.log(2)))))
         log_p = log_differences(at_most, above)
-        # Under Q the same, mirrored: Q(loss <= l) = P(loss >= -l).
+        # Under Q the mirror image: Q(loss <= l) = P(loss >= -l).
         q_above = np.where(edges >= epsilon, -np.inf, (-inside - epsilon) / 2 - math.log(2))
         q_above = np.where(edges < -epsilon, 0.0, q_above)
         q_at_most = np.where(edges < -epsilon, -np.inf, np.log1p(-np.exp(np.minimum(q_above, -math.log(2)))))
@@ -104,10 +104,10 @@ class Laplace:
 
 @dataclass(frozen=True, slots=True)
 class Atoms:
-    """Finitely many rising ``losses`` with logs ``log_p`` of their probabilities under P; under Q, log_p - losses.
+    """Finitely many increasing ``losses`` with log probabilities ``log_p`` under P, and log_p - losses under Q.
 
-    The pair is its own mirror image unless ``mirrored`` is False. P, and Q, may have a mass ``infinite`` each where the
-    other has none.
+    The pair is symmetric unless ``mirrored`` is False. P and Q may each have a mass ``infinite`` where the other has
+    none.
     """
 
     losses: tuple[float, ...]
@@ -116,7 +116,7 @@ class Atoms:
     mirrored: bool = True
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """See ``Pair``; a loss of -inf lies above edges of -inf, which stand for losses that nothing is below."""
+        """See ``Pair``; a loss of -inf counts as above edges of -inf, below which there is nothing."""
         losses, masses = np.array(self.losses), np.array(self.log_p)
         at = np.searchsorted(edges, losses)
         log_p, log_q = np.full((2, len(edges) + 1), -np.inf)
@@ -134,13 +134,13 @@ class Atoms:
         return Span(self.losses[0], self.losses[-1], low, self.losses[-1])
 
     def sketch(self, count: int, log_tail: float) -> Array:
-        """See ``Pair``: edges between the atoms, each of which is alone in its cell."""
+        """See ``Pair``: edges between the atoms, so that each is alone in its cell."""
         losses = np.array(self.losses)
         return np.concatenate([[losses[0] - 1], (losses[:-1] + losses[1:]) / 2, [losses[-1] + 1]])
 
 
 def randomized_response(epsilon: float, bits: int) -> Atoms:
-    """``bits`` bits, all against the record or all for it, each true with log-odds ``epsilon``."""
+    """The pair of ``bits`` bits that all differ between the neighbours, each true with log-odds ``epsilon``."""
     from scipy.special import gammaln
 
     true = np.arange(bits + 1)
@@ -151,9 +151,9 @@ def randomized_response(epsilon: float, bits: int) -> Atoms:
 
 @dataclass(frozen=True, slots=True)
 class GaussianMixture:
-    """P = sum of weights[i] N(shifts[i], stddev^2), Q = N(0, stddev^2); shifts rise from 0 or more, one above 0.
+    """P = sum of weights[i] N(shifts[i], stddev^2), Q = N(0, stddev^2); shifts are >= 0, increasing, one above 0.
 
-    ``lost`` is mass of P that is not described; it counts as an infinite loss.
+    ``lost`` is the truncated mass of P, which counts as an infinite loss.
     """
 
     shifts: tuple[float, ...]
@@ -190,10 +190,10 @@ class GaussianMixture:
         return np.asarray(np.logaddexp.reduce(terms), dtype=np.float64)
 
     def _inverse(self, losses: Array) -> Array:
-        """Where the loss, which rises with x, reaches each value; -inf where it is above it everywhere.
+        """The x at which the loss, which increases with x, reaches each value; -inf if it exceeds it everywhere.
 
-        exp(loss) less the weight on 0 is a sum of exponentials, whose logarithm is convex in x: Newton's method from
-        where its largest term alone suffices comes down to the root without passing it.
+        exp(loss) minus the weight on 0 is a sum of exponentials, whose logarithm is convex in x. Newton's method,
+        started where the largest term alone reaches the value, decreases to the root without passing it.
         """
         shifts, weights = np.array(self.shifts), np.array(self.weights)
         idle = float(weights[0]) if shifts[0] == 0 else 0.0
@@ -212,13 +212,13 @@ class GaussianMixture:
         return np.asarray(np.maximum.accumulate(x), dtype=np.float64)
 
     def _solve(self, goal: Array, k: Array, log_w: Array) -> Array:
-        """Where the log of the sum of exponentials is ``goal``, rising; k and log_w have shape (terms, 1)."""
-        variance = self.stddev * self.stddev  # inf, where ** raises
+        """The x at which the log of the sum of exponentials is ``goal`` (increasing); k, log_w: shape (terms, 1)."""
+        variance = self.stddev * self.stddev  # overflows to inf, where ** would raise
         x = np.min(((goal - log_w) * variance + k * k / 2) / k, axis=0)
         if len(goal) > _FEW:
-            # A few exact points make a start from which two steps suffice.
-            some = self._solve(goal[:: len(goal) // _FEW * 2], k, log_w)
-            x = np.minimum(x, np.interp(goal, goal[:: len(goal) // _FEW * 2], some, right=np.inf))
+            # Interpolating a few exact points gives a start from which two steps suffice.
+            exact = self._solve(goal[:: len(goal) // _FEW * 2], k, log_w)
+            x = np.minimum(x, np.interp(goal, goal[:: len(goal) // _FEW * 2], exact, right=np.inf))
         for _ in range(60):
             terms = log_w + (k * x - k * k / 2) / variance
             largest = terms.max(axis=0)
@@ -234,7 +234,7 @@ class GaussianMixture:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """P is (1 - rate) Q + rate P of ``base``: its record takes part with probability ``rate``, 0 < rate <= 1."""
+    """P is (1 - rate) Q + rate P of ``base``: the record takes part with probability ``rate``, 0 < rate <= 1."""
 
     base: Pair
     rate: float
@@ -265,7 +265,7 @@ class Sampled:
         return np.where(losses <= 1, small, large)
 
     def _base_loss(self, losses: Array) -> Array:
-        """The base's loss that becomes each of ``losses``; -inf where none is as low."""
+        """The base's loss that sampling turns into each of ``losses``; -inf if there is none that low."""
         if self.rate == 1:
             return losses
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -276,12 +276,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Reversed:
-    """(Q, P) of ``pair``: a record is added instead of removed."""
+    """(Q, P) of ``pair``: the record is added instead of removed."""
 
     pair: Pair
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
-        """See ``Pair``; a loss exactly on an edge counts as above it, in ``pair`` as below it."""
+        """See ``Pair``, except that a loss exactly on an edge counts as above it."""
         log_p, log_q = self.pair.cells(-edges[::-1])
         return log_q[::-1], log_p[::-1]
 
@@ -297,27 +297,27 @@ class Reversed:
 
 @dataclass(frozen=True, slots=True)
 class Symmetrized:
-    """Both orders of ``pair`` at once: each positive loss as in ``pair``, its mirror below, the rest without loss.
+    """Both orders of ``pair`` at once: its positive losses, their mirror image, and the remaining mass at loss 0.
 
-    Sampling a fixed number of records without replacement is dominated by this, with neighbours that differ in one
-    record's content (Dong, Roth and Su 2022, theorem 4.2, the operator C_p).
+    Dominates sampling a fixed number of records without replacement, for neighbours that differ in one record's content
+    (Dong, Roth and Su 2022, theorem 4.2, the operator C_p).
     """
 
     pair: Pair
 
     def cells(self, edges: Array) -> tuple[Array, Array]:
         """See ``Pair``."""
-        # Fold both halves onto a common set of positive edges, then read each requested cell off it.
+        # Compute both halves on a common set of positive edges, then sum the requested cells.
         marks = np.unique(np.concatenate([np.abs(edges), [0.0]]))
         log_p, log_q = self.pair.cells(marks)
         gain_p, gain_q = log_p[1:], log_q[1:]
         whole_p, whole_q = self.pair.cells(np.zeros(1))
-        # What neither half has: P(loss <= 0) - Q(loss > 0).
+        # The mass in neither half: P(loss <= 0) - Q(loss > 0).
         middle = float(whole_p[0] + _log1mexp(np.maximum(whole_p[0] - whole_q[1], 1e-300)))
         losses = np.concatenate([-marks[::-1], marks])
         fine_p = np.concatenate([gain_q[::-1], [middle], gain_p])
         fine_q = np.concatenate([gain_p[::-1], [middle], gain_q])
-        # fine[i] is the mass between losses[i - 1] and losses[i]; positions of the requested edges among them.
+        # fine[i] is the mass between losses[i - 1] and losses[i]; ``at`` are the indices of the requested edges.
         at = np.searchsorted(losses, edges, side="right")
         return _merge_runs(fine_p, at), _merge_runs(fine_q, at)
 
@@ -334,23 +334,23 @@ class Symmetrized:
 
 
 def normal_quantile(log_probability: float) -> float:
-    """The x at which log Phi(x) is ``log_probability``."""
+    """The x with log Phi(x) = ``log_probability``."""
     from scipy.special import ndtri_exp
 
     return float(ndtri_exp(log_probability))
 
 
 def log_normal_cells(edges: Array) -> Array:
-    """Log masses of N(0, 1) below, between and above rising ``edges``, each to relative precision.
+    """Log masses of N(0, 1) below, between and above increasing ``edges``, each with a small relative error.
 
-    Each by the tail on its own side of 0, where that is the smaller one.
+    Each is computed from the tail on its own side of 0, which is the smaller one.
     """
     from scipy.special import log_ndtr  # here, as importing it takes longer than the rest of a command's start
 
     middle = int(np.searchsorted(edges, 0.0))
     below, above = log_ndtr(edges[: middle + 1]), log_ndtr(-edges[max(middle - 1, 0) :])
-    around = 0 < middle < len(edges)  # one cell holds 0
-    by_below = around and below[middle] < above[0]
+    straddles = 0 < middle < len(edges)  # one cell holds 0
+    by_below = straddles and below[middle] < above[0]
     rising, falling = below[: middle + by_below], above[int(by_below) :]
     with np.errstate(invalid="ignore", divide="ignore"):
         lower = rising[1:] + _log1mexp(rising[1:] - rising[:-1])
@@ -360,7 +360,7 @@ def log_normal_cells(edges: Array) -> Array:
 
 
 def log_differences(below: Array, above: Array) -> Array:
-    """Log masses of the cells from log P(<= edge) and log P(> edge), subtracting whichever is smaller."""
+    """Log masses of cells from log P(<= edge) and log P(> edge), by differences of whichever is smaller."""
     with np.errstate(invalid="ignore", divide="ignore"):
         lower = below[1:] < above[:-1]
         gap = np.where(lower, below[1:] - below[:-1], above[:-1] - above[1:])
@@ -375,6 +375,6 @@ def _log1mexp(gap: Array) -> Array:
 
 
 def _merge_runs(fine: Array, at: NDArray[np.intp]) -> Array:
-    """Log sums of the runs of ``fine`` that begin at 0 and at each of ``at``; none is empty."""
+    """Log sums over the runs of ``fine`` that begin at 0 and at each of ``at``; no run may be empty."""
     sums: Array = np.logaddexp.reduceat(fine, np.concatenate([[0], at]))
     return sums

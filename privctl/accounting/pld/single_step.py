@@ -1,10 +1,10 @@
-"""A single step in closed form: no grid, so nothing is lost where epsilon is small or the record rarely takes part.
+"""A single step in closed form: without a grid, it stays accurate for small epsilons and rarely sampled records.
 
-Sampling at rate q turns delta(epsilon) of the base pair into (Balle, Barthe and Gaboardi 2018, theorem 2, which is an
-equality for P = (1 - q) Q + q P0 against Q)
+Sampling at rate q turns delta0 of the base pair into (Balle, Barthe and Gaboardi 2018, theorem 2, which is an equality
+for P = (1 - q) Q + q P0 against Q)
 
     q delta0(ln(1 + (e^epsilon - 1) / q))                               with the record against without it,
-    w delta0(ln(e^epsilon q / w)), w = 1 - e^epsilon (1 - q),           without it against with it, where w > 0.
+    w delta0(ln(e^epsilon q / w)), w = 1 - e^epsilon (1 - q),           without it against with it, if w > 0.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from privctl.accounting import gaussian
 from privctl.accounting.composition import amplified_epsilon
 from privctl.accounting.pld.pairs import Atoms, Gaussian, Laplace, Pair, Sampled, Symmetrized
 
-#: Relative error of a delta in closed form, with room: the Gaussian's is about 1e-11.
+#: Generous bound on the relative error of a delta in closed form; the Gaussian's is about 1e-11.
 _ROUNDING = 1e-10
 
 
 def single_step_epsilon(pair: Pair, delta: float) -> tuple[float, float] | None:
-    """A floor and a bound of epsilon at ``delta`` for one use of ``pair``, in the worse order; None without a formula.
+    """Lower and upper bounds on epsilon at ``delta`` of one use of ``pair``, in the worse order; None if no formula.
 
-    They differ by rounding alone. Gaussian, Laplace and pairs of finitely many losses have formulas, sampled or not.
+    They differ only by rounding. Gaussian, Laplace and pairs with finitely many losses have formulas, sampled or not.
     """
     if isinstance(pair, Symmetrized) and isinstance(pair.pair, Sampled):
-        pair = pair.pair  # delta at epsilon >= 0 is that of its first order
+        pair = pair.pair  # has the same delta at epsilon >= 0
     base, rate = (pair.base, pair.rate) if isinstance(pair, Sampled) else (pair, 1.0)
     if not isinstance(base, Gaussian | Laplace | Atoms) or (isinstance(base, Atoms) and not base.mirrored):
         return None
@@ -42,7 +42,7 @@ def single_step_epsilon(pair: Pair, delta: float) -> tuple[float, float] | None:
 
 
 class _AtomMasses:
-    """The losses above 0 of atoms, rising, with their probabilities; and the infinite one's."""
+    """The positive losses of atoms, increasing, with their probabilities, and the mass at infinite loss."""
 
     def __init__(self, atoms: Atoms) -> None:
         losses = np.array(atoms.losses)
@@ -51,12 +51,12 @@ class _AtomMasses:
         self.most, self.infinite = float(losses[-1]), atoms.infinite
 
     def delta(self, epsilon: float) -> float:
-        """At an ``epsilon`` of 0 or more; no term is negative."""
+        """Delta at ``epsilon`` >= 0, as a sum without negative terms."""
         first = int(np.searchsorted(self.losses, epsilon, side="right"))
         return float((self.p[first:] * -np.expm1(epsilon - self.losses[first:])).sum()) + self.infinite
 
 
-#: What has a formula.
+#: Base pairs with a formula for delta.
 _Base = Gaussian | Laplace | _AtomMasses
 
 
@@ -74,10 +74,10 @@ def _epsilon_without_record(base: _Base, rate: float, target: float) -> float:
     low, high = 0.0, -math.log1p(-rate)
 
     def log_delta(epsilon: float) -> float:
-        share = -math.expm1(epsilon + math.log1p(-rate))
-        if share <= 0:
+        weight = -math.expm1(epsilon + math.log1p(-rate))
+        if weight <= 0:
             return -math.inf
-        return math.log(share) + _log_delta(base, epsilon + math.log(rate) - math.log(share))
+        return math.log(weight) + _log_delta(base, epsilon + math.log(rate) - math.log(weight))
 
     if log_delta(0.0) <= target:
         return 0.0
@@ -87,7 +87,7 @@ def _epsilon_without_record(base: _Base, rate: float, target: float) -> float:
 
 
 def _least_epsilon(base: _Base, target: float) -> float:
-    """The least epsilon of the base pair at exp(``target``)."""
+    """The smallest epsilon of the base pair at delta = exp(``target``)."""
     if isinstance(base, Gaussian):
         return gaussian.epsilon_at(math.exp(target), base.mu)
     if isinstance(base, Laplace):
@@ -101,7 +101,7 @@ def _least_epsilon(base: _Base, target: float) -> float:
 
 
 def _log_delta(base: _Base, epsilon: float) -> float:
-    """Log of the least delta of the base pair, which is its own mirror image; ``epsilon`` is 0 or more."""
+    """Log of the smallest delta of the base pair, which is symmetric, at ``epsilon`` >= 0."""
     if isinstance(base, Gaussian):
         return gaussian.log_delta(max(epsilon, 0.0), base.mu)
     if isinstance(base, Laplace):

@@ -1,8 +1,8 @@
-"""Powers of a step's tilted masses under the Fourier transform, with a bound on what rounding did to each mass.
+"""Powers of a step's tilted masses under the Fourier transform, with a bound on the rounding error of each mass.
 
-Where a record takes part so rarely that most of a step's mass sits on one grid point, only the rest is transformed:
-with mass m there and a transform z of the rest / m, the power is m^k (1 + z)^k, and (1 + z)^k - 1 keeps the relative
-precision of z. A plain power would drown in the rounding of the 1.
+If a record takes part so rarely that most of a step's mass is on one grid point, only the rest is transformed: with
+mass m on that point and a transform z of the rest / m, the power is m^k (1 + z)^k, and (1 + z)^k - 1 keeps the relative
+precision of z. In a plain power, z would be lost in the rounding of 1 + z.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 from privctl.accounting.pld.grid import UNIT_ROUNDOFF
 from privctl.accounting.pld.pairs import Array
 
-#: At most this much mass of a step, and of all together, lies beside the largest where only the rest is transformed.
+#: Only the rest is transformed if the mass besides the largest is below this, for each step and for all together.
 _REST, _RESTS = 0.25, 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepSpectrum:
-    """Tilted masses (n,) of one step, of sum 1, used ``count`` times; they stand on the grid from ``first`` on."""
+    """Tilted masses (n,) of one step, with sum 1, at grid points from ``first`` on, and its number of uses."""
 
     masses: Array
     first: int
@@ -29,16 +29,16 @@ class StepSpectrum:
 
     @property
     def rest(self) -> float:
-        """The mass beside the largest one."""
+        """The total mass except for the largest entry."""
         at = int(np.argmax(self.masses))
         return float(self.masses[:at].sum() + self.masses[at + 1 :].sum())
 
 
 @dataclass(frozen=True, slots=True)
 class ComposedMasses:
-    """Masses (size,) of the sum of all parts, times exp(``log_factor``); entry i stands for ``offset`` + i, cyclic.
+    """Masses (size,) of the sum of all parts, to be multiplied by exp(``log_factor``).
 
-    Each is within ``margin`` of the truth.
+    Entry i is the grid point ``offset`` + i, cyclically. The error of each is at most ``margin``.
     """
 
     masses: Array
@@ -48,7 +48,7 @@ class ComposedMasses:
 
 
 def power(parts: list[StepSpectrum], size: int) -> ComposedMasses:
-    """The law of the sum of independent draws, each part ``count`` times, on ``size`` points taken cyclically."""
+    """The distribution of the sum of independent draws, ``count`` from each part, on ``size`` points cyclically."""
     rests = [part.rest for part in parts]
     rare = max(rests) < _REST and sum(p.count * rest for p, rest in zip(parts, rests, strict=True)) < _RESTS
     return _power_of_rests(parts, size) if rare else _power_of_wholes(parts, size)
@@ -59,7 +59,7 @@ def _power_of_wholes(parts: list[StepSpectrum], size: int) -> ComposedMasses:
     offset = 0
     log_size, angle, safe_size, wobble = np.zeros((4, size // 2 + 1))
     for part in parts:
-        # Turning the array so that its mean comes first keeps phases small, and the power's rounding with them.
+        # Rotating the array so that its mean comes first keeps phases small, and so the rounding errors of the power.
         centre = round(float(np.sum(part.masses * np.arange(len(part.masses)))))
         spectrum = np.fft.rfft(_rotate(part.masses, centre, size))
         modulus = np.abs(spectrum)
@@ -84,18 +84,18 @@ def _power_of_rests(parts: list[StepSpectrum], size: int) -> ComposedMasses:
         others[at] = 0.0
         largest, rest = float(part.masses[at]), part.rest
         ratio = np.fft.rfft(_rotate(others, at, size)) / largest
-        # log(1 + z), without losing z beside the 1.
+        # log(1 + z), accurate for small z.
         log_size += part.count * 0.5 * np.log1p(ratio.real * (2 + ratio.real) + ratio.imag**2)
         angle += part.count * np.arctan2(ratio.imag, 1 + ratio.real)
         wobble += part.count * rest / (largest - rest) * (noise + 8 * UNIT_ROUNDOFF)
         offset += part.count * (part.first + at)
         log_factor += part.count * math.log(largest)
     # exp(log_size + i angle) - 1, likewise.
-    more = np.expm1(log_size) * np.cos(angle) - 2 * np.sin(angle / 2) ** 2 + 1j * np.exp(log_size) * np.sin(angle)
-    masses = np.fft.irfft(more, size)
-    lost = np.exp(log_size) * wobble + np.abs(more) * (noise + 8 * UNIT_ROUNDOFF)
-    margin = 2 * float(np.mean(lost)) + 4 * UNIT_ROUNDOFF * float(np.abs(masses).max())
-    # What adding the 1 rounds away is relative to the 1; the caller's scale has room for it.
+    excess = np.expm1(log_size) * np.cos(angle) - 2 * np.sin(angle / 2) ** 2 + 1j * np.exp(log_size) * np.sin(angle)
+    masses = np.fft.irfft(excess, size)
+    errors = np.exp(log_size) * wobble + np.abs(excess) * (noise + 8 * UNIT_ROUNDOFF)
+    margin = 2 * float(np.mean(errors)) + 4 * UNIT_ROUNDOFF * float(np.abs(masses).max())
+    # The rounding error of adding 1 is relative to 1; the caller's scale has a margin for it.
     masses[0] += 1.0
     return ComposedMasses(np.maximum(masses, 0.0), offset, log_factor, margin)
 

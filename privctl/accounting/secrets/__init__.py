@@ -1,1 +1,1 @@
-"""What a run gives away about secrets: bounds for all secrets of a data set at once."""
+"""What a training run reveals about secrets: bounds for all secrets of a data set at once."""

@@ -1,9 +1,9 @@
-"""Protection of many secrets at once: what one run gives away about each, and the least noise that protects all.
+"""Protection of many secrets at once: the information revealed about each, and the least noise that protects all.
 
-The forms are those of ``fano``. KL falls with the noise multiplier (more noise is a channel applied to both laws: data
-processing), so the least noise for all is the largest that any secret needs, and few secrets can need it: one with sum
-of probabilities s, T steps and D nats needs at least s sqrt(T / (2 D)) in the reference form. The secrets with the
-largest s^2 / D are solved for; then every secret is checked, and any that breaks its budget joins them.
+The divergences are those of ``fano``. KL decreases with the noise multiplier (adding noise is data processing), so the
+least noise for all secrets is the largest that any one needs. A secret with sum of probabilities s, T steps and D nats
+needs at least s sqrt(T / (2 D)) in the reference form. So the noise is first solved for the secrets with the largest
+s^2 / D; then every secret is checked, and those that exceed their budget are added.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from privctl.domain.progress import Advance, silent
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Secrets that are solved for at first, and that may join in a round.
+#: The most secrets solved for at first, and added in a round.
 _SCREENED = 64
-#: How far below its budget a solved secret stays, relatively: more than two bounds on one divergence differ.
+#: Relative margin below the budget when solving; larger than the difference between two bounds on one divergence.
 _SLACK = 3e-11
 
 
@@ -42,7 +42,7 @@ _SLACK = 3e-11
 class CalibratedNoise:
     """The least noise for all secrets: ``binding`` is the secret that needs it, at ``worst_ratio`` of its budget.
 
-    ``informations`` [secrets] float64: bounds on what all steps give away about each, in nats, under that noise.
+    ``informations`` [secrets] float64: bounds on the information that all steps reveal about each, in nats.
     """
 
     noise_multiplier: float
@@ -61,12 +61,12 @@ def informations(
     pairwise: bool = False,
     advance: Advance = silent,
 ) -> Floats:
-    """Nats that all steps give away about each secret: steps * KL, never below the true value; shape [secrets].
+    """Upper bounds in nats on the information that all steps reveal about each secret: steps * KL; shape [secrets].
 
-    Secret j lies in the distinct ``records[starts[j]:starts[j + 1]]`` (int64), record i is in a batch with
-    ``probabilities[i]`` (float64). Above the true value by less than 1e-11 of it, except where ``accounting.mixtures``
-    is less exact (a law of thousands of records a batch under little noise). 0 for a secret whose records are never
-    drawn. ``advance`` is called with the number of secrets done.
+    Secret j is in the distinct records ``records[starts[j]:starts[j + 1]]`` (int64), and record i is in a batch with
+    probability ``probabilities[i]`` (float64). The relative excess is below 1e-11, except where ``accounting.mixtures``
+    is less accurate (thousands of records per batch with little noise). 0 for a secret whose records are never drawn.
+    ``advance`` is called with the number of secrets done.
 
     Raises ValueError for probabilities outside [0, 1], and for anything else that is out of range.
     """
@@ -94,17 +94,17 @@ def least_noise(
 ) -> CalibratedNoise:
     """The smallest noise multiplier with informations(...)[j] <= ``budgets[j]`` for every secret j.
 
-    To about 1e-10 relative, and never below. ``budgets`` [secrets] are nats; the rest is as in ``informations``. All
-    secrets are checked in each round, of which there are mostly one or two.
+    Accurate to about 1e-10 relative, and never too small. ``budgets`` [secrets] are nats; the other arguments are as in
+    ``informations``. All secrets are checked in each round; there are usually one or two.
 
-    Raises ValueError as ``informations`` does, for budgets that are not positive numbers, where no record of any secret
-    is ever drawn, and for a multiplier outside 1e-150..1e150.
+    Raises ValueError as ``informations`` does, for budgets that are not positive, if no record of any secret is ever
+    drawn, and for a multiplier outside 1e-150..1e150.
     """
     check_memberships(starts, records, probabilities)
     at_least("steps", steps, 1)
     _check_budgets(budgets, len(starts) - 1)
     with np.errstate(over="ignore", under="ignore"):
-        # Squares of tiny sums may vanish; roots rank alike.
+        # Squares of tiny sums may underflow; roots have the same order.
         needs = means_of(starts, records, probabilities) / np.sqrt(budgets)
     if not needs.any():
         raise ValueError("probabilities of the secrets' records are all 0; records never drawn need no noise")
@@ -122,7 +122,7 @@ def least_noise(
             return CalibratedNoise(noise_multiplier=sigma, binding=binding, worst_ratio=worst, informations=nats)
         joining = np.setdiff1d(_highest(ratios, ratios > 1), solved_for)
         if not len(joining):
-            # Only where a coarse bound replaced the integral; elsewhere two bounds differ by less than the slack.
+            # Only if a coarse bound replaced the integral; otherwise two bounds differ by less than the slack.
             slack += math.log(worst) + _SLACK
         solved_for = np.union1d(solved_for, joining)
 
@@ -130,7 +130,7 @@ def least_noise(
 def _solve(
     blocks: Sequence[LawBlock], budgets: Floats, steps: int, start: float, slack: float, *, pairwise: bool
 ) -> float:
-    """The least multiplier that keeps the secrets of ``blocks`` ``slack`` below budget; a search from ``start``."""
+    """The least multiplier that keeps the secrets of ``blocks`` below budget by ``slack``; searched from ``start``."""
 
     def excess(sigma: float) -> float:
         with np.errstate(over="ignore"):
@@ -151,7 +151,7 @@ def _informations(
     pairwise: bool,
     advance: Advance = silent,
 ) -> Floats:
-    """``nats`` with the information about each secret of ``blocks`` filled in."""
+    """Fill ``nats`` with the information about each secret of ``blocks``, and return it."""
     undrawn = len(nats)
     for block in blocks:
         nats[block.places] = steps * divergences(block, sigma, pairwise=pairwise)
@@ -162,7 +162,7 @@ def _informations(
 
 
 def _highest(scores: Floats, eligible: NDArray[np.bool_]) -> Integers:
-    """The places of the highest scores among those eligible, ascending."""
+    """The indices of the highest scores among those eligible, ascending."""
     places = np.flatnonzero(eligible)
     return np.sort(places[np.argsort(-scores[places], kind="stable")[:_SCREENED]])
 

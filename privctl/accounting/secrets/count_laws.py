@@ -1,8 +1,8 @@
-"""How many of a secret's records a batch holds: ``poisson_binomial`` for many secrets at once, by blocks.
+"""The number of a secret's records in a batch: ``poisson_binomial`` for many secrets at once, by blocks.
 
-Secrets whose laws are about as long and that have about as many records share a block; their generating polynomials are
-multiplied in one tree of products, cut above a degree that Chernoff's bound calls negligible. All terms are positive,
-so every weight is accurate relative to itself.
+Secrets with distributions of similar length and similar numbers of records share a block. Their generating polynomials
+are multiplied in one tree of products, truncated at a degree beyond which the mass is negligible by Chernoff's bound.
+All terms are positive, so every weight has a small relative error.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from privctl.domain.checks import probability
 
 Integers = NDArray[np.int64]
 
-#: Memberships read at once: what bounds the memory.
+#: Memberships processed at a time, which bounds the memory.
 _SLAB_SIZE = 1 << 21
-#: Probabilities in one tree of products, which then fits a processor's cache, and secrets in it.
+#: The most probabilities in one tree of products, so that it fits a CPU cache, and the most secrets in it.
 _TREE = 1 << 17
 _SECRETS = 4096
-#: Records times length of a law beyond which one secret is computed by itself.
+#: Records times length of the distribution beyond which a secret is computed by itself.
 _LONG = 100_000_000
-#: Levels an octave to which the probabilities of such a secret may be rounded, and records that share one.
+#: Levels per octave to which the probabilities of such a secret may be rounded, and the fewest records that share one.
 _LEVELS = 1024
 _SHARED = 16
-#: Secrets of a block have at least this share of its most records, so that little of the tree is padding.
+#: The smallest number of records of a secret in a block, relative to the largest, so that there is little padding.
 _LEAST_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LawBlock:
-    """Laws of some secrets: ``weights[k, i]`` is the probability of k records of secret ``places[i]`` in a batch.
+    """Distributions for some secrets: ``weights[k, i]`` is the probability of k records of secret ``places[i]``.
 
     ``weights`` [length, secrets] float64 sum to 1 over k. ``means`` [secrets] are sums of probabilities; ``most``
-    [secrets] int64 is the largest k there can be. Where it is above length - 1, P(k = length - 1 + j) <= last weight *
+    [secrets] int64 is the largest possible k. If it is above length - 1, P(k = length - 1 + j) <= last weight *
     ``tail_ratios``^j.
     """
 
@@ -50,26 +50,26 @@ class LawBlock:
 
     @property
     def tail_squares(self) -> Floats:
-        """Upper bounds on E[k^2] over what was cut off; shape [secrets]."""
+        """Upper bounds on E[k^2] over the truncated mass; shape [secrets]."""
         last, ratio = len(self.weights) - 1, self.tail_ratios
         with np.errstate(divide="ignore", invalid="ignore"):
             odds = ratio / (1 - ratio)
             # sum_j (last + j)^2 ratio^j over all j >= 1.
             total = odds * (last * last + 2 * last / (1 - ratio) + (1 + ratio) / (1 - ratio) ** 2)
-            endless = self.weights[-1] * total
-        return np.where((self.most > last) & (self.weights[-1] > 0), endless, 0.0)
+            bounds = self.weights[-1] * total
+        return np.where((self.most > last) & (self.weights[-1] > 0), bounds, 0.0)
 
     def law(self, column: int) -> PoissonBinomial:
-        """One of the laws by itself."""
+        """The distribution in one column."""
         weights = self.weights[:, column]
         kept = np.flatnonzero(weights)
         first, last = int(kept[0]), int(kept[-1])
-        # What follows a weight too small for a float changes no bound.
-        cut = last == len(weights) - 1
+        # Mass after a weight that underflowed does not matter.
+        truncated = last == len(weights) - 1
         return PoissonBinomial(
             shifts=np.arange(first, last + 1, dtype=np.float64),
             weights=weights[first : last + 1],
-            most=int(self.most[column]) if cut else last,
+            most=int(self.most[column]) if truncated else last,
             tail_ratio=float(self.tail_ratios[column]),
         )
 
@@ -82,11 +82,11 @@ def law_blocks(
     *,
     long: Callable[[Floats], Floats] | None = None,
 ) -> Iterator[LawBlock]:
-    """The laws of all secrets (or of those ``chosen``, ascending), each in one block; records never drawn have none.
+    """The distributions of all secrets, or of those ``chosen`` (ascending), in blocks; none for secrets never drawn.
 
-    Secret j lies in ``records[starts[j]:starts[j + 1]]``, record i is drawn with ``probabilities[i]``. For a secret in
-    very many records, ``long`` may replace its probabilities by fewer different ones: ``average_levels`` is on the
-    safe side of KL(mixture || N), ``round_up_to_levels`` of every test.
+    Secret j is in ``records[starts[j]:starts[j + 1]]``, and record i is drawn with probability ``probabilities[i]``.
+    For a secret in very many records, ``long`` may replace its probabilities by fewer distinct ones: ``average_levels``
+    is on the safe side for KL(mixture || N), ``round_up_to_levels`` for every test.
     """
     places = np.arange(len(starts) - 1) if chosen is None else chosen
     for slab in _slabs(places, starts):
@@ -112,7 +112,7 @@ def means_of(starts: Integers, records: Integers, probabilities: Floats) -> Floa
 
 
 def _slabs(places: Integers, starts: Integers) -> Iterator[Integers]:
-    """``places`` in consecutive parts of bounded memberships, one secret at least."""
+    """``places`` in consecutive parts with a limited number of memberships, but at least one secret."""
     if not len(places):
         return
     ends = np.cumsum(starts[places + 1] - starts[places])
@@ -127,14 +127,14 @@ def _slabs(places: Integers, starts: Integers) -> Iterator[Integers]:
 def _slab_blocks(
     places: Integers, sizes: Integers, values: Floats, long: Callable[[Floats], Floats] | None
 ) -> Iterator[LawBlock]:
-    """Blocks of the secrets whose probabilities above 0, ``sizes`` each, follow one another in ``values``."""
+    """Blocks of the secrets ``places``, whose positive probabilities, ``sizes`` each, are concatenated: ``values``."""
     begins = np.cumsum(sizes) - sizes
     some = sizes > 0
     places, sizes, begins = places[some], sizes[some], begins[some]
     if not len(places):
         return
     means = np.add.reduceat(values, begins)
-    lasts = _lasts(means, sizes)
+    lasts = _truncation_points(means, sizes)
     alone = sizes * lasts > _LONG
     for i in np.flatnonzero(alone):
         yield _single(int(places[i]), values[begins[i] : begins[i] + sizes[i]], long)
@@ -145,8 +145,8 @@ def _slab_blocks(
         first = order[begin]
         most = max(1, min(_SECRETS, _TREE // int(sizes[first])))
         window = order[begin : begin + most]
-        like = (lasts[window] == lasts[first]) & (sizes[window] >= _LEAST_SHARE * sizes[first])
-        window = window[: len(window) if like.all() else int(like.argmin())]
+        similar = (lasts[window] == lasts[first]) & (sizes[window] >= _LEAST_SHARE * sizes[first])
+        window = window[: len(window) if similar.all() else int(similar.argmin())]
         yield _block(places[window], sizes[window], means[window], begins[window], values, int(lasts[first]))
         begin += len(window)
 
@@ -169,7 +169,7 @@ def _block(places: Integers, sizes: Integers, means: Floats, begins: Integers, v
 def _products(values: Floats, last: int) -> Floats:
     """Coefficients 0..last of prod_i (1 - p_i + p_i z) for each column of ``values`` [records, secrets].
 
-    A tree of products of equal degree, the coefficients along the first axis; shape [last + 1, secrets].
+    A binary tree of products, with the coefficients along the first axis; shape [last + 1, secrets].
     """
     rows = np.stack([1 - values, values])
     while (count := rows.shape[1]) > 1:
@@ -204,33 +204,33 @@ def _single(place: int, values: Floats, long: Callable[[Floats], Floats] | None)
 def average_levels(values: Floats) -> Floats:
     """``values`` with those that are within a factor of 2^(1/1024) of each other replaced by their average.
 
-    That never lowers KL(mixture || N). With p_a + p_b held fixed the law depends on p_a p_b only, and the derivative is
-    the mean, over the number of other records drawn, of h(k + 2) - 2 h(k + 1) + h(k) with h(k) = E_(N(k, sigma^2))[log
-    r]; log r is convex, so h is, and averaging raises p_a p_b. How much: relative to the square of the mean, by less
-    than 1e-7 of the sum of their squares.
+    That never lowers KL(mixture || N). For fixed p_a + p_b the distribution depends on p_a p_b only, and the derivative
+    is the mean, over the number of other records drawn, of h(k + 2) - 2 h(k + 1) + h(k) with
+    h(k) = E_(N(k, sigma^2))[log r]. Since log r is convex, so is h, and averaging increases p_a p_b. The increase,
+    relative to the square of the mean, is less than 1e-7 of the sum of their squares.
     """
     levels = np.unique(np.floor(np.log2(values) * _LEVELS), return_inverse=True)[1]
     counts = np.bincount(levels)
     least = np.full(len(counts), np.inf)
     np.minimum.at(least, levels, values)
-    # Sums of small differences: summing a million probabilities themselves would lose five digits.
+    # Sum small differences, as summing a million probabilities directly would lose five digits.
     averages = np.minimum(least + np.bincount(levels, values - least[levels]) / counts, 1.0)
     return np.where(counts[levels] >= _SHARED, averages[levels], values)
 
 
 def round_up_to_levels(values: Floats) -> Floats:
-    """``values`` rounded up to a level of which there are 1024 an octave: by less than 0.07 %, and never above 1.
+    """``values`` rounded up to one of 1024 levels per octave: by less than 0.07 %, and never above 1.
 
-    Records that are drawn more often are easier to notice: see ``trade_off`` for the proof.
+    Records that are drawn more often are easier to detect: see ``trade_off`` for the proof.
     """
     levels: Floats = np.exp2(np.ceil(np.log2(values) * _LEVELS) / _LEVELS)
     return np.clip(levels, values, 1.0)
 
 
-def _lasts(means: Floats, sizes: Integers) -> Integers:
-    """Where to cut each law: a k of a coarse ladder with P(K >= k) negligible by Chernoff's bound, at most ``sizes``.
+def _truncation_points(means: Floats, sizes: Integers) -> Integers:
+    """Where to truncate: the first k on a coarse scale with P(K >= k) negligible, at most ``sizes``.
 
-    P(K >= k) <= exp(k - mean) (mean / k)^k, as in ``poisson_binomial``.
+    By Chernoff's bound, P(K >= k) <= exp(k - mean) (mean / k)^k, as in ``poisson_binomial``.
     """
     targets = math.log(TAIL) + 2 * np.minimum(0.0, np.log(means))
     lasts, k = np.zeros(len(means), dtype=np.int64), 0
@@ -246,7 +246,7 @@ def _lasts(means: Floats, sizes: Integers) -> Integers:
 
 
 def check_memberships(starts: Integers, records: Integers, probabilities: Floats) -> None:
-    """Raises ValueError unless these are rows of memberships, as ``law_blocks`` takes them, of probabilities."""
+    """Raise ValueError unless the arguments are memberships and probabilities as ``law_blocks`` takes them."""
     fits = len(starts) and starts[0] == 0 and starts[-1] == len(records) and bool((np.diff(starts) >= 0).all())
     if not fits:
         raise ValueError("starts must rise from 0 to the number of records listed")

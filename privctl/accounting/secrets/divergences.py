@@ -1,29 +1,29 @@
-"""Divergences of many mixtures of Gaussians under one noise: those of ``accounting.mixtures``, summed on one grid.
+"""Divergences of many mixtures of Gaussians with the same noise: those of ``accounting.mixtures``, on one grid.
 
 With z = x / sigma, s_k = k / sigma and the density phi of N(0, 1), the reference form integrates F = phi (r l - r + 1)
 with l = log r and r(z) = sum_k w_k exp(s_k z - s_k^2 / 2), and the pairwise one half of G = phi (r(z) - r(-z))
 (l(z) - l(-z)), both over the whole line. On a grid of width h the sum h F(z_i) is a matrix product and a few functions.
 
-How far the sum over the endless grid is from the integral. r has no zero within pi sigma of the real line (see
-``accounting.mixtures``), so for every a below that the difference is at most 2 N / (e^(2 pi a / h) - 1), where N is
-the integral of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l):
-|r l - r + 1| is |l|^2 times at most max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma)
-of r, c_i > 0, |l'(t + i b)| <= l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with
-A = a / cos(a / (2 sigma)). l rises and is convex: l'(t) <= (l(t + 1/R) - l(t)) R. On the line itself
-r l - r + 1 >= max(1, r) l^2 / (2 (1 + |l|)^2). Over [-R, R], where |l| <= 2 R^2, all of this gives
+Error of the sum over the infinite grid. r has no zero within pi sigma of the real line (see ``accounting.mixtures``),
+so for every a below that, the sum differs from the integral by at most 2 N / (e^(2 pi a / h) - 1), where N is the
+integral of |F(t + i a)| over t (Trefethen and Weideman 2014, theorem 5.1). Write r = e^(l): |r l - r + 1| is |l|^2
+times at most max(1, |r|) / 2, and |r(t + i a)| <= r(t). From the factors 1 + c_i e^(z / sigma) of r, c_i > 0,
+|l'(t + i b)| <= l'(t) / cos(a / (2 sigma)) for b up to a, so |l(t + i a)| <= |l(t)| + A l'(t) with
+A = a / cos(a / (2 sigma)). l is increasing and convex: l'(t) <= (l(t + 1/R) - l(t)) R. On the real line
+r l - r + 1 >= max(1, r) l^2 / (2 (1 + |l|)^2). Over [-R, R], where |l| <= 2 R^2, this gives
 
     N <= 7.5 e^(a^2 / 2) (1 + A R)^2 (1 + 2 R^2)^2 * (integral of F),
 
-beyond it N has less than F left there. The same steps for G, with l(z) - l(-z) in the place of l, have 2 A in the place
-of A. h is chosen so that the difference is below 1e-13 of the integral; nothing here rests on trying.
+and the part of N outside is less than that of F. The same steps for G, with l(z) - l(-z) in place of l, have 2 A in
+place of A. h is chosen so that the error is below 1e-13 of the integral, by this proof and not by experiment.
 
-The grid ends where the rest is small, and a bound on that rest is added: on the right F <= sum_k w_k F_k, since F is
-convex in the law, F_k being that of N(k, sigma^2) alone, and G <= 4 of that; on the left, from -9 down, F <= phi (r -
-1)^2 leaves less than 1e-14 of the whole.
+The grid ends where the rest is small, and a bound on the rest is added. On the right, F <= sum_k w_k F_k, since F is
+convex in the distribution, where F_k is that of N(k, sigma^2) alone, and G is at most 4 times that. On the left, below
+-9, F <= phi (r - 1)^2 leaves less than 1e-14 of the total.
 
-Under very little noise the components stand apart. Since log(1 + x) <= sqrt(x), l < log w_k + s_k z - s_k^2 / 2 plus
-terms whose mean under N(k, sigma^2) is at most sum_j sqrt(w_j / w_k) e^(-(j - k)^2 / (8 sigma^2)): a closed form, and
-what it lacks at most.
+With very little noise the components are well separated. Since log(1 + x) <= sqrt(x), l < log w_k + s_k z - s_k^2 / 2
+plus terms whose mean under N(k, sigma^2) is at most sum_j sqrt(w_j / w_k) e^(-(j - k)^2 / (8 sigma^2)): a closed form
+and a bound on its error.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from privctl.accounting.mixtures import kl, replace_kl
 from privctl.accounting.poisson_binomial import Floats
 from privctl.accounting.secrets.count_laws import Integers, LawBlock
 
-#: Left end of the grid of the reference form, in sigma.
+#: Left end of the grid of the reference form, in units of sigma.
 _LEFT = -9.0
-#: What the spacing of the grid, and what its right end, may cost of a divergence.
+#: Allowed relative errors of a divergence from the spacing of the grid, and from its right end.
 _SPACING, _END = 1e-13, 1e-13
-#: Relative error of all else: the left end, and rounding of weights (a tree of up to 20 levels of sums of positive
-#: terms), exponentials (of at most 300) and sums. Added to what is returned.
+#: Relative error of everything else: the left end, and rounding of weights (a tree of up to 20 levels of sums of
+#: positive terms), of exponentials (of at most 300) and of sums. Added to the results.
 _ROUNDING = 4e-12
-#: What terms too small for a float may lose.
+#: Bound on what terms that underflow may add.
 _UNDERFLOW = 1e-300
-#: Below this sigma, or beyond so many nodes or nodes times components, graded panels are faster.
+#: Below this sigma, or beyond this many nodes or nodes times components, graded panels are faster.
 _LEAST_SIGMA, _MOST_NODES, _MOST_TERMS = 0.05, 1 << 14, 1 << 22
-#: Between these sigmas the closed form is tried, and taken where it may be above by this much of itself at most.
-_APART, _VACUOUS, _OVERLAP = 0.07, 1e-100, 1e-12
-#: Mean shifts below this, in sigma, have squares too small for floats.
+#: Upper and lower limits of sigma for the closed form, and the largest relative excess at which it is used.
+_SEPARATED, _VACUOUS, _OVERLAP = 0.07, 1e-100, 1e-12
+#: Mean shifts below this, in units of sigma, have squares that underflow.
 _LEAST_SHIFT = 1e-100
 #: Ratios above e^300 are computed relative to the nearest component.
 _LARGE = 300.0
@@ -60,14 +60,14 @@ _SQRT_2PI = math.sqrt(2 * math.pi)
 
 
 def divergences(block: LawBlock, sigma: float, *, pairwise: bool = False) -> Floats:
-    """KL(mixture || N(0, sigma^2)) of every law of the block, or KL(MoG(+k) || MoG(-k)); nats, shape [secrets].
+    """KL(mixture || N(0, sigma^2)) in nats for every secret of the block, or KL(MoG(+k) || MoG(-k)); shape [secrets].
 
-    Never below the true value and above it by less than 1e-11 of it; by ``accounting.mixtures`` where sigma is below
-    0.05 or a law is extremely long.
+    Upper bounds with a relative excess below 1e-11; computed by ``accounting.mixtures`` if sigma is below 0.05 or a
+    distribution is extremely long.
     """
     cut: Floats = block.tail_squares * (2 if pairwise else 0.5)
-    if _VACUOUS < sigma < _APART:
-        nats, overlap = _apart(block, sigma, pairwise=pairwise)
+    if _VACUOUS < sigma < _SEPARATED:
+        nats, overlap = _separated(block, sigma, pairwise=pairwise)
         if (overlap <= _OVERLAP * nats).all():
             return (nats + overlap + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
     grid = _grid(block, sigma)
@@ -84,25 +84,25 @@ def divergences(block: LawBlock, sigma: float, *, pairwise: bool = False) -> Flo
     integral = _opposed if pairwise else _forward
     for i in range(0, count, width):
         nats[i : i + width] = spacing * integral(z, shifts, block.weights[:, i : i + width])
-    rest = (4 if pairwise else 1) * (_beyond(end, shifts) @ block.weights)
+    rest = (4 if pairwise else 1) * (_tail_bounds(end, shifts) @ block.weights)
     nats = (nats + rest + cut / sigma / sigma) * (1 + _ROUNDING) + _UNDERFLOW
-    lost = ~np.isfinite(nats)
-    if lost.any():
-        nats[lost] = _one_by_one(block, sigma, pairwise=pairwise, columns=np.flatnonzero(lost))
+    overflowed = ~np.isfinite(nats)
+    if overflowed.any():
+        nats[overflowed] = _one_by_one(block, sigma, pairwise=pairwise, columns=np.flatnonzero(overflowed))
     return nats
 
 
-def _apart(block: LawBlock, sigma: float, *, pairwise: bool) -> tuple[Floats, Floats]:
-    """The closed form for components that hardly overlap, and an upper bound on what it leaves out.
+def _separated(block: LawBlock, sigma: float, *, pairwise: bool) -> tuple[Floats, Floats]:
+    """The closed form for components that hardly overlap, and an upper bound on its error.
 
-    Pairwise, the density of the opposite mixture is at least that of its component nearest to zero.
+    In the pairwise form, the density of the opposite mixture is at least that of its component nearest to zero.
     """
     weights, columns = block.weights, np.arange(len(block.places))
     shifts = np.arange(len(weights))[:, None] / sigma
     top = weights.argmax(axis=0)
     others = weights.copy()
     others[top, columns] = 0
-    logs = np.log1p(-others.sum(axis=0))  # of the largest weights: the others tell it from 1
+    logs = np.log1p(-others.sum(axis=0))  # of the largest weights, which may be close to 1
     entropy = xlogy(others, others).sum(axis=0) + weights[top, columns] * logs
     overlap = 2 * np.sqrt(weights[1:] * weights[:-1]).sum(axis=0) * math.exp(-1 / (8 * sigma * sigma))
     overlap += 3 * math.exp(-1 / (2 * sigma * sigma))
@@ -114,42 +114,42 @@ def _apart(block: LawBlock, sigma: float, *, pairwise: bool) -> tuple[Floats, Fl
 
 
 def _one_by_one(block: LawBlock, sigma: float, *, pairwise: bool, columns: Integers | None = None) -> Floats:
-    """The divergences of all laws, or of some ``columns``, by ``accounting.mixtures``."""
+    """The divergences of all columns, or of some ``columns``, by ``accounting.mixtures``."""
     divergence = replace_kl if pairwise else kl
     places = range(len(block.places)) if columns is None else columns
     return np.array([divergence(block.law(int(i)), sigma) for i in places])
 
 
 def _grid(block: LawBlock, sigma: float) -> tuple[float, float] | None:
-    """Right end and width of a grid that is fine enough for all laws of the block; None where that is unaffordable."""
+    """The right end and the spacing of a grid fine enough for the whole block; None if that is too expensive."""
     if sigma < _LEAST_SIGMA or float(block.means.min()) / sigma < _LEAST_SHIFT:
         return None
     shifts = np.arange(len(block.weights)) / sigma
-    # What the rest is compared with: KL >= (mean / sigma)^2 / 2, from the variational formula with a linear function.
+    # A lower bound to compare the rest with: KL >= (mean / sigma)^2 / 2, by the variational formula.
     least = (block.means / sigma) ** 2 / 2
     _, high = threshold_bracket(
-        lambda end: bool((_beyond(end, shifts) @ block.weights <= _END * least).all()),
+        lambda end: bool((_tail_bounds(end, shifts) @ block.weights <= _END * least).all()),
         -_LEFT,
         float(shifts[-1]) + 40,
         within=0.25,
     )
-    spacing = _width(high, sigma)
+    spacing = _widest_spacing(high, sigma)
     nodes = (high - _LEFT) / spacing
     return (high, spacing) if nodes <= min(_MOST_NODES, _MOST_TERMS / len(shifts)) else None
 
 
-def _beyond(end: float, shifts: Floats) -> Floats:
-    """For each component, a bound on the sum over the grid beyond ``end`` that it would have by itself.
+def _tail_bounds(end: float, shifts: Floats) -> Floats:
+    """For each component alone, a bound on its sum over the grid beyond ``end``.
 
-    phi(z - s) (s z - s^2 / 2) falls from s + 1 on, and integrates in closed form; all of it is s^2 / 2.
+    phi(z - s) (s z - s^2 / 2) decreases from s + 1 on and has a closed-form integral; its total is s^2 / 2.
     """
     distance = np.maximum(end - shifts, 0.0)
     part = shifts * np.exp(-distance * distance / 2) / _SQRT_2PI + shifts * shifts / 2 * ndtr(-distance)
     return np.where(distance < 1, shifts * shifts / 2, part)
 
 
-def _width(end: float, sigma: float) -> float:
-    """The widest grid whose error is below ``_SPACING``, by the best of some a (see the module)."""
+def _widest_spacing(end: float, sigma: float) -> float:
+    """The widest spacing whose error is below ``_SPACING``, for the best of several a (see the module)."""
     a = np.minimum(np.linspace(0.02, 0.98, 49) * math.pi * sigma, np.linspace(0.3, 14.7, 49))
     slope = 2 * a / np.cos(a / (2 * sigma))
     need = a * a / 2 + np.log(15 / _SPACING * (1 + slope * end) ** 2 * (1 + 2 * end * end) ** 2)
@@ -172,32 +172,32 @@ def _forward(z: Floats, shifts: Floats, weights: Floats) -> Floats:
 
 
 def _opposed(z: Floats, shifts: Floats, weights: Floats) -> Floats:
-    """Sum of G over the nodes ``z`` > 0 (ascending) for each column of ``weights``; NaN where floats do not hold it."""
+    """Sum of G over the nodes ``z`` > 0 (ascending) for each column of ``weights``; NaN where it underflows."""
     ceiling, gap = _ceilings(z, shifts)
     column = z[:, None]
-    ahead = np.exp(shifts[1:] * (column - shifts[1:] / 2) - ceiling[:, None]) * -np.expm1(-2 * shifts[1:] * column)
-    difference = ahead @ weights[1:]
-    behind = np.exp(-shifts * (column + shifts / 2)) @ weights
+    gains = np.exp(shifts[1:] * (column - shifts[1:] / 2) - ceiling[:, None]) * -np.expm1(-2 * shifts[1:] * column)
+    difference = gains @ weights[1:]
+    opposite = np.exp(-shifts * (column + shifts / 2)) @ weights
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        quotient = difference / behind
+        quotient = difference / opposite
         loss = np.where(
             ceiling[:, None] < _LARGE, np.log1p(quotient * np.exp(np.minimum(ceiling, _LARGE))[:, None]),
             np.log(np.maximum(quotient, 1e-300)) + ceiling[:, None],
         )  # fmt: skip
-        loss[:, behind.min(axis=0) < 1e-280] = math.nan
+        loss[:, opposite.min(axis=0) < 1e-280] = math.nan
         return np.asarray(np.exp(-gap * gap / 2) @ (difference * loss) / _SQRT_2PI)
 
 
 def _ceilings(z: Floats, shifts: Floats) -> tuple[Floats, Floats]:
-    """At each z: the largest of s z - s^2 / 2 over ``shifts``, and the distance of that component."""
+    """At each z: the maximum of s z - s^2 / 2 over ``shifts``, and the distance to that component."""
     nearest = shifts[np.clip(np.rint(z / shifts[1]), 0, len(shifts) - 1).astype(np.int64)]
     return nearest * (z - nearest / 2), z - nearest
 
 
 def _cost(excess: Floats) -> Floats:
-    """The value of r log r - r + 1 from r - 1, accurate relative to itself.
+    """The value of r log r - r + 1 from r - 1, with a small relative error.
 
-    Near 1 by log r = 2 artanh(v), v = (r - 1) / (r + 1): (r - 1) v + 2 r (v^3 / 3 + v^5 / 5 + ...).
+    Near r = 1 by log r = 2 artanh(v), v = (r - 1) / (r + 1): (r - 1) v + 2 r (v^3 / 3 + v^5 / 5 + ...).
     """
     ratio = 1 + excess
     cost = ratio * np.log(np.maximum(ratio, 1e-300)) - excess

@@ -1,13 +1,14 @@
-"""Protection of secrets: what an adversary's guess of a secret can gain from a training run, and the noise it needs.
+"""Protection of secrets: how much a training run helps an adversary to guess a secret, and the noise that limits it.
 
-Reference form. Let a secret take one of several values, the adversary's prior giving none more than r, and let P_theta
-be the law of everything published when the value is theta. For any fixed law Q, the mutual information is at most
-max_theta KL(P_theta || Q); and the success p of the best guess satisfies kl(p, r) <= that information, because success
-under Q is at most r (data processing on the indicator of success; Fano). With Q the same run on data whose records of
-the secret contribute nothing, one step has KL(P_theta || Q) <= KL(MoG || N(0, sigma^2)), where MoG is the mixture over
-how many of those records are drawn; adaptive steps add (chain rule). This bounds guessing among arbitrary replacement
-values at the price of zeroing out. The pairwise form instead takes KL(P_theta || P_theta') of two values with opposite
-contributions, MoG(+k) against MoG(-k), which costs up to four times as much.
+Reference form. Let a secret take one of several values, to none of which the adversary's prior gives more than r, and
+let P_theta be the distribution of everything published if the value is theta. For every fixed distribution Q, the
+mutual information is at most max_theta KL(P_theta || Q), and the success probability p of the best guess satisfies
+kl(p, r) <= that information, because success under Q has probability at most r (data processing on the indicator of
+success; Fano). Let Q be the same run with the secret's records contributing nothing. Then one step has
+KL(P_theta || Q) <= KL(MoG || N(0, sigma^2)), where MoG is the mixture over the number of those records drawn; adaptive
+steps add up (chain rule). This bounds guessing among arbitrary replacement values at the cost of zeroing out. The
+pairwise form instead uses KL(P_theta || P_theta') of two values with opposite contributions, MoG(+k) against MoG(-k),
+which costs up to four times as much.
 
 All divergences are in nats.
 """
@@ -24,24 +25,24 @@ from privctl.accounting.secrets import trade_off
 from privctl.domain.checks import at_least, fraction, probability
 from privctl.domain.events import SecretMixture
 
-#: Where noise multipliers are searched: beyond, squares leave the floats.
+#: The range of noise multipliers that is searched; beyond, squares overflow or underflow.
 _LEAST, _MOST = 1e-150, 1e150
-#: Relative width at which a search for a noise multiplier stops.
+#: Relative width of the bracket at which the search stops.
 _CLOSE = 1e-13
 
 
 def binary_kl(p: float, r: float) -> float:
-    """KL(Bernoulli(p) || Bernoulli(r)) in nats, accurate relative to itself also for p near r, 0 or 1.
+    """KL(Bernoulli(p) || Bernoulli(r)) in nats, with a small relative error even for p near r, 0 or 1.
 
     Raises ValueError unless 0 <= p <= 1 and 0 < r < 1. Example: binary_kl(0.1, 0.001) = 0.366593004807...
     """
     probability("p", p)
     fraction("r", r)
-    return _part(p, r, p - r) + _part(1 - p, 1 - r, r - p)
+    return _kl_term(p, r, p - r) + _kl_term(1 - p, 1 - r, r - p)
 
 
-def _part(x: float, y: float, gap: float) -> float:
-    """The part x log(x / y) - x + y with ``gap`` = x - y; never negative, so that two parts add without cancelling."""
+def _kl_term(x: float, y: float, gap: float) -> float:
+    """The term x log(x / y) - x + y with ``gap`` = x - y; never negative, so two terms add without cancellation."""
     change = gap / y
     if abs(change) > 0.25:
         return (x * (math.log(x) - math.log(y)) if x else 0.0) - gap
@@ -54,7 +55,7 @@ def _part(x: float, y: float, gap: float) -> float:
 def posterior(budget: float, prior: float) -> float:
     """The largest p in [prior, 1] with binary_kl(p, prior) <= ``budget`` nats, rounded up (Fano's inequality).
 
-    1 where even certainty costs no more than the budget. Raises ValueError for a budget below 0 or NaN, or a prior
+    1 if certainty does not exceed the budget. Raises ValueError for a budget that is negative or NaN, or a prior
     outside (0, 1). Example: posterior(1, 0.1) = 0.689217226545...
     """
     fraction("prior", prior)
@@ -69,19 +70,19 @@ def posterior(budget: float, prior: float) -> float:
 
 
 def information(event: SecretMixture, *, pairwise: bool = False) -> float:
-    """Nats that all steps of ``event`` give away about the secret, in the reference form or the ``pairwise`` one."""
+    """The information in nats that all steps of ``event`` reveal, in the reference form or the ``pairwise`` one."""
     return event.steps * _one_step(pairwise)(poisson_binomial(event.probabilities), event.noise_multiplier)
 
 
 def curve_posterior(event: SecretMixture, prior: float) -> float:
-    """As ``posterior_bound``, in the reference form, from the whole trade-off curve instead of one divergence.
+    """As ``posterior``, but from the whole trade-off function instead of one divergence; in the reference form.
 
-    The guess is right with probability at most the largest one of an event that has probability ``prior`` without the
-    secret: min over all epsilons of e^epsilon prior + delta(epsilon) (Hayes, Mahloujifar and Balle 2023), deltas from a
-    privacy loss distribution that bounds them from above. Mostly far sharper than Fano's inequality, and slower.
+    The probability of a correct guess is at most the largest probability of an event that has probability ``prior``
+    without the secret: min over epsilon of e^epsilon prior + delta(epsilon) (Hayes, Mahloujifar and Balle 2023), with
+    deltas from a pessimistic privacy loss distribution. Usually much tighter than Fano's inequality, but slower.
 
-    Raises ValueError for a prior outside (0, 1). Example: ten records of probability 0.005, 500 steps and noise
-    multiplier 1.378 leave a prior of 0.01 at most 0.0851, where Fano's inequality says 0.2.
+    Raises ValueError for a prior outside (0, 1). Example: for ten records of probability 0.005, 500 steps, noise
+    multiplier 1.378 and prior 0.01 it is 0.0851, where Fano's inequality gives 0.2.
     """
     fraction("prior", prior)
     if not any(event.probabilities):
@@ -93,10 +94,10 @@ def curve_posterior(event: SecretMixture, prior: float) -> float:
 def noise_multiplier_for(
     probabilities: Sequence[float], steps: int, prior: float, posterior: float, *, pairwise: bool = False
 ) -> float:
-    """The smallest noise multiplier with steps * KL <= binary_kl(posterior, prior), to about 1e-12 and never below.
+    """The smallest noise multiplier with steps * KL <= binary_kl(posterior, prior), rounded up to about 1e-12 relative.
 
-    ``probabilities`` are those of the secret's records to be in a batch. Raises ValueError for parameters out of range,
-    a posterior not above the prior, records that are never drawn, and a multiplier outside 1e-150..1e150.
+    ``probabilities`` are those with which the secret's records are in a batch. Raises ValueError for parameters out of
+    range, a posterior not above the prior, records that are never drawn, and a multiplier outside 1e-150..1e150.
 
     Example: one record of probability 0.01, 1000 steps, prior 0.001, posterior 0.1 gives 0.6643833650...
     """
@@ -120,17 +121,17 @@ def _one_step(pairwise: bool) -> Callable[[PoissonBinomial, float], float]:
 
 
 def least_multiplier(excess: Callable[[float], float], start: float) -> float:
-    """The least sigma with ``excess`` <= 0; it falls with sigma, about as -2 log sigma where sigma is large.
+    """The smallest sigma with ``excess`` <= 0, which decreases with sigma, for large sigma about as -2 log sigma.
 
-    The search begins at ``start``; at the returned sigma the condition was checked. Raises ValueError where sigma would
-    be outside 1e-150..1e150.
+    The search begins at ``start``; the condition was checked at the returned sigma. Raises ValueError if sigma would be
+    outside 1e-150..1e150.
     """
     low, high = _bracket(excess, start)
     return falling_root(excess, low, excess(low), high, excess(high), close=_CLOSE)
 
 
 def _bracket(excess: Callable[[float], float], start: float) -> tuple[float, float]:
-    """Two multipliers a factor of 2 or more apart, ``excess`` above 0 at the first only."""
+    """Two multipliers at least a factor of 2 apart, with ``excess`` above 0 only at the first."""
     start = min(max(start, _LEAST), _MOST)
     factor, low, high = 2.0, start, start
     while excess(high) > 0:

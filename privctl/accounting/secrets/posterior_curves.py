@@ -1,14 +1,14 @@
-"""Trade-off curves for a whole book of secrets: a certified posterior for each, and the least noise for all targets.
+"""Trade-off functions for many secrets: a certified posterior for each, and the least noise that meets all targets.
 
-Three screens reserve exact curves for the few secrets that need one; a screen only ever raises a bound.
+Three shortcuts limit exact curves to the few secrets that need one; a shortcut can only raise a bound.
 
-1. Fano: a posterior that follows from the nats alone and is within its target needs no curve (``fano.posterior``).
-2. Groups: secrets whose sums of probabilities are alike share the curve of one law whose upper tails are the largest of
-   theirs. It gives away at least as much as each of them (proof in ``trade_off``), so its bound holds for each, at
-   its own prior. A group is halved while that is too coarse for some of its secrets, down to single secrets.
-3. Candidates: the noise is first solved for the secrets that would need most of it if all curves were Gaussian. That
-   is a guess, and no bound rests on it: the groups then certify every secret, and what they do not certify is solved
-   for next.
+1. Fano: a secret whose posterior by its information alone is within its target needs no curve (``fano.posterior``).
+2. Groups: secrets with similar sums of probabilities share the curve of one distribution whose upper tail is the
+   pointwise maximum of theirs. It reveals at least as much as each of them (proof in ``trade_off``), so its bound holds
+   for each, at its own prior. A group is halved while its curve is too coarse for some of its secrets, down to single
+   secrets.
+3. Candidates: the noise is first solved for the secrets that would need the most if all curves were Gaussian. That is a
+   guess on which no bound depends: the groups then certify every secret, and those not certified are solved for next.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from privctl.accounting.secrets.fano import posterior
 from privctl.accounting.secrets.trade_off import COARSE, FINE, curve_of, pointwise_largest, tails_of_block
 from privctl.domain.checks import at_least, positive
 
-#: The sums of probabilities in a group differ by this factor at most, at first; and the precision of its curve.
+#: The largest ratio of sums of probabilities in an initial group, and the precision of its curve.
 _GROUP_RATIO, _ROUGH = 1.2, 1e-2
-#: How many groups are halved to certify a noise that may still grow.
+#: The most groups that are halved to certify a noise that may still grow.
 _MOST_HALVINGS = 60
-#: Secrets that the noise is solved for at first, and up to which every secret has an exact curve.
+#: The number of secrets for which the noise is solved first, and up to which every secret gets an exact curve.
 _CANDIDATES, _FEW = 32, 24
-#: Secrets that are solved for when a certificate failed.
+#: The number of secrets that are solved for after a failed certification.
 _JOINING_PER_ROUND = 8
-#: Secrets whose own curves are computed in a round, and rounds, of searching for the secret nearest to its target.
+#: Exact curves per round, and rounds, of the search for the secret nearest to its target.
 _SHARPENED, _ROUNDS = 3, 12
 #: Relative width at which a search for noise stops, and the precision of its curves.
 _RELATIVE_WIDTH, _PRECISION = 1e-6, 1e-4
 #: Factor by which a search steps until it has a bracket.
 _STRIDE = 1.4
-#: Noise added at first, relatively, where groups are too coarse to certify a noise that exact curves would.
+#: Relative noise added at first if groups are too coarse to certify a noise that exact curves would.
 _SLACK = 1e-3
-#: No plan goes below this noise multiplier on account of a curve.
+#: Curves never lower a plan's noise multiplier below this.
 LEAST = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SecretMemberships:
-    """Which secret lies in which records, and how often these are drawn in each of ``steps`` steps.
+    """Which secrets are in which records, and the records' sampling rates in each of ``steps`` steps.
 
-    Secret j lies in the distinct ``records[starts[j]:starts[j + 1]]`` (int64), record i is in a batch with
-    ``probabilities[i]`` (float64); ``priors`` [secrets] are the most probability that any value has beforehand.
+    Secret j is in the distinct records ``records[starts[j]:starts[j + 1]]`` (int64), and record i is in a batch with
+    probability ``probabilities[i]`` (float64); ``priors`` [secrets] are the largest prior probabilities of any value.
 
-    Raises ValueError where these do not fit together.
+    Raises ValueError for inconsistent fields.
     """
 
     starts: Integers
@@ -74,17 +74,17 @@ class SecretMemberships:
             raise ValueError("priors must all be above 0 and below 1")
 
     def tails(self, places: Integers) -> Iterator[tuple[Integers, Floats]]:
-        """Upper tails [length, secrets] of the laws of ``places`` (ascending), with the places, by blocks."""
+        """Blocks of secrets among ``places`` (ascending), with their upper tails [length, secrets]."""
         for block in law_blocks(self.starts, self.records, self.probabilities, places, long=round_up_to_levels):
             yield block.places, tails_of_block(block)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CurveCalibration:
-    """The noise that keeps every posterior within its target, by the trade-off curve or by Fano's inequality.
+    """The noise that keeps every posterior within its target, by the trade-off function or by Fano's inequality.
 
-    ``curve_bounds`` [secrets] are posteriors by the curve under that noise; ``binding`` is the secret nearest to its
-    target. ``informations`` [secrets] are the nats given away, which give Fano's bounds, and ``fano_noise`` is the
+    ``curve_bounds`` [secrets] are the posteriors by the curve at that noise; ``binding`` is the secret nearest to its
+    target. ``informations`` [secrets] are the nats revealed, from which Fano's bounds follow, and ``fano_noise`` is the
     noise that Fano's inequality alone would need.
     """
 
@@ -98,10 +98,10 @@ class CurveCalibration:
 def curve_bounds(
     book: SecretMemberships, sigma: float, needed: Floats | None = None, *, halved: float = math.inf
 ) -> Floats:
-    """A posterior for every secret at noise multiplier ``sigma``, never below the true best; shape [secrets].
+    """An upper bound on the posterior of every secret at noise multiplier ``sigma``; shape [secrets].
 
-    Groups are halved, at most ``halved`` times, while a bound is above ``needed`` [secrets], where that is given; up to
-    24 secrets have exact curves. A secret whose records are never drawn keeps its prior.
+    If ``needed`` [secrets] is given, groups with a bound above it are halved, at most ``halved`` times; up to 24
+    secrets get exact curves. A secret whose records are never drawn keeps its prior.
 
     Raises ValueError for a ``sigma`` that is not positive.
     """
@@ -120,9 +120,9 @@ def curve_bounds(
 
 
 def sharpen(book: SecretMemberships, sigma: float, bounds: Floats, fano: Floats, targets: Floats) -> int:
-    """Lower ``bounds`` [secrets] at ``sigma`` by the own curves of the secrets that may be nearest to ``targets``.
+    """Lower ``bounds`` [secrets] at ``sigma`` by exact curves of the secrets that may be nearest to ``targets``.
 
-    A secret's bound is the lower of the curve's and ``fano``'s. Returns the secret that is nearest in the end.
+    A secret's bound is the lower of the curve's and ``fano``'s. Returns the secret nearest to its target.
     """
     sharp = bounds <= book.priors
     for _ in range(_ROUNDS):
@@ -142,10 +142,10 @@ def least_noise_by_curve(
 ) -> CurveCalibration:
     """The least noise with which every posterior is certified to be within ``targets`` [secrets].
 
-    ``budgets`` [secrets] are the nats that lead from prior to target, ``nats(sigma)`` what a run gives away about each
-    secret at that noise. The noise is never more than Fano's inequality needs, nor below ``LEAST`` unless that is. For
-    up to 24 secrets it is the least to about 1e-4; for more it may be a few 0.1 % above, because groups certify the
-    rest.
+    ``budgets`` [secrets] are the nats that lead from prior to target, and ``nats(sigma)`` those that a run reveals
+    about each secret at that noise. The noise is at most what Fano's inequality needs, and at least ``LEAST`` or, if
+    smaller, that. For up to 24 secrets it is minimal to about 1e-4; for more it may be a few tenths of a percent too
+    high, because groups certify the rest.
 
     Raises ValueError as ``batched.least_noise`` does.
     """
@@ -164,7 +164,7 @@ def least_noise_by_curve(
         higher = _least_for_all(book, targets, np.setdiff1d(worst, tried), sigma, most)
         tried, slack = np.union1d(tried, worst), 2 * slack
         sigma = min(higher if higher > sigma else sigma * (1 + slack), most)
-    # Only where the curve is loose can Fano's inequality be the sharper one.
+    # Fano's inequality can be tighter only where the curve's bound is loose.
     fano, loose = np.ones(len(bounds)), np.flatnonzero(bounds > targets)
     fano[loose] = fano_bounds(amounts[loose], book.priors[loose])
     return CurveCalibration(
@@ -177,7 +177,7 @@ def least_noise_by_curve(
 
 
 def fano_bounds(nats: Floats, priors: Floats) -> Floats:
-    """The posterior that each secret's ``nats`` allow by Fano's inequality; shape [secrets]."""
+    """The posteriors by Fano's inequality, given the ``nats`` of each secret; shape [secrets]."""
     pairs = zip(nats.tolist(), priors.tolist(), strict=True)
     return np.array([posterior(amount, prior) for amount, prior in pairs])
 
@@ -185,7 +185,7 @@ def fano_bounds(nats: Floats, priors: Floats) -> Floats:
 def _candidates(book: SecretMemberships, targets: Floats, low: float, high: float) -> tuple[float, Integers]:
     """The noise that the first candidates need, between ``low`` and ``high``, and these candidates."""
     means = means_of(book.starts, book.records, book.probabilities)
-    # Steps of mean shift m and noise s are nearly one Gaussian of shift sqrt(T) m / s, where s is large.
+    # For large noise s, T steps with mean shift m are nearly one Gaussian of shift sqrt(T) m / s.
     needs = math.sqrt(book.steps) * means / (ndtri(targets) - ndtri(book.priors))
     chosen = np.argsort(-needs, kind="stable")[:_CANDIDATES]
     chosen = chosen[means[chosen] > 0]
@@ -195,9 +195,9 @@ def _candidates(book: SecretMemberships, targets: Floats, low: float, high: floa
 def _least_for_all(
     book: SecretMemberships, targets: Floats, chosen: Integers, low: float, high: float, *, start: float | None = None
 ) -> float:
-    """The least noise from ``low`` to ``high`` that ``chosen`` need, solved in their order; ``high`` suffices for all.
+    """The least noise between ``low`` and ``high`` that suffices for ``chosen``, solved in order; ``high`` always does.
 
-    The search begins at ``start``, if there is one.
+    The search begins at ``start``, if given.
     """
     sigma = low
     laws = dict(_laws(book, np.sort(chosen)))
@@ -212,7 +212,7 @@ def _least_for_all(
 
 
 def _posterior_excess(book: SecretMemberships, tails: Floats, prior: float, target: float) -> Callable[[float], float]:
-    """The logarithm of a secret's posterior / target as a function of the noise; on a finer grid near 0."""
+    """The logarithm of a secret's posterior / target as a function of the noise; near 0, on a finer grid."""
 
     def excess(sigma: float) -> float:
         value = 0.0
@@ -227,7 +227,7 @@ def _posterior_excess(book: SecretMemberships, tails: Floats, prior: float, targ
 
 
 def _least_noise_from(excess: Callable[[float], float], low: float, high: float, start: float) -> float:
-    """The least noise from ``low`` on with ``excess`` <= 0, which falls; ``high`` is known to meet it.
+    """The least noise of at least ``low`` with ``excess`` <= 0, which decreases; ``high`` is known to meet it.
 
     The search begins at ``start``. The condition was checked at the returned noise, unless that is ``high``.
     """
@@ -257,7 +257,7 @@ def _laws(book: SecretMemberships, places: Integers) -> Iterator[tuple[int, Floa
 
 
 def _lower_by_own_curves(book: SecretMemberships, sigma: float, places: Integers, bounds: Floats) -> None:
-    """Lower ``bounds`` for each of ``places`` to the bound by its own law; equal laws are computed once."""
+    """Lower ``bounds`` for each of ``places`` by its own curve; equal distributions are computed once."""
     found: dict[tuple[bytes, float], float] = {}
     for j, tails in _laws(book, places):
         key = tails.tobytes(), float(book.priors[j])
@@ -268,12 +268,12 @@ def _lower_by_own_curves(book: SecretMemberships, sigma: float, places: Integers
 
 @lru_cache(maxsize=2 * _FEW)
 def _posterior_by_own_curve(tails: bytes, prior: float, sigma: float, steps: int) -> float:
-    """The posterior by the curve of one law. A plan asks for the same few again: to certify, to sharpen, to report."""
+    """The posterior by one secret's own curve; cached, as certifying, sharpening and reporting ask for the same few."""
     return curve_of(np.frombuffer(tails), sigma, steps, FINE, prior=prior).posterior(prior)
 
 
 def _fill_by_groups(book: SecretMemberships, sigma: float, places: Integers, means: Floats, bounds: Floats) -> None:
-    """Fill ``bounds`` by one curve for each group of similar sums of probabilities."""
+    """Fill ``bounds`` with one curve per group of secrets with similar sums of probabilities."""
     group = np.floor(np.log(means[places]) / math.log(_GROUP_RATIO)).astype(np.int64)
     covers: dict[int, Floats] = {}
     for block, tails in book.tails(places):
@@ -290,11 +290,11 @@ def _fill_by_groups(book: SecretMemberships, sigma: float, places: Integers, mea
 def _halve_groups(
     book: SecretMemberships, sigma: float, places: Integers, means: Floats, targets: Floats, bounds: Floats, most: float
 ) -> None:
-    """Lower ``bounds`` for those of ``places`` that are above ``targets``, by the curves of at most ``most`` groups."""
+    """Lower the ``bounds`` of ``places`` that exceed ``targets``, by the curves of at most ``most`` groups."""
     if not len(places):
         return
     laws = dict(_laws(book, places))
-    # What tells two laws with one mean apart, to second order: sum p^2 / sum p.
+    # To second order, distributions with the same mean differ by sum p^2 / sum p.
     squares = means_of(book.starts, book.records, book.probabilities**2)
     least = np.maximum(means, 1e-300)
     features = np.stack([np.log(least), squares / least])

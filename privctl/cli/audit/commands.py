@@ -108,6 +108,8 @@ def secrets(model: str, output: Path | None, force: bool, as_json: bool, quiet: 
     \b
     Example:
       privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl --base old/
+      privctl audit secrets model/ --secrets secrets.jsonl --data train.jsonl \\
+          --heldout-secrets others.jsonl --heldout-data held-out.jsonl
     """
     _of_model(model, output, force, as_json, quiet, options)
 

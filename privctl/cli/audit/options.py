@@ -108,7 +108,10 @@ _MEMBERSHIP: tuple[Decorator, ...] = (
     THOROUGH_FLAG,
     _REFERENCE,
     click.option("--shadow", type=_FILE, help="Folder of shadow models, from privctl shadow."),
-    click.option("--group-by", metavar="FIELD", help="Judge groups, such as users, by FIELD."),
+    click.option(
+        "--group-by", metavar="FIELD",
+        help="Judge groups, such as users, by FIELD; none: records. By default what the training protects.",
+    ),
     LEAST_AUC,
 )  # fmt: skip
 COMMITMENT = click.option("--commitment", help="Hash of the manifest, published before training.")
@@ -179,6 +182,8 @@ _EXTRACTION: tuple[Decorator, ...] = (
     click.option("--records", type=COUNT, metavar="N", help="Records drawn from each file; all by default."),
 )  # fmt: skip
 _SECRETS: tuple[Decorator, ...] = (
+    click.option("--heldout-secrets", type=_FILE, help="Book of records it was not trained on: the control."),
+    data_option("--heldout-data", "Data of that book; --nonmembers by default."),
     click.option("--plan", type=_FILE, help="Plan of the training, from privctl secrets plan."),
     click.option("--base", type=MODEL, help="MODEL before training, to see what it knew then; an adapter's base."),
     click.option("--candidates", type=COUNT, metavar="N", help="Values to rank each secret among; 100 by default."),

@@ -13,8 +13,9 @@ from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import Guarantee, Status, status_of
 from privctl.domain.verdict import Outcome
 from privctl.gate.files import LoadedReport
-from privctl.gate.judged_model import JudgedModel, trained_further
+from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
+from verify.consistency import begun_with
 
 RULE = "contradiction"
 _ANEW = "train again from weights that were made without these examples"
@@ -71,19 +72,19 @@ def _in_audits(case: JudgedModel) -> Iterator[Finding]:
 
 
 def _in_training(case: JudgedModel) -> Iterator[Finding]:
-    """Weights have one origin, and a training that starts from them does not cover what they already give away."""
+    """Weights have one origin, and no guarantee covers what those that a training began with gave away of its data."""
     first: dict[str, LoadedReport] = {}
     for report in case.makers:
         other = first.setdefault(report.report.step, report)
         if other is not report:
             reason = f"{other.path} says too that it made these weights, and the two differ"
             yield _finding(case.name, reason, report, "outputs")
-    for report, earlier in trained_further(case):
-        reason = (
-            f"{earlier.path} trained the weights that this training began with, on the same data, so its "
-            "guarantee does not cover what they hold already"
-        )
-        yield replace(_finding(case.name, reason, report, "guarantees"), fix=_ANEW)
+    for report in {report.digest: report for report, _, _ in case.guarantees}.values():
+        others = [each.report for each in case.history if each is not report]
+        stated = [{each.name: each.state for each in guarantee.assumptions} for guarantee in report.report.guarantees]
+        found = (fault for states in stated for fault in begun_with.faults(report.report, states, others))
+        for fault in dict.fromkeys(found):
+            yield replace(_finding(case.name, fault, report, "guarantees"), fix=_ANEW)
 
 
 def why_inconsistent(guarantee: Guarantee) -> str:

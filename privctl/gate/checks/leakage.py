@@ -7,13 +7,20 @@ small to decide, or gave no upper bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from privctl.domain.evidence import Bound, Evidence
 from privctl.domain.gate import Finding, GateOutcome
 from privctl.domain.guarantee import AssumptionState
-from privctl.domain.report import Artifact
-from privctl.domain.sample_size import in_words, times_for_bound
+from privctl.domain.sample_size import needed_sample, times_for_bound
+from privctl.gate.checks.audited_records import (
+    MEMBERS,
+    TRAIN,
+    on_whose_word,
+    share_unscored,
+    unaudited,
+    why_not_attacked,
+)
 from privctl.gate.checks.contradictions import why_impossible
 from privctl.gate.checks.outside_scores import FIX, why_unaccepted
 from privctl.gate.files import LoadedReport
@@ -21,7 +28,6 @@ from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
 from privctl.reports.audit_parameters import AuditParameters
 from privctl.reports.parameters import ParametersError, TrainingParameters, parameters_as
-from verify.audits.split.drawn import drawn_from
 from verify.audits.terms import of_split
 
 AUC, TPR, EXPOSURE, DISCLOSED = "max_auc", "max_tpr", "max_exposure", "max_disclosed"
@@ -36,13 +42,14 @@ _EXTRACTED, _IN_TEXTS = "rate on training text", "training text found in "
 _BIGGER = "audit again with {}, so that the interval is narrower"
 _MEND = "mend what the audit names, and audit again"
 _NOT_BIGGER = "the estimate itself is above the limit, so a larger audit would likely fail: make the model safer"
+_ALL = (
+    "give records to compare with of which the training data hold none, and --max-length as the training, so that all "
+    "members are scored to their end"
+)
 _PRIVATE = "retrain with a smaller epsilon (privctl retrain dp-sgd), or add noise (privctl noise), and audit again"
 
 #: Rule -> the role of what an audit took as training data for it.
-_MEMBERS = "members"
-_TRAINED = {AUC: _MEMBERS, TPR: _MEMBERS, EXTRACTED: "train"}
-#: The same of what it compared these with, which no training may have read.
-_UNSEEN = {AUC: "nonmembers", TPR: "nonmembers", EXTRACTED: "heldout"}
+_TRAINED = {AUC: MEMBERS, TPR: MEMBERS, EXTRACTED: TRAIN}
 _PLANTED, _NUMBER = "trained on the planted data", "number included"
 
 _TRAININGS = ("retrain", "external-training")
@@ -165,8 +172,13 @@ def lower_bound(case: JudgedModel, policy: Policy) -> Iterator[Finding]:
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.lower is not None else "it has no lower bound")
         doubt = doubt or why_not_planted(report)
+        delta = item.details.get("delta", 0.0)
         if doubt:
             yield _inconclusive(LOWER_BOUND, report, i, item, doubt, _MEND)
+        elif delta > policy.at_delta and not (item.lower is not None and item.lower > limit):
+            # A larger delta makes any epsilon small.
+            message = f"it is at delta {delta:g}, and the policy asks at {policy.at_delta:g}"
+            yield _inconclusive(LOWER_BOUND, report, i, item, message, f"audit with --delta {policy.at_delta:g}")
         elif item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=LOWER_BOUND,
@@ -195,10 +207,11 @@ def _check_maximum(
     enough = _enough([item for _, _, item in items], limit)
     for report, i, item in items:
         doubt = _why_doubtful(item, policy) or ("" if item.upper is not None else "it has no upper bound")
-        doubt = (
-            doubt or (_why_confounded(report) if rule in (AUC, TPR) else "") or _why_other_records(case, report, rule)
-        )
+        of_members = _TRAINED.get(rule) == MEMBERS
+        doubt = doubt or (_why_confounded(report) if of_members else "")
+        doubt = doubt or (why_not_attacked(case, report, _TRAINED[rule]) if rule in _TRAINED else "")
         doubt = doubt or (why_not_planted(report) if rule == DISCLOSED else "") or why_unaccepted(report, policy)
+        unscored, why = share_unscored(case, report) if of_members else (0.0, "")
         if item.lower is not None and item.lower > limit:
             yield Finding(
                 rule=rule,
@@ -216,9 +229,22 @@ def _check_maximum(
             yield _inconclusive(
                 rule, report, i, item, f"{_interval_text(item)}: the upper bound is above {limit:g}", fix
             )
+        elif item.upper is not None and (worst := _of_all(item.upper, unscored)) > limit:
+            of_all = f"it may be {worst:.4g} of all: {100 * unscored:.3g} % of the members were not scored to their end"
+            yield _inconclusive(rule, report, i, item, f"{_interval_text(item)}, but {of_all} ({why})", _ALL)
         else:
             passed.append((report, i, item))
-    yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper")
+    if passed and rule in _TRAINED and (left := unaudited(case, [report for report, _, _ in passed], _TRAINED[rule])):
+        report, i, item = passed[0]
+        message = f"the model was trained on {left.path} too, which no audit took as training data"
+        yield _inconclusive(rule, report, i, item, message, "audit all files of the training, in one audit or several")
+    word = on_whose_word(case) if rule in _TRAINED else ""
+    yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper", word)
+
+
+def _of_all(upper: float, unscored: float) -> float:
+    """The upper bound of a share of all members, of which a share ``unscored`` may all be told from others."""
+    return (1 - unscored) * upper + unscored
 
 
 def _enough(items: Sequence[Evidence], limit: float) -> str:
@@ -232,7 +258,7 @@ def _enough(items: Sequence[Evidence], limit: float) -> str:
         and (more := times_for_bound(item.estimate, item.upper, limit)) is not None
     ]
     more, item = max(times, key=lambda each: each[0], default=(0.0, None))
-    return ("" if item is None else in_words(item, more)) or "more records"
+    return ("" if item is None else needed_sample(item, more)) or "more records"
 
 
 def _pass_finding(
@@ -242,6 +268,7 @@ def _pass_finding(
     size: Callable[[Evidence], float],
     limit: float,
     end: str,
+    word: str = "",
 ) -> Iterator[Finding]:
     if not passed:
         return
@@ -253,7 +280,7 @@ def _pass_finding(
         rule=rule,
         outcome=GateOutcome.PASS,
         subject=_name_of(item),
-        message=f"{some}{end} bound{'s' if some.startswith('the') else ''} {size(item):.4g} is within {limit:g}",
+        message=f"{some}{end} bound{'s' if some.startswith('the') else ''} {size(item):.4g} is within {limit:g}{word}",
         place=report.place("evidence", i, end),
     )
 
@@ -281,36 +308,6 @@ def _why_confounded(report: LoadedReport) -> str:
         and not item.lower <= 0.5 <= item.upper
     ]
     return f"confounded: the records differ without the model ({' and '.join(apart)})" if apart else ""
-
-
-def _why_other_records(case: JudgedModel, report: LoadedReport, rule: str) -> str:
-    """Why an audit does not compare records that were trained on with others; empty where it does."""
-    role = _TRAINED.get(rule)
-    trained = {a.digest for each in case.history for a in each.report.inputs if a.role == "data"}
-    taken = [a for a in report.report.inputs if a.role == role]
-    if role is not None and any(_names_no_data(each) for each in case.history):
-        return "a training's report does not name its data, so that nothing shows that these records were trained on"
-    learned = [a for a in report.report.inputs if a.role == _UNSEEN.get(rule) and a.digest in trained]
-    if learned:
-        return f"the file it took as records not trained on, {learned[0].path}, was trained on by the model's reports"
-    if role is None or not trained or holds_all(trained, taken, report):
-        return ""
-    return f"the file it took as training data, {taken[0].path}, is none that the model's reports say was trained on"
-
-
-def holds_all(trained: Collection[str], taken: Sequence[Artifact], report: LoadedReport) -> bool:
-    """Whether the data ``trained`` on, by their digests, hold all records that an audit ``report`` has ``taken``.
-
-    They are these files, or one that the split was drawn from, as its manifest and the files beside it show.
-    """
-    if all(artifact.digest in trained for artifact in taken):
-        return True
-    return all(each.role in _TRAINED.values() for each in taken) and drawn_from(report.path, report.report) in trained
-
-
-def _names_no_data(report: LoadedReport) -> bool:
-    """Whether it is of a training by privctl, whose reports all name their data, and does not."""
-    return report.report.step == "retrain" and all(each.role != "data" for each in report.report.inputs)
 
 
 def why_not_planted(report: LoadedReport) -> str:

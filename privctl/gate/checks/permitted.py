@@ -15,6 +15,7 @@ from privctl.domain.gate import GateOutcome
 from privctl.domain.guarantee import Adjacency, Guarantee
 from privctl.domain.verdict import Outcome, Verdict
 from privctl.gate.checks import guarantees, leakage
+from privctl.gate.checks.audited_records import holds_all
 from privctl.gate.files import LoadedReport
 from privctl.gate.judged_model import JudgedModel
 from privctl.gate.policy import Policy
@@ -68,7 +69,7 @@ def _of_these_records(case: JudgedModel, policy: Policy, report: LoadedReport) -
     return [
         guarantee
         for source, guarantee in guarantees.within_limit(case, policy)
-        if members and leakage.holds_all(_data_of(case, source), members, report) and _protects(source, groups)
+        if members and holds_all(_data_of(case, source), members, report) and _protects(source, groups)
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from privctl.domain.evidence import Evidence
 from privctl.domain.gate import Finding, GateOutcome
-from privctl.domain.sample_size import in_words, times_for_area, times_for_share
+from privctl.domain.sample_size import needed_sample, times_for_area, times_for_share
 from privctl.gate.checks.leakage import evidence_of, is_attack, is_lower_bound
 from privctl.gate.checks.outside_scores import FIX, why_unaccepted
 from privctl.gate.judged_model import JudgedModel
@@ -72,9 +72,9 @@ def _enough(name: str, item: Evidence, size: float, required: float) -> str:
             "is large enough) or plant more canaries, and audit that model"
         )
     if name == "auc":
-        more = in_words(item, times_for_area(size, required))
+        more = needed_sample(item, times_for_area(size, required))
     else:
-        more = in_words(item, times_for_share(size, required, none=not item.details.get("held_out_extracted")))
+        more = needed_sample(item, times_for_share(size, required, none=not item.details.get("held_out_extracted")))
     return f"audit again with {more or 'more records'}"
 
 

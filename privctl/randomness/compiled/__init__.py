@@ -1,1 +1,1 @@
-"""Noise on float32 and half-precision numbers as machine code, made at run time where llvmlite is installed."""
+"""Noise on float32 and half-precision numbers by machine code, compiled at run time if llvmlite is installed."""

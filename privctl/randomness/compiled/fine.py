@@ -1,10 +1,10 @@
-"""Pairs of deviates in double precision, from their first 64 bits alone, with a bound on what more bits would change.
+"""Pairs of deviates in double precision from their two leading words, with a bound on the effect of further bits.
 
 A word fixes the angle within pi 2^-32 of the middle of its cell, and U within 2^-32, so the radius within
-2^-32 / (U R). Logarithm, sine and cosine are Taylor series that err relatively by less than 2^-43. So where U is 2^-23
-or farther from 0 and 1, each deviate is within 2^-30 (0.8 R + 0.26 / (U R)) of the ideal one, and of the one that
-``deviates.float64_deviates`` computes. What 0.8 and 0.26 exceed pi / 4 and 1 / 4 by covers all rounding, and how much U
-and R change within their cell, which is less than 2^-8 of each.
+2^-32 / (U R). Logarithm, sine and cosine are Taylor series with relative errors below 2^-43. So if U is at least 2^-23
+away from 0 and 1, each deviate is within 2^-30 (0.8 R + 0.26 / (U R)) of the ideal one, and of the one that
+``deviates.float64_deviates`` computes. The excess of 0.8 over pi / 4 and of 0.26 over 1 / 4 covers all rounding, and
+the change of U and R within their cell, which is less than 2^-8 of each.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ import math
 from llvmlite import ir
 
 from privctl.randomness.compiled.lanes import DOUBLE, LANES, POINTER, Lanes, polynomial
-from privctl.randomness.compiled.memory import loop, spread, store, words
+from privctl.randomness.compiled.memory import broadcast, loop, store, words
 
-#: U this close to 0 or 1 is left to ``deviates``.
+#: Pairs with U this close to 0 or 1 are left to ``deviates``.
 EDGE = 2.0**-23
-#: The bound's two terms, for the radius and for its inverse.
+#: Coefficients of the error bound: of R, from the angle, and of 1 / (U R), from the radius.
 OF_ANGLE, OF_RADIUS = 0.8 * 2.0**-30, 0.26 * 2.0**-30
 
-#: The words of the float32 nearest to sqrt(1/2), from which on mantissas are taken, and of 1.
+#: The words of the float32 nearest to sqrt(1/2), where the range of mantissas begins, and of 1.
 ROOT_HALF, _ONE = 0x3F3504F3, 0x3F800000
-#: The highest powers first: of sin x / x - 1 and of cos x - 1, over x^2, and of artanh s / s; in x^2 and s^2.
+#: Coefficients, highest power first, of (sin x / x - 1) / x^2, (cos x - 1) / x^2 and artanh(s) / s, in x^2 and s^2.
 _SINE = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(6, 0, -1))
 _COSINE = tuple((-1.0) ** k / math.factorial(2 * k) for k in range(7, 0, -1))
 _ARTANH = tuple(1 / (2 * k + 1) for k in range(7, -1, -1))
 
 
 def define(module: ir.Module) -> ir.Function:
-    """``fine(first, second, cosines, sines, errors, factor, groups)``: deviates and their bounds, as float64.
+    """Define ``fine(first, second, cosines, sines, errors, factor, groups)``: deviates and error bounds in float64.
 
-    ``factor`` is -2 stddev^2. The bound is infinite where U is within ``EDGE`` of 0 or 1.
+    ``factor`` is -2 stddev^2. The error bound is infinite if U is within ``EDGE`` of 0 or 1.
     """
     arguments = [POINTER] * 5 + [ir.DoubleType(), ir.IntType(64)]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "fine")
     first, second, cosines, sines, errors, factor, groups = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    scale = spread(builder, factor)
+    scale = broadcast(builder, factor)
 
     def body(place: ir.Value) -> None:
         u, exponent = _uniform(words(builder, first, place))
@@ -58,7 +58,7 @@ def define(module: ir.Module) -> ir.Function:
 
 
 def _uniform(first: Lanes) -> tuple[Lanes, Lanes]:
-    """The middle of U's cell, without error, and the power of two that takes it near 1."""
+    """The middle of U's cell, exactly, and its binary exponent relative to sqrt(1/2)."""
     cell = first ^ (first >> 31)
     exponent = (cell.to_float().times_plus(2.0**-31, 2.0**-32).bits() - ROOT_HALF) >> 23
     return cell.to_double().times_plus(2.0**-31, 2.0**-32), exponent
@@ -79,6 +79,6 @@ def _waves(second: Lanes) -> tuple[Lanes, Lanes]:
     cosine = polynomial(square, _COSINE).times_plus(square, 1.0)
     swapped = (quarters & 1).differs(0)
     across, along = swapped.choose(sine, cosine), swapped.choose(cosine, sine)
-    # Bit 1 of the quarters is the sign of the sine, bit 1 of the next one that of the cosine.
+    # Bit 1 of the quarter's number is the sign of the sine, bit 1 of the next number that of the cosine.
     negative = ((quarters + 1) & 2).differs(0), (quarters & 2).differs(0)
     return negative[0].choose(across * -1.0, across), negative[1].choose(along * -1.0, along)

@@ -1,4 +1,4 @@
-"""Arithmetic on vectors of LLVM, written as expressions."""
+"""LLVM vector arithmetic written as Python expressions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INT = ir.VectorType(ir.IntType(32), LANES)
 BYTE = ir.VectorType(ir.IntType(8), LANES)
 SHORT = ir.VectorType(ir.IntType(16), LANES)
 HALF = ir.VectorType(ir.HalfType(), LANES)
-#: Where arrays lie. LLVM names their type by itself; loads and stores say what lies there.
+#: An untyped pointer; loads and stores state the element type.
 POINTER = ir.PointerType()
-#: What LLVM's own functions have at the end of their names.
+#: Suffixes of the names of LLVM's intrinsic functions.
 _SUFFIXES = {FLOAT: "f32", DOUBLE: "f64", INT: "i32"}
 
 
 class Lanes:
-    """A vector of ``LANES`` float32, float64 or int32 numbers, or the outcomes of a comparison; numbers broadcast."""
+    """A vector of ``LANES`` float32, float64 or int32 numbers, or of comparison results; scalar operands broadcast."""
 
     def __init__(self, builder: ir.IRBuilder, value: Any) -> None:
         self.builder, self.value = builder, value
@@ -77,19 +77,19 @@ class Lanes:
         return self._of(self.builder.shl(self.value, self._other(bits)))
 
     def __rshift__(self, bits: int) -> Lanes:
-        """The sign is shifted in."""
+        """Arithmetic right shift, which repeats the sign bit."""
         return self._of(self.builder.ashr(self.value, self._other(bits)))
 
     def logical_shift(self, bits: int) -> Lanes:
-        """Right, zeros shifted in."""
+        """Logical right shift, which shifts zeros in."""
         return self._of(self.builder.lshr(self.value, self._other(bits)))
 
     def times_plus(self, factor: Lanes | float, term: Lanes | float) -> Lanes:
-        """Times ``factor`` plus ``term``, rounded once or twice, whichever is quicker."""
+        """``self * factor + term``, rounded once or twice, whichever is faster."""
         return self._call("fmuladd", factor, term)
 
     def sqrt(self) -> Lanes:
-        """Square roots, rounded correctly."""
+        """Correctly rounded square roots."""
         return self._call("sqrt")
 
     def rint(self) -> Lanes:
@@ -97,15 +97,15 @@ class Lanes:
         return self._call("rint")
 
     def abs(self) -> Lanes:
-        """Sizes."""
+        """Absolute values."""
         return self._call("fabs")
 
     def largest(self, other: Lanes) -> Lanes:
-        """The larger of two integers without sign."""
+        """Elementwise maximum of unsigned integers."""
         return self._call("umax", other)
 
     def less(self, other: Lanes | float) -> Lanes:
-        """Where it is less; nowhere for NaN."""
+        """Where ``self`` is less than ``other``; false for NaN."""
         return self._of(self.builder.fcmp_ordered("<", self.value, self._other(other)))
 
     def differs(self, other: int) -> Lanes:
@@ -113,25 +113,25 @@ class Lanes:
         return self._of(self.builder.icmp_signed("!=", self.value, self._other(other)))
 
     def choose(self, yes: Lanes, no: Lanes) -> Lanes:
-        """``yes`` where this comparison holds, else ``no``."""
+        """``yes`` where this comparison is true, else ``no``."""
         return self._of(self.builder.select(self.value, yes.value, no.value))
 
     def to_float(self) -> Lanes:
-        """Integers with sign, or float64, as float32, rounded to nearest."""
+        """Signed integers, or float64, converted to float32, rounding to nearest."""
         convert = self.builder.fptrunc if self._floating else self.builder.sitofp
         return self._of(convert(self.value, FLOAT))
 
     def to_double(self) -> Lanes:
-        """Integers with sign, or float32, as float64."""
+        """Signed integers, or float32, converted to float64."""
         convert = self.builder.fpext if self._floating else self.builder.sitofp
         return self._of(convert(self.value, DOUBLE))
 
     def negation(self) -> Lanes:
-        """Where a comparison does not hold."""
+        """The negation of this comparison."""
         return self._of(self.builder.not_(self.value))
 
     def any(self) -> Any:
-        """Whether a comparison holds anywhere, as LLVM's single bit."""
+        """Whether this comparison is true in any lane, as an LLVM ``i1``."""
         name, kind = f"llvm.vector.reduce.or.v{LANES}i1", self.value.type
         found = self.builder.module.globals.get(name)
         if found is None:
@@ -139,17 +139,17 @@ class Lanes:
         return self.builder.call(found, [self.value])
 
     def bits(self) -> Lanes:
-        """The words that floats are stored in."""
+        """The bit patterns of float32 numbers, as int32."""
         return self._of(self.builder.bitcast(self.value, INT))
 
     def floats(self) -> Lanes:
-        """The floats stored in words."""
+        """The float32 numbers with these bit patterns."""
         return self._of(self.builder.bitcast(self.value, FLOAT))
 
 
 def polynomial(x: Lanes, coefficients: tuple[float, ...]) -> Lanes:
-    """By Horner's rule, the highest power first."""
-    found = x.times_plus(coefficients[0], coefficients[1])
+    """The polynomial at ``x`` by Horner's rule; ``coefficients`` begin with the highest power."""
+    total = x.times_plus(coefficients[0], coefficients[1])
     for coefficient in coefficients[2:]:
-        found = found.times_plus(x, coefficient)
-    return found
+        total = total.times_plus(x, coefficient)
+    return total

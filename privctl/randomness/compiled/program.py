@@ -1,13 +1,14 @@
 """The kernel: deviates, sums and rounding of a block in one pass, compiled by LLVM for this processor.
 
-What ``gridded`` computes in float32 array by array is done here to ``LANES`` pairs at once, in registers. Where float32
-cannot decide, double precision does (``fine``); the few pairs that it cannot decide either are marked and left as they
-were.
+What ``gridded`` computes in float32 array by array is done here for ``LANES`` pairs at a time, in registers. Pairs that
+float32 cannot decide are computed in double precision (``fine``); the few that it cannot decide either are marked and
+left unchanged.
 
 Logarithm, sine and cosine are polynomials (Moshier's Cephes) with relative errors below 2^-22. The angle's quadrant is
-taken from its word, without error, and U near 1 is measured from 1. So a deviate is within (R + 1) 2^-20 of the ideal
-one, R its pair's radius (``release.CLOSE``): radius and sine err by less than 2^-20.8 R in all, and the bits of U that
-are not drawn yet move the radius by at most 2^-32 / (U R), which is below 2^-21 beyond ``LOW`` and ``HIGH``.
+taken exactly from its word, and U near 1 is measured from 1. So a deviate is within (R + 1) 2^-20 of the ideal one,
+where R is the radius of its pair (``release.CLOSE``): the total error of radius and sine is below 2^-20.8 R, and the
+bits of U not yet drawn change the radius by at most 2^-32 / (U R), which is below 2^-21 unless U is near 0 or 1
+(``LOW``, ``HIGH``).
 """
 
 from __future__ import annotations
@@ -22,31 +23,31 @@ from llvmlite import binding, ir
 from privctl.randomness.compiled import fine
 from privctl.randomness.compiled.fine import ROOT_HALF
 from privctl.randomness.compiled.lanes import BYTE, DOUBLE, FLOAT, HALF, INT, LANES, POINTER, SHORT, Lanes, polynomial
-from privctl.randomness.compiled.memory import at, load, loop, spread, store, words
+from privctl.randomness.compiled.memory import at, broadcast, load, loop, store, words
 
-#: U below the first of these, and within the second of 1, is left to float64.
+#: Pairs with U below the first of these, or 1 - U below the second, are left to float64.
 LOW, HIGH = 2.0**-13, 2.0**-20
 
 _LOG = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
     2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
 )  # fmt: skip
-#: ln 2 in two parts, the first exact in few bits.
+#: ln 2 in two parts, the first with few significant bits.
 _LN2 = (0.693359375, -2.12194440e-4)
 _SINE = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
 _COSINE = (2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2)
 
 
 _ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
-#: LLVM's own optimizations are for loops that are yet to be made of vectors; choosing instructions well is enough.
+#: Optimization level of code generation; LLVM's loop optimizations are not needed, as the loops are already vectorized.
 _LEVEL = 2
 
 
 class MachineCode:
-    """The functions of ``assembly`` for one format, callable from several threads at once."""
+    """The compiled functions of ``assembly`` for one format; thread-safe."""
 
     def __init__(self, kind: str) -> None:
-        """Compile; raises RuntimeError where LLVM cannot make code for this machine."""
+        """Compile for numbers stored as ``kind``; raises RuntimeError if LLVM cannot compile for this machine."""
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         target = binding.Target.from_default_triple().create_target_machine(
@@ -64,7 +65,7 @@ class MachineCode:
 
 
 def assembly(kind: str) -> str:
-    """LLVM's text of a module with ``release``, of numbers stored as ``kind``, ``deviates``, and ``fine.define``'s."""
+    """LLVM IR of a module with ``release``, for numbers stored as ``kind``, ``deviates`` and ``fine``."""
     module = ir.Module("noise")
     _release(module, kind, fine.define(module))
     _deviates(module)
@@ -72,15 +73,15 @@ def assembly(kind: str) -> str:
 
 
 def _deviates(module: ir.Module) -> None:
-    """``deviates(first, second, cosines, sines, edge, factor, groups)`` fills what the self-test looks at.
+    """Define ``deviates(first, second, cosines, sines, edge, factor, groups)``, which is used by the self-test.
 
-    ``factor`` is -2 stddev^2; ``edge`` (bytes) says which pairs are left to float64.
+    ``factor`` is -2 stddev^2; ``edge`` (bytes) marks the pairs left to float64.
     """
     arguments = [POINTER] * 5 + [ir.FloatType(), ir.IntType(64)]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "deviates")
     first, second, cosines, sines, edge, factor, groups = function.args
     builder = ir.IRBuilder(function.append_basic_block())
-    scale = spread(builder, factor)
+    scale = broadcast(builder, factor)
 
     def body(place: ir.Value) -> None:
         cosine, sine, _, at_edge = _pair(words(builder, first, place), words(builder, second, place), scale)
@@ -93,13 +94,13 @@ def _deviates(module: ir.Module) -> None:
 
 
 def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
-    """``release(head, tail, first, second, doubtful, singles, doubles, groups)``.
+    """Define ``release(head, tail, first, second, doubtful, singles, doubles, groups)``.
 
-    Numbers of ``head`` and ``tail`` become their sums with the pairs' deviates, on the grid; ``doubtful`` (bytes) says
-    which pairs were left. ``singles`` (float32) are -2 stddev^2, the step, 1 / step, 1.5 2^23 steps, how far from a
-    multiple of the step a sum may be, and by how much less for each unit of the radius. ``doubles`` (float64) are
-    -2 stddev^2, 1.5 2^52 steps, and how far a sum may be, less the deviate's error. Returns the largest word, without
-    sign, of those that the numbers had as float32.
+    Numbers in ``head`` and ``tail`` are replaced by their sums with the pairs' deviates, on the grid; ``doubtful``
+    (bytes) marks the pairs left unchanged. ``singles`` (float32) are -2 stddev^2, the step, 1 / step, 1.5 2^23 steps,
+    the tolerated distance of a sum from a multiple of the step, and by how much that decreases per unit of the radius.
+    ``doubles`` (float64) are -2 stddev^2, 1.5 2^52 steps, and the tolerated distance before the deviate's error is
+    subtracted. Returns the largest bit pattern, without the sign, of the original numbers as float32.
     """
     arguments = [POINTER] * 7 + [ir.IntType(64)]
     function = ir.Function(module, ir.FunctionType(ir.IntType(32), arguments), "release")
@@ -110,15 +111,15 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
         return builder.load(at(builder, array, ir.Constant(ir.IntType(64), place), kind), typ=kind)
 
     scale, step, inverse, to_steps, near, slope = (
-        spread(builder, number(singles, ir.FloatType(), place)) for place in range(6)
+        broadcast(builder, number(singles, ir.FloatType(), place)) for place in range(6)
     )
     fine_scale, fine_to_steps, fine_near = (number(doubles, ir.DoubleType(), place) for place in range(3))
     largest = builder.alloca(INT)
     builder.store(ir.Constant(INT, [0] * LANES), largest)
-    deviates = [builder.alloca(DOUBLE) for _ in range(3)]  # those of head and tail, and their errors
+    deviates = [builder.alloca(DOUBLE) for _ in range(3)]  # for head and tail, and their error bounds
 
     def split(array: ir.Value, place: ir.Value) -> tuple[Lanes, Lanes, Lanes]:
-        """What is stored; a multiple of the step, and the rest of the value."""
+        """The stored number; the nearest multiple of the step; and the remainder."""
         stored, value = _read(builder, array, place, kind)
         seen = Lanes(builder, builder.load(largest, typ=INT)).largest(value.bits() & 0x7FFFFFFF)
         builder.store(seen.value, largest)
@@ -142,11 +143,11 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
             pair = [at(builder, array, place, INT.element) for array in (first, second)]
             builder.call(in_double, [*pair, *deviates, fine_scale, ir.Constant(groups.type, 1)])
             *noise, error = (Lanes(builder, builder.load(each, typ=DOUBLE)) for each in deviates)
-            near_half, shift = spread(builder, fine_near) - error, spread(builder, fine_to_steps)
+            near_half, shift = broadcast(builder, fine_near) - error, broadcast(builder, fine_to_steps)
             sums = [_rounded(half[1:], drawn, shift, near_half) for half, drawn in zip(halves, noise, strict=True)]
-            settled = sums[0][1] & sums[1][1] & sure.negation()
-            settles = zip(sums, kept, strict=True)
-            put(place, [settled.choose(_narrow(total, kind), before) for (total, _), before in settles], sure | settled)
+            now_sure = sums[0][1] & sums[1][1] & sure.negation()
+            both = zip(sums, kept, strict=True)
+            put(place, [now_sure.choose(_narrow(total, kind), before) for (total, _), before in both], sure | now_sure)
 
     loop(builder, groups, body)
     reduction = ir.FunctionType(ir.IntType(32), [INT])
@@ -155,9 +156,10 @@ def _release(module: ir.Module, kind: str, in_double: ir.Function) -> None:
 
 
 def _rounded(parts: tuple[Lanes, Lanes], noise: Lanes, to_steps: Lanes, within: Lanes) -> tuple[Lanes, Lanes]:
-    """The multiple of the step nearest to a value and ``noise``, as float32, and where that is known.
+    """The multiple of the step nearest to value + ``noise``, as float32, and where it is certain.
 
-    ``parts`` are a multiple of the step and the rest of the value; the rest and the noise are summed as ``noise`` is.
+    ``parts`` are a multiple of the step and the remainder of the value; the sum is formed in the precision of
+    ``noise``.
     """
     multiple, rest = parts
     fine_noise = noise.value.type == DOUBLE
@@ -167,13 +169,13 @@ def _rounded(parts: tuple[Lanes, Lanes], noise: Lanes, to_steps: Lanes, within: 
 
 
 def _pair(first: Lanes, second: Lanes, scale: Lanes) -> tuple[Lanes, Lanes, Lanes, Lanes]:
-    """The pairs' deviates, their radii, and where U is too near to 0 or 1; see ``deviates``."""
+    """The pairs' deviates, their radii, and where U is too close to 0 or 1; see ``deviates``."""
     cell = first ^ (first >> 31)
     u = cell.to_float().times_plus(2.0**-31, 2.0**-32)
     from_one = (cell ^ 0x7FFFFFFF).to_float().times_plus(2.0**-31, 2.0**-32)
     at_edge = u.less(LOW) | from_one.less(HIGH)
     radius = (_log(u, from_one) * scale).sqrt()
-    # Quarter turns nearest to the angle; what is left of it is exact.
+    # The nearest number of quarter turns; the remaining angle is exact.
     quarters = (second + (1 << 29)) >> 30
     angle = (second - (quarters << 30)).to_float() * (math.pi * 2.0**-31)
     square = angle * angle
@@ -183,7 +185,7 @@ def _pair(first: Lanes, second: Lanes, scale: Lanes) -> tuple[Lanes, Lanes, Lane
     cosine = cosine.times_plus(square, square.times_plus(-0.5, 1.0))
     swapped = (quarters & 1).differs(0)
     across, along = swapped.choose(sine, cosine), swapped.choose(cosine, sine)
-    # Bit 1 of the quarters is the sign of the sine, bit 1 of the next one that of the cosine.
+    # Bit 1 of the quarter's number is the sign of the sine, bit 1 of the next number that of the cosine.
     across = (across.bits() ^ (((quarters + 1) & 2) << 30)).floats()
     along = (along.bits() ^ ((quarters & 2) << 30)).floats()
     return across * radius, along * radius, radius, at_edge
@@ -200,7 +202,7 @@ def _log(u: Lanes, from_one: Lanes) -> Lanes:
 
 
 def _read(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) -> tuple[Lanes, Lanes]:
-    """What is stored (as ``_narrow`` gives it), and as float32."""
+    """The stored numbers (in the form that ``_narrow`` returns), and their float32 values."""
     if kind == "F32":
         value = Lanes(builder, load(builder, array, place, FLOAT))
         return value, value
@@ -212,7 +214,7 @@ def _read(builder: ir.IRBuilder, array: ir.Value, place: ir.Value, kind: str) ->
 
 
 def _narrow(value: Lanes, kind: str) -> Lanes:
-    """As stored: rounded to nearest, ties to even."""
+    """Float32 numbers in the stored form, rounded to nearest, ties to even."""
     builder = value.builder
     if kind == "F32":
         return value

@@ -1,4 +1,4 @@
-"""A block of numbers released by the kernel, and in float64 what it leaves."""
+"""Releases a block of numbers by the compiled kernel, and in float64 the pairs that it leaves."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from privctl.randomness.formats import narrow, widen
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: A deviate of the kernel's is within (R + 1) ``CLOSE`` of the ideal one, R its pair's radius; see ``program``.
+#: The kernel's deviates are within (R + 1) ``CLOSE`` of the ideal ones, R the radius of the pair; see ``program``.
 CLOSE = 2.0**-20
-#: How far from a grid point a sum in float64 may be, in steps, less the error of its deviate. It is below 2^9 steps, so
-#: rounded by 2^-44 at most.
+#: The tolerated distance of a float64 sum from a grid point, in steps, before the deviate's error is subtracted. The
+#: sum is below 2^9 steps, so its rounding error is at most 2^-44.
 _FINE_NEAR = 0.5 - 2.0**-40
-#: Pairs that the kernel takes at once; those that are left over are computed in float64.
+#: Pairs that the kernel processes at a time; the remaining pairs are computed in float64.
 GROUP = 16
-#: Blocks of fewer numbers are quicker without it.
+#: Blocks with fewer numbers are faster without the kernel.
 LEAST = 2048
 
 
 class Kernel(Protocol):
-    """What ``program.MachineCode`` does for numbers of one format."""
+    """The part of ``program.MachineCode`` that releases numbers of one format."""
 
     def release(self, *arguments: int) -> int:
         """See ``program``."""
         ...
 
 
-def takes(stored: NDArray[np.generic], stddev: float) -> bool:
-    """Whether the kernel is for an array ``stored`` that gets noise of ``stddev``."""
+def suits_kernel(stored: NDArray[np.generic], stddev: float) -> bool:
+    """Whether the kernel can, and should, add noise of ``stddev`` to the array ``stored``."""
     return len(stored) >= LEAST and stored.flags.carray and gridded.suits_float32([stddev])
 
 
@@ -47,7 +47,7 @@ def release(
 ) -> float:
     """Replace numbers (n,) ``stored`` as ``kind`` by their sums with noise, on its grid, as ``gridded.release`` does.
 
-    Returns the size of the largest number there was, which is not finite where one was not.
+    Returns the largest magnitude among the original numbers; not finite if one of them is not.
     """
     count, pairs = len(stored), (len(stored) + 1) // 2
     groups = (count - pairs) // GROUP
@@ -62,25 +62,25 @@ def release(
     )  # fmt: skip
     doubtful[groups * GROUP :] = True
     of_groups = float(np.array(largest, np.uint32).view(np.float32))
-    if not doubtful.any():  # as in most blocks
+    if not doubtful.any():
         return of_groups
     chosen = doubtful.nonzero()[0]
     seconds = chosen + pairs
-    left = np.concatenate([chosen, seconds[seconds < count]])
-    values = np.empty(len(left), np.float32)
-    widen(stored[left], kind, values)
+    remaining = np.concatenate([chosen, seconds[seconds < count]])
+    values = np.empty(len(remaining), np.float32)
+    widen(stored[remaining], kind, values)
     (exact,) = gridded.refined(values, chosen, [stddev], [words], [bits])
-    released = np.empty(len(left), stored.dtype)
+    released = np.empty(len(remaining), stored.dtype)
     narrow(exact, kind, released)
-    stored[left] = released
+    stored[remaining] = released
     return max(of_groups, gridded.largest(values)) if math.isfinite(of_groups) else of_groups
 
 
 def _near(stddev: float) -> tuple[float, float]:
-    """How far from a grid point a float32 sum may be, so that the exact one is nearest to it too: a - b R stddev.
+    """(a, b): a float32 sum within a - b R stddev of a grid point has the same nearest grid point as the exact sum.
 
-    The deviate errs by (R + 1) ``CLOSE``. The value is reduced to half a step at most, exactly, so the sum is rounded
-    by 2^-24 of half a step and the noise.
+    The deviate's error is (R + 1) ``CLOSE``. The value is reduced exactly to at most half a step, so the rounding error
+    of the sum is 2^-24 of half a step and the noise.
     """
     step = gridded.spacing(stddev)
     fixed = 1.001 * (CLOSE * stddev + 2.0**-25 * step)

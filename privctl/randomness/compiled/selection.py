@@ -1,4 +1,4 @@
-"""Which formats are noised by machine code: those whose code agrees with what numpy gives, bit for bit."""
+"""The choice of formats for which machine code is used: those whose code agrees with numpy bit for bit."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
     from privctl.randomness.compiled.program import MachineCode
 
-#: How numbers of each format are held in arrays.
+#: The numpy dtype that holds numbers of each format.
 _ARRAYS = {"F32": "f4", "F16": "f2", "BF16": "u2"}
-#: Public, so that the test is always the same.
+#: A public key, so that the test is repeatable.
 _KEY = bytes(range(32))
-#: Numbers of a block of the test: not a whole number of groups, and a last one without a partner.
+#: Numbers in the test's block: not a multiple of the group size, and odd, so that the last pair is incomplete.
 _COUNT = 6151
-#: Noise that is fine and coarse beside the numbers, and finer than all of them.
+#: Noise that is small and large relative to the numbers, and smaller than all of them.
 _STDDEVS = (0.37, 11.3, 2.0**-30)
 
 _tested: dict[str, MachineCode | None] = {}
 
 
 def tested_code(kinds: Collection[str]) -> tuple[dict[str, MachineCode], str]:
-    """Code for those of ``kinds`` that it can be had for; second, what is wrong if any of it fails, else "".
+    """The compiled code for each of ``kinds`` that has one; and the reason if one fails its self-test, else "".
 
-    None is had where llvmlite is not installed, or numbers are stored the other way round.
+    Empty if llvmlite is not installed, or on a big-endian machine.
     """
     try:
         from privctl.randomness.compiled import program
@@ -59,10 +59,10 @@ def tested_code(kinds: Collection[str]) -> tuple[dict[str, MachineCode], str]:
 
 
 def fault_of(code: MachineCode, kind: str) -> str:
-    """What ``code`` does wrong with numbers stored as ``kind``; "" for nothing.
+    """What is wrong with ``code`` for numbers stored as ``kind``; "" if nothing is.
 
-    Its deviates are held against those of float64 (``deviates``), what it releases against ``gridded.release``, of
-    numbers among which float32 cannot decide many.
+    Its deviates are compared with those in float64 (``deviates``), and its releases with ``gridded.release``, for
+    numbers many of which float32 cannot decide.
     """
     if not (_error_of_deviates(code) < 0.75 and _error_of_fine_deviates(code) < 1):
         return "deviates are too far from those of double precision"
@@ -79,12 +79,12 @@ def fault_of(code: MachineCode, kind: str) -> str:
         if stored.tobytes() != expected.tobytes():
             return "numbers differ from those that numpy gives"
         if math.isfinite(reach) != finite:
-            return "what is not finite goes unnoticed"
+            return "NaN or infinity is not detected"
     return ""
 
 
 def _error_of_deviates(code: MachineCode) -> float:
-    """The largest distance from float64's deviates, in units of what ``release`` allows for, whatever bits follow."""
+    """The largest distance from the float64 deviates, relative to the error allowed by ``release``."""
     first, second = _words()
     drawn, edge = np.empty((2, len(first)), np.float32), np.empty(len(first), np.bool_)
     arrays = (first, second, drawn[0], drawn[1], edge)
@@ -96,18 +96,18 @@ def _error_of_deviates(code: MachineCode) -> float:
 
 
 def _error_of_fine_deviates(code: MachineCode) -> float:
-    """The same for those in double precision, in units of the error that comes with each."""
+    """The largest distance of the double-precision deviates, relative to the error bound returned with each."""
     first, second = _words()
     drawn = np.empty((3, len(first)))
     arrays = (first, second, drawn[0], drawn[1], drawn[2])
     code.fine(*(array.ctypes.data for array in arrays), -2.0, len(first) // GROUP)
-    told = np.isfinite(drawn[2])
-    worst = max(float((np.abs(drawn[:2] - exact) / drawn[2])[:, told].max()) for exact in _exact(first, second))
-    return worst if 2 * told.sum() > len(first) else math.inf
+    bounded = np.isfinite(drawn[2])
+    worst = max(float((np.abs(drawn[:2] - exact) / drawn[2])[:, bounded].max()) for exact in _exact(first, second))
+    return worst if 2 * bounded.sum() > len(first) else math.inf
 
 
 def _words() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Words of pairs, of which U comes down to next to 0, and to 1."""
+    """Words of test pairs, including U very close to 0 and to 1."""
     words = deviates.probes()
     ends = [end >> shift for end in (1 << 31, 3 << 30) for shift in range(32)]
     first = np.concatenate([words, [max(end - 1, 0) for end in ends], [(1 << 31) - 1 - end // 2 for end in ends]])
@@ -116,13 +116,13 @@ def _words() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
 
 
 def _exact(first: NDArray[np.int32], second: NDArray[np.int32]) -> list[NDArray[np.float64]]:
-    """Float64's deviates if all bits that follow are 0, and if they are 1."""
+    """The float64 deviates if all further bits are 0, and if they are all 1."""
     ends = (np.full(2 * len(first), bits, np.uint64) for bits in (0, (1 << 64) - 1))
     return [deviates.float64_deviates(first, second, following, lambda count: [1] * count) for following in ends]
 
 
 def _doubtful(place: BlockKeystream, stddev: float, scratch: BlockBuffers) -> NDArray[np.float32]:
-    """Numbers whose sums lie so close to the middle of two grid points that float32 cannot tell the nearer."""
+    """Numbers whose sums are so close to the midpoint of two grid points that float32 cannot decide."""
     pairs = (_COUNT + 1) // 2
     words = place.leading(2 * pairs, scratch.zeros, scratch.stream(0))
     exact = deviates.float64_deviates(words[:pairs], words[pairs:], place.following(np.arange(pairs)), place.deep)
@@ -130,8 +130,8 @@ def _doubtful(place: BlockKeystream, stddev: float, scratch: BlockBuffers) -> ND
 
 
 def _numbers(kind: str) -> NDArray[np.generic]:
-    """Numbers of every size and sign, subnormal ones and zeros, infinite ones and NaN, as they are stored."""
-    words = np.arange(_COUNT, dtype=np.uint32) * np.uint32(0x9E3779B1)  # an odd number: it spreads evenly
+    """Stored numbers of all magnitudes and both signs, including subnormals, zeros, infinities and NaN."""
+    words = np.arange(_COUNT, dtype=np.uint32) * np.uint32(0x9E3779B1)  # multiples of an odd number, spread evenly
     numbers = (words.view(np.int32) * np.float32(2.0**-31)).astype(np.float32)
     numbers[::7] = words[::7].view(np.float32)
     numbers[:4] = 0.0, -0.0, np.inf, np.nan

@@ -1,7 +1,7 @@
-"""Gaussian noise drawn and added where the tensor lies: a ChaCha20 keystream (RFC 8439) in Triton or tensor operations.
+"""Gaussian noise drawn and added on the tensor's device: a ChaCha20 keystream (RFC 8439), by Triton or torch.
 
-Both engines give element e of a tensor the same bits for the same key, step and tensor, whichever stretch of the tensor
-they are asked for. Neither makes the host wait. Importing this package imports torch; Triton only where it is used.
+For the same key, step and tensor, both engines give element e of the tensor the same bits, whichever stretch of the
+tensor is requested. Neither makes the host wait. Importing this package imports torch; Triton only when it is used.
 """
 
 from privctl.randomness.device.engine import ElementRange, NoiseEngine, Place

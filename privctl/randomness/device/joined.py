@@ -1,4 +1,4 @@
-"""Stretches of many tensors in one buffer: one launch makes the noise of all, of each from its own keystream."""
+"""Stretches of many tensors in one buffer: one launch draws the noise of all, each from its own keystream."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from privctl.randomness.device.engine import TILE, ElementRange
 
 
 def tiles_of(stretches: Sequence[ElementRange], device: torch.device) -> Tensor:
-    """The tiles (k, 5) int64 of non-empty ``stretches`` that lie one after the other in a buffer.
+    """The tiles (k, 5) int64 of non-empty ``stretches`` that are concatenated in a buffer.
 
-    Columns are the tensor, the tile's number in it, where in the buffer the tile's first element would lie (below 0 or
-    in another stretch if the stretch begins within the tile), and where in the buffer the stretch begins and ends.
+    The columns are the tensor, the number of the tile in it, the buffer index of the tile's first element (negative or
+    in another stretch if the stretch begins within the tile), and the buffer indices where the stretch begins and ends.
     """
     rows, begin = [], 0
     for stretch in stretches:

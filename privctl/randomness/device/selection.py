@@ -1,4 +1,4 @@
-"""Which engine draws on a device: Triton's where it works, else tensor operations; never one that was not tested."""
+"""The choice of the engine for a device: Triton's if it works, else tensor operations; only after its self-test."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @functools.cache
 def engine_for(device: torch.device) -> NoiseEngine:
-    """The fastest engine on ``device``, tested there (``selftest``).
+    """The fastest engine on ``device``, after its self-test there (``selftest``).
 
-    Raises PrivctlError where the test fails, or where the device lacks an operation, such as those of double precision.
+    Raises PrivctlError if the test fails, or if the device lacks an operation, such as double precision.
     """
     if (engine := _triton(device)) is not None:
         return engine
@@ -39,8 +39,8 @@ def _triton(device: torch.device) -> NoiseEngine | None:
         engine = TritonEngine()
         require_sound(engine, device)
     except PrivctlError:
-        raise  # it computes, but something else than noise
+        raise  # it runs, but gives wrong noise
     except Exception:
-        # Without a C compiler, or for a card it does not know, Triton fails with whatever its parts raise.
+        # Without a C compiler, or on an unsupported GPU, Triton fails with exceptions of many kinds.
         return None
     return engine

@@ -1,4 +1,4 @@
-"""The test that every engine passes on a device before it draws noise there; under public keys, so it is repeatable."""
+"""The self-test that an engine must pass on a device before it draws noise there; repeatable, with public keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from privctl.randomness.device.joined import tiles_of
 from privctl.randomness.device.tensor_engine import key_words
 from privctl.randomness.gridded import spacing
 
-#: RFC 8439, 2.3.2 and A.1 (vector 1): key, counter and nonce as 64 bits of block number and as step, and the block.
+#: RFC 8439, 2.3.2 and A.1 (vector 1): key; counter and nonce as a 64-bit block number and a step; and the block.
 VECTORS = (
     (
         bytes(range(32)), 0x09000000_00000001, 0x4A000000,
@@ -39,15 +39,15 @@ VECTORS = (
     ),
 )  # fmt: skip
 
-#: Tiles that are drawn, under the first vector's key, in a step where some pairs at either edge of U need more bits.
+#: Tiles that are drawn, under the first vector's key, in a step in which some pairs at either edge of U need more bits.
 _TILES, _STEP = 64, 157
-#: Pairs that are held against the C library, beside those that need more bits.
+#: Pairs compared with the C library, besides those that need more bits.
 _PAIRS = 250
 _STDDEV = 0.37
-#: Then a stretch of a tensor is released that begins and ends within a tile, under other numbers throughout.
+#: A stretch of a tensor that begins and ends within a tile, with another key, step, tensor and standard deviation.
 _OTHER_KEY, _OTHER = bytes(range(32, 64)), Place(step=90_001, tensor=70_003)
 _OFFSET, _LENGTH, _OTHER_STDDEV = 5 * TILE + 333, 300_007, 11.3
-#: Stretches that begin and end at edges of tiles and within them, of one tensor and of several.
+#: Stretches that begin and end at the edges of tiles and within them, of the same tensor and of several.
 _JOINED = tuple(
     ElementRange(tensor=tensor, offset=offset, count=count)
     for tensor, offset, count in (
@@ -55,17 +55,17 @@ _JOINED = tuple(
         (0, 7, 5000),
     )
 )  # fmt: skip
-#: How far the variance of so many deviates may be from 1: eight of its standard deviations.
+#: The number of deviates per sample variance, and its allowed distance from 1: eight standard deviations.
 _RUN, _NEAR = 4096, 8 * math.sqrt(2 / 4096)
 
 
 def require_sound(engine: NoiseEngine, device: torch.device) -> None:
-    """Raise PrivctlError where ``engine`` does not draw on ``device`` what it should.
+    """Raise PrivctlError if ``engine`` draws wrong noise on ``device``.
 
-    Its keystream is held against vectors of RFC 8439 and against OpenSSL's, its deviates against the C library's
-    functions, and what it releases against these deviates, their first four moments and the grid. What a stretch of
-    float32 and of float64 numbers gets is held against OpenSSL and the C library, for another key, step and tensor, and
-    stretches that are joined against the same, one by one.
+    Its keystream is compared with the vectors of RFC 8439 and with OpenSSL's, its deviates with the C library's
+    functions, and its releases with these deviates, their first four moments and the grid. Then the noise on a stretch
+    of float32 and of float64 numbers is compared with OpenSSL and the C library, for another key, step and tensor, and
+    joined stretches with the same stretches one by one.
     """
     _require_keystream(engine, device)
     place, key = Place(step=_STEP, tensor=0), key_words(VECTORS[0][0], device)
@@ -80,7 +80,7 @@ def require_sound(engine: NoiseEngine, device: torch.device) -> None:
 
 
 def openssl_words(key: bytes, place: Place, count: int, lane: int = 0) -> Tensor:
-    """The same keystream from block 0 on (``count``, 16), as the cryptography library draws it."""
+    """The same keystream from block 0 on (``count``, 16), drawn by OpenSSL through the cryptography library."""
     nonce = bytes(8) + place.step.to_bytes(4, "little") + (lane << 24 | place.tensor).to_bytes(4, "little")
     stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor().update(bytes(64 * count))
     return torch.frombuffer(bytearray(stream), dtype=torch.int32).view(count, 16)
@@ -99,7 +99,7 @@ def _require_keystream(engine: NoiseEngine, device: torch.device) -> None:
 
 
 def _require_fine(drawn: Sequence[float], device: torch.device) -> None:
-    """The deviates are those of the C library, within FINE / 4, where the bits are few too."""
+    """Raise unless the deviates agree with the C library within R FINE / 4, also where further bits are needed."""
     for element, words in _chosen_pairs():
         wave, other = exact_pair(words)
         radius = math.hypot(wave, other)
@@ -109,7 +109,7 @@ def _require_fine(drawn: Sequence[float], device: torch.device) -> None:
 
 
 def _chosen_pairs() -> Iterator[tuple[int, list[int]]]:
-    """Elements that the first deviate of a pair goes to, with the pair's words in all lanes."""
+    """Pairs to compare: the element that gets the first deviate, and the pair's words in all lanes."""
     place, key, blocks = Place(step=_STEP, tensor=0), VECTORS[0][0], _TILES * LANES
     lanes = [openssl_words(key, place, blocks, lane).view(blocks, 4, 4) for lane in range(FOLLOWING + 1)]
     few = (lanes[0][:, :, 1] & 0x7FFFFFFF) < 1 << (ENOUGH - 32)
@@ -120,7 +120,7 @@ def _chosen_pairs() -> Iterator[tuple[int, list[int]]]:
 
 
 def exact_pair(words: Sequence[int]) -> tuple[float, float]:
-    """The pair of deviates of 12 words (from 0 to 2^32 - 1), by exact integers and the C library's functions."""
+    """The pair of deviates of 12 unsigned 32-bit words, by exact integers and the C library's functions."""
     number, bits = (words[1] & 0x7FFFFFFF) << 32 | words[0], 64
     following = list(words[4:])
     while following and number < 1 << ENOUGH:
@@ -145,7 +145,7 @@ def _require_released(released: Tensor, drawn: Tensor, engine: NoiseEngine, devi
 
 
 def _require_placed(engine: NoiseEngine, device: torch.device, kind: torch.dtype) -> None:
-    """Noise is that of its key, step, tensor and elements, and is added to what is there: nothing is left without."""
+    """Raise unless all numbers get noise, and it is that of their key, step, tensor and element."""
     grid = spacing(_OTHER_STDDEV)
     values = (torch.arange(_LENGTH) % 1001 - 500).to(kind) * 3.3
     released = values.to(device, copy=True)
@@ -163,7 +163,7 @@ def _require_placed(engine: NoiseEngine, device: torch.device, kind: torch.dtype
 
 
 def _require_joined(engine: NoiseEngine, device: torch.device, kind: torch.dtype) -> None:
-    """Each of the stretches in one buffer gets the bits that it gets alone."""
+    """Raise unless each stretch in a joint buffer gets the same noise as alone."""
     key = key_words(_OTHER_KEY, device)
     alone = torch.linspace(-9, 9, sum(stretch.count for stretch in _JOINED)).to(device, kind)
     together = alone.clone()
@@ -175,7 +175,7 @@ def _require_joined(engine: NoiseEngine, device: torch.device, kind: torch.dtype
 
 
 def _exact_elements() -> Iterator[tuple[int, float]]:
-    """Numbers of the stretch, from its first to its last, with their deviates by OpenSSL and the C library."""
+    """Indices spread over the stretch, with their deviates by OpenSSL and the C library."""
     blocks = -(-(_OFFSET + _LENGTH) // TILE) * LANES
     lanes = [openssl_words(_OTHER_KEY, _OTHER, blocks, lane).view(blocks, 4, 4) for lane in range(FOLLOWING + 1)]
     for number in (*range(0, _LENGTH, _LENGTH // _PAIRS), _LENGTH - 1):

@@ -1,4 +1,4 @@
-"""The engine of tensor operations, for any device that has 32-bit integers and double precision; the reference."""
+"""The reference engine in tensor operations, for any device with 32-bit integers and double precision."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from privctl.randomness.gridded import spacing
 #: "expand 32-byte k" (RFC 8439, 2.3), as words.
 CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 
-#: Tiles at a time: what stays in a processor's cache, and what takes about 250 MB on an accelerator.
+#: Tiles computed at a time: what fits a CPU's cache, and what takes about 250 MB on an accelerator.
 _TILES = {"cpu": 256}
 _TILES_ELSEWHERE = 4096
 
-#: What follows the leading words of pairs, given their blocks (k,) and which pair of its block each is (k,): 4 words of
-#: each lane that follows (FOLLOWING, 4, k).
+#: Returns the further words (FOLLOWING, 4, k) of pairs, given their block indices (k,) and numbers in the block (k,).
 Follow = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -51,7 +50,7 @@ class TensorEngine:
         within, lanes = (torch.arange(size, device=key.device) for size in (TILE, LANES))
         noise = torch.full(
             (len(flat) + 1,), math.nan, dtype=torch.float64, device=key.device
-        )  # the last is no element's
+        )  # the last entry takes what belongs to no element
         for first, end in _stretches(0, len(tiles), key.device):
             tensors, numbers, starts, lows, ends = tiles[first:end, :, None].unbind(1)
             blocks = (numbers * LANES + lanes).view(-1)
@@ -72,18 +71,18 @@ def _numbers(first: int, count: int, device: torch.device) -> Tensor:
 
 
 def _tiles(key: Tensor, place: Place, start: int, stop: int) -> Tensor:
-    """The deviates of whole tiles, in the order of the elements."""
+    """The deviates of tiles ``start`` to ``stop``, in the order of the elements."""
     return _drawn(key, place.step, place.tensor, _numbers(start * LANES, (stop - start) * LANES, key.device))
 
 
 def _drawn(key: Tensor, step: int, tensor: int | Tensor, numbers: Tensor) -> Tensor:
-    """The deviates of the tiles that the blocks ``numbers`` (n,) are of; ``tensor`` is that of all, or of each (n,)."""
+    """The deviates of whole tiles, given their block ``numbers`` (n,); ``tensor`` is one for all, or (n,)."""
     words = _keystream(key, step, _nonce(tensor, 0), numbers).view(4, 4, -1)  # pair, word, block
 
     def follow(blocks: Tensor, pairs: Tensor) -> Tensor:
         lanes = torch.arange(1, FOLLOWING + 1, dtype=torch.int32, device=key.device).repeat_interleave(len(blocks))
-        whose = tensor[blocks].repeat(FOLLOWING) if isinstance(tensor, Tensor) else tensor
-        drawn = _keystream(key, step, _nonce(whose, lanes), numbers[blocks].repeat(FOLLOWING))
+        tensors = tensor[blocks].repeat(FOLLOWING) if isinstance(tensor, Tensor) else tensor
+        drawn = _keystream(key, step, _nonce(tensors, lanes), numbers[blocks].repeat(FOLLOWING))
         drawn = drawn.view(4, 4, FOLLOWING, -1)
         return drawn[pairs, :, :, torch.arange(len(blocks), device=key.device)].permute(2, 1, 0)
 
@@ -101,10 +100,10 @@ def deviates(words: Tensor, follow: Follow) -> Tensor:
 
 
 def _share(words: Tensor, follow: Follow) -> tuple[Tensor, Tensor]:
-    """Whether U is nearer to 1, and its distance (p, n) from the nearer edge.
+    """Whether U is nearer to 1 than to 0, and its distance (p, n) from the nearer of the two.
 
-    How many pairs need the bits that follow is not asked, as the host would wait for the answer. Those nearest to the
-    edges get them, so many of them that they are all that need them but with a probability below 2^-268 a call.
+    To find how many pairs need further bits, the host would have to wait. Instead a fixed number of pairs nearest to
+    the edges get them, which misses one that needs them with a probability below 2^-268 per call.
     """
     cells = (words[:, 1] & 0x7FFFFFFF).double() * 2.0**32 + _unsigned(words[:, 0])
     share = ((cells + 0.5) * 2.0**-64).reshape(-1)
@@ -125,27 +124,27 @@ def _share(words: Tensor, follow: Follow) -> tuple[Tensor, Tensor]:
 
 
 def _unsigned(words: Tensor) -> Tensor:
-    """Words as float64, from 0 to 2^32 - 1."""
+    """Int32 words as unsigned numbers, in float64."""
     return words.double() + (words < 0) * 2.0**32
 
 
 def on_grid(values: Tensor, noise: Tensor, step: float) -> Tensor:
     """The multiples of ``step`` nearest to ``values`` + ``noise``; see ``gridded.on_grid``."""
     steps = values / step
-    held = steps.round()
+    whole = steps.round()
     infinite = steps.isinf()
-    rest = torch.where(infinite, 0.0, steps - held)
-    rounded = (held + (rest + noise / step).round()) * step
+    rest = torch.where(infinite, 0.0, steps - whole)
+    rounded = (whole + (rest + noise / step).round()) * step
     return torch.where(infinite & values.isfinite(), values, rounded) + 0.0
 
 
 def _nonce(tensor: int | Tensor, lane: int | Tensor) -> int | Tensor:
-    """Word 15."""
+    """Word 15 of the state; see ``engine``."""
     return (lane << 24) + tensor
 
 
 def _keystream(key: Tensor, step: int, nonce: int | Tensor, numbers: Tensor) -> Tensor:
-    """The words (16, n) int32 of the blocks with ``numbers`` (n,) int64 (RFC 8439, 2.3); one nonce, or (n,) of them."""
+    """The words (16, n) int32 of blocks ``numbers`` (n,) int64 (RFC 8439, 2.3); ``nonce`` is one for all, or (n,)."""
     start = torch.empty(16, len(numbers), dtype=torch.int32, device=key.device)
     for row, constant in enumerate(CONSTANTS):
         start[row] = constant
@@ -164,7 +163,7 @@ def _keystream(key: Tensor, step: int, nonce: int | Tensor, numbers: Tensor) -> 
 
 
 def _quarter_rounds(a: Tensor, b: Tensor, c: Tensor, d: Tensor, spare: Tensor) -> None:
-    """Four of them side by side, in place."""
+    """Four quarter rounds side by side, in place."""
     for left, right in ((16, 12), (8, 7)):
         _rotate(d.bitwise_xor_(a.add_(b)), left, spare)
         _rotate(b.bitwise_xor_(c.add_(d)), right, spare)
@@ -172,16 +171,16 @@ def _quarter_rounds(a: Tensor, b: Tensor, c: Tensor, d: Tensor, spare: Tensor) -
 
 def _rotate(words: Tensor, bits: int, spare: Tensor) -> None:
     torch.bitwise_right_shift(words, 32 - bits, out=spare)
-    spare.bitwise_and_((1 << bits) - 1)  # the shift of a signed word repeats its sign
+    spare.bitwise_and_((1 << bits) - 1)  # the arithmetic shift repeats the sign bit
     words.bitwise_left_shift_(bits).bitwise_or_(spare)
 
 
 def _low_word(numbers: Tensor) -> Tensor:
-    """The lower 32 bits of 64, as signed words."""
+    """The lower 32 bits of int64 numbers, as int32."""
     return (((numbers & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000).int()
 
 
 def key_words(key: bytes, device: torch.device) -> Tensor:
-    """A key of 32 bytes as an engine takes it."""
+    """A 32-byte key as the tensor (8,) int32 that engines take."""
     words = [int.from_bytes(key[i : i + 4], "little", signed=True) for i in range(0, 32, 4)]
     return torch.tensor(words, dtype=torch.int32, device=device)

@@ -1,7 +1,7 @@
-"""The engine in Triton: keystream, deviates, sum and grid in one kernel, which reads and writes each entry once."""
+"""The Triton engine: keystream, deviates, sum and rounding in one kernel, which reads and writes each entry once."""
 
 # mypy: disable-error-code="misc, no-any-return, no-untyped-call, no-untyped-def, untyped-decorator"
-# ruff: noqa: N803 (constants of a kernel are arguments, in capitals)
+# ruff: noqa: N803 (compile-time constants of kernels are arguments in capitals)
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from privctl.randomness.device.engine import ENOUGH, FOLLOWING, LANES, TILE, Place
 from privctl.randomness.gridded import spacing
 
-#: Numbers that differ from call to call: no kernel is compiled for any of them.
+#: Arguments that differ from call to call, for whose values no kernel is specialized.
 _NUMBERS = ("step", "tensor", "first", "count", "offset", "ratio", "grid", "inverse")
 
 
@@ -42,7 +42,7 @@ def _quarter(a, b, c, d):
 
 @triton.jit
 def _block(key, numbers, step, nonce):
-    """The 16 words of each block of ``numbers`` (n,) int64, ``nonce`` being word 15."""
+    """The 16 words of each of the blocks ``numbers`` (n,) int64; ``nonce`` is word 15."""
     zero = numbers.to(tl.uint32) * 0
     k0 = zero + tl.load(key).to(tl.uint32, bitcast=True)
     k1 = zero + tl.load(key + 1).to(tl.uint32, bitcast=True)
@@ -74,13 +74,13 @@ def _block(key, numbers, step, nonce):
 
 @triton.jit
 def _wide(low, high):
-    """Two words as one number of 64 bits, rounded once."""
+    """Two words as one 64-bit number in float64, rounded once."""
     return high.to(tl.float64) * 4294967296.0 + low.to(tl.float64)
 
 
 @triton.jit
 def _log1p_minus(share):
-    """ln(1 - share) within a few units of the last place, for a correct logarithm (Kahan)."""
+    """ln(1 - share) within a few units in the last place, given an accurate logarithm (Kahan)."""
     rest = 1.0 - share
     taken = 1.0 - rest
     return tl.where(taken == 0.0, -share, tl.log(rest) * (share / tl.where(taken == 0.0, 1.0, taken)))
@@ -88,7 +88,7 @@ def _log1p_minus(share):
 
 @triton.jit
 def _pair(w0, w1, w2, w3, m0, m1, m2, m3, o0, o1, o2, o3, ENOUGH: tl.constexpr):
-    """A pair of deviates from its leading words w; m and o follow where these, and m too, are too few."""
+    """A pair of deviates from its leading words w; m is appended if w has too few bits, and o if these are too few."""
     unit: tl.constexpr = 2.0**-64
     first: tl.constexpr = 2.0**-192
     second: tl.constexpr = 2.0**-320
@@ -108,14 +108,14 @@ def _pair(w0, w1, w2, w3, m0, m1, m2, m3, o0, o1, o2, o3, ENOUGH: tl.constexpr):
 
 @triton.jit
 def _rounded(out, at, inside, deviate, ratio, grid, inverse):
-    """Add ``ratio`` ``deviate`` steps to each entry and round; whole steps stand aside, so that no sum loses bits."""
+    """Add ``ratio`` * ``deviate`` steps to each entry and round; whole steps are kept apart, so no sum loses bits."""
     value = tl.load(out + at, mask=inside)
     double: tl.constexpr = value.dtype == tl.float64
-    wide = value if double else value.to(tl.float32).to(tl.float64)  # cards have no way from 16 bits to 64
+    wide = value if double else value.to(tl.float32).to(tl.float64)  # GPUs cannot convert 16 bits to 64 directly
     steps = wide * inverse
     held = tl.floor(steps)
     rounded = (held + tl.floor((steps - held) + deviate * ratio + 0.5)) * grid
-    # What is infinite, or would be as a number of steps, passes.
+    # An infinite value, or one whose number of steps overflows, stays unchanged.
     kept = tl.where(tl.abs(steps) == float("inf"), wide, rounded)
     tl.store(out + at, kept if double else kept.to(tl.float32).to(value.dtype), mask=inside)
 
@@ -133,9 +133,9 @@ def _tile(
     out, key, step, tensor, tile, start, low, end, ratio, grid, inverse,
     LANES: tl.constexpr, ENOUGH: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """One tile, whose first element lies at ``start`` of ``out``, as far as it is from ``low`` to ``end``.
+    """One tile, whose first element is at index ``start`` of ``out``, restricted to indices ``low`` to ``end``.
 
-    ``ratio``, ``grid`` and ``inverse`` are the bits of float64 numbers.
+    ``ratio``, ``grid`` and ``inverse`` are the bit patterns of float64 numbers.
     """
     lane = tl.arange(0, LANES)
     numbers = tile * LANES + lane
@@ -146,7 +146,7 @@ def _tile(
     fewest = tl.minimum(
         tl.minimum(w[1] & 0x7FFFFFFF, w[5] & 0x7FFFFFFF), tl.minimum(w[9] & 0x7FFFFFFF, w[13] & 0x7FFFFFFF)
     )
-    m, o = w, w  # read only where they follow
+    m, o = w, w  # used only for pairs that need further bits
     if tl.min(fewest.to(tl.int64), axis=0) < 2.0 ** (ENOUGH - 32):
         m = _block(key, numbers, step, tensor + (1 << 24))
         o = _block(key, numbers, step, tensor + (2 << 24))
@@ -176,7 +176,7 @@ def _release(
 def _release_joined(
     out, key, tiles, step, ratio, grid, inverse, LANES: tl.constexpr, ENOUGH: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """One tile of stretches that lie one after the other."""
+    """One tile of concatenated stretches."""
     row = tiles + 5 * tl.program_id(0).to(tl.int64)
     tensor, tile, start = tl.load(row), tl.load(row + 1), tl.load(row + 2)
     low, end = tl.load(row + 3), tl.load(row + 4)
@@ -236,7 +236,7 @@ def _launch(flat: Tensor, key: Tensor, place: Place, offset: int, stddev: float,
 
 
 def _bits(number: float) -> int:
-    """As an integer, since a kernel takes floats in single precision only."""
+    """The bit pattern as an integer, since kernels take floats in single precision only."""
     return int(struct.unpack("<q", struct.pack("<d", number))[0])
 
 
@@ -244,5 +244,5 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-assert FOLLOWING == 2  # as _pair has it
+assert FOLLOWING == 2  # as _pair assumes
 assert math.pi * 2.0**-63 == 3.4061215800865545e-19

@@ -23,10 +23,11 @@ from privctl.accounting.secrets.posterior_curves import (
 from privctl.data.columns import USUAL, Columns
 from privctl.data.recorded import digest_of, recorded_files, require_same
 from privctl.data.several import DataPath
-from privctl.data.texts import count_texts
+from privctl.data.texts import identified_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.domain.progress import Advance, Progress
 from privctl.reports.files import FoundReport, read_report, report_beside
+from privctl.reports.parameters import ScanParameters, parameters_as
 from privctl.secrets.plan.targets import Budgets, PosteriorTargets, budgets_of
 from privctl.secrets.plan.weights import Solver, Weighted, weights_for
 from privctl.secrets.protection import Form, PlanFacts, Protection, ProtectionCalibration
@@ -69,12 +70,14 @@ class PlanRequest:
 class PlanProblem:
     """What a plan needs to know about the data: ``examples``, the records of each secret, and the budgets.
 
+    ``texts`` is the digest of the texts that were read, as ``identified_texts`` gives it.
     ``data`` and ``secrets`` are the files that were read. ``without_record`` counts the secrets that are in no record.
     ``parent`` is the scan's report, if there is one.
     """
 
     request: PlanRequest
     examples: int
+    texts: str
     data: tuple[DigestedFile, ...]
     secrets: tuple[DigestedFile, ...]
     table: SecretTable
@@ -126,7 +129,7 @@ def read_problem(request: PlanRequest) -> PlanProblem:
     _check(request)
     data, secrets = recorded_files(request.data), recorded_files(request.secrets)
     table = table_of(read_secrets(request.secrets))
-    examples = count_texts(request.data, request.columns)
+    examples, texts = identified_texts(request.data, request.columns)
     highest_record = int(table.records.max(initial=-1))
     if highest_record >= examples:
         j = int(np.searchsorted(table.starts, np.argmax(table.records), side="right")) - 1
@@ -143,6 +146,7 @@ def read_problem(request: PlanRequest) -> PlanProblem:
     return PlanProblem(
         request=request,
         examples=examples,
+        texts=texts,
         data=data,
         secrets=secrets,
         table=table,
@@ -167,7 +171,7 @@ def _check(request: PlanRequest) -> None:
 
 
 def _scan_report(request: PlanRequest, data: Sequence[DigestedFile]) -> FoundReport | None:
-    """The scan's report beside the book. Raises InputError if it describes other data."""
+    """The scan's report beside the book. Raises InputError if it describes other data, or other texts of them."""
     place = report_beside(request.secrets)
     if not place.is_file():
         return None
@@ -177,6 +181,12 @@ def _scan_report(request: PlanRequest, data: Sequence[DigestedFile]) -> FoundRep
         raise InputError(
             f"{request.secrets} was made from other data than {request.data}, as {place} says; scan {request.data} "
             "again"
+        )
+    if (field := parameters_as(ScanParameters, scan.report).text_column) != request.columns.text:
+        looked_at = "the usual fields" if field is None else f"the field {field!r}"
+        raise InputError(
+            f"{request.secrets} was made from {looked_at} of {request.data}, as {place} says; name the same with "
+            "--text-column, or scan again"
         )
     return scan
 
@@ -284,6 +294,7 @@ def protection_of(problem: PlanProblem, trial: CapTrial) -> Protection:
             data=digest_of(problem.data),
             data_name=request.data.name,
             examples=problem.examples,
+            texts=problem.texts,
             secrets=digest_of(problem.secrets),
             steps=request.steps,
             batch_size=float(request.batch_size),

@@ -108,6 +108,7 @@ def report_of(
         "kinds": [group.kind for group in groups],
         "patterns": dict(pattern.split("=", 1) for pattern in request.patterns),
         "by": request.by,
+        "text_column": request.columns.text,
         "rare_words": request.rare_words,
         "rare_least": request.rare_least,
         "most_secrets": request.most_secrets,

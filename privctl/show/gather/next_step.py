@@ -95,8 +95,8 @@ def _train_again(report: PrivacyReport, place: Path, files: Mapping[str, Path], 
     if classes:
         words += ["--labels", _CLASSES]
     words += _columns(report)
-    if training is not None and (unit := _unit(training[1])) is not None:
-        words += ["--unit", unit]
+    unit = (None if training is None else _unit(training[1])) or settings_of(report).group_by
+    words += [] if unit is None else ["--unit", unit]
     output = model.with_name(f"{model.name.removesuffix('.safetensors')}.dp-sgd")
     command = _call(*words, "--epsilon", _smaller_epsilon(training), "-o", output)
     named = [] if start else [f"{_START} is the model as it was before it was trained on these records"]
@@ -141,13 +141,13 @@ def _membership_again(
 ) -> NextStep:
     if "swapped" in undecided.reason:
         return _swapped(report, place, both)
+    users = _users(report, place)
+    if users is not None and not drawn:  # records of one user are alike, which confounds too
+        return _of_users(report, place, both, users)
     if undecided.reason.startswith("confounded"):
         return NextStep(advice="draw a split before the next training (`privctl audit split`), and audit with it")
-    users = _users(report, place)
     if drawn:
         return _split_again(report, undecided, users)
-    if users is not None:
-        return _of_users(report, place, both, users)
     words = ("--members", "MORE-MEMBERS.jsonl", "--nonmembers", "MORE-NONMEMBERS.jsonl", *_read_as(report))
     command = _call("audit", *_audited(report, place), *words, "-o", _fresh(place))
     return NextStep(advice=f"audit again{_how_many(report)}", command=command)

@@ -224,7 +224,7 @@ def _secrets(evidence: Sequence[Evidence]) -> str:
     heads = ("secrets", "tried", "skipped", "told first", "chance", "share", "median rank", "greedy", "bound")
     tables = "\n" + table(heads, trained)
     if any(cell != "-" for row in controls for cell in row[1:]):
-        others = ("compared with", "told first before training", "greedy before training", "told first, never drawn")
+        others = ("compared with", "told first before training", "greedy before training", "told first, control")
         tables += "\n" + table(others, controls)
     return tables
 

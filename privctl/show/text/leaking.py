@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privctl.domain.leaking import LeakingRecord, Why, told
+from privctl.domain.leaking import LeakingRecord, Why, separation
 from privctl.domain.shown import counted
 from privctl.show.text.style import number, paragraph, table
 
@@ -54,14 +54,14 @@ def if_leaking_went(records: Sequence[LeakingRecord]) -> str:
 
 
 def _if_repetitions_went(records: Sequence[LeakingRecord]) -> str:
-    """Of members that are repeated, how well they are told, and what leaving them out would change at best."""
+    """How well an attack separates repeated members, and what leaving them out would change at best."""
     repeated = [record for record in records if any(reason.why.repeats for reason in record.reasons)]
     if not repeated or len(repeated) == len(records):
         return ""
     attack = next(iter(repeated[0].nonmembers_as_high), "")
     gone = {(record.file, record.line) for record in repeated}
     others = [record for record in records if (record.file, record.line) not in gone]
-    before, alone, after = (told(some, attack) for some in (records, repeated, others))
+    before, alone, after = (separation(some, attack) for some in (records, repeated, others))
     if before is None or alone is None or after is None:
         return ""
     area = [number(each.auc, 3) for each in (alone, after, before)]
@@ -76,14 +76,14 @@ def _if_repetitions_went(records: Sequence[LeakingRecord]) -> str:
 
 
 def _if_they_went(records: Sequence[LeakingRecord], who: str, remark: str) -> str:
-    """How well those are told that stand out for each reason, and the others by themselves; empty if none does."""
+    """By reason, how well an attack separates the records that stand out, and the rest; empty if none stands out."""
     attack = next((name for record in records for name in record.nonmembers_as_high), "")
-    whole = told(records, attack)
+    whole = separation(records, attack)
     rows = []
     for why in Why:
         those = [record for record in records if any(reason.why is why for reason in record.reasons)]
         others = [record for record in records if all(reason.why is not why for reason in record.reasons)]
-        alone, after = told(those, attack), told(others, attack)
+        alone, after = separation(those, attack), separation(others, attack)
         if alone is not None and after is not None:
             shown = [(number(each.auc, 3), f"{number(100 * each.tpr, 3)} %") for each in (alone, after)]
             rows.append((str(why), str(alone.records), *shown[0], *shown[1]))

@@ -8,6 +8,13 @@ from privctl.reports.parameters import ProtectionParameters, parameters_as
 from privctl.show.text.guarantee import guarantee_text
 from privctl.show.text.style import notes, number, paragraph, table
 
+#: What the columns mean.
+_MEANT = (
+    "cap: the most that a secret's records may weigh together, per nat of its budget; kept: how much of the data the "
+    "training sees; left out: records that it never draws; largest p: the highest chance of a record to enter a batch"
+)
+_BY_FANO = "by Fano: the noise multiplier that Fano's inequality would ask for"
+
 
 def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bool = False) -> str:
     """Every cap that was tried; then, of the plan that was written, each guarantee with what it rests on.
@@ -33,13 +40,13 @@ def secrets_plan_text(report: PrivacyReport, *, verbose: bool = False, quiet: bo
             number(entry.largest_probability, 4),
             number(entry.noise_multiplier, 6),
             *([number(entry.fano_noise_multiplier, 6)] if by_curve else []),
-            f"{entry.gap:.1e}",
-            f"{entry.seconds:.1f}",
+            *([f"{entry.gap:.1e}", f"{entry.seconds:.1f}"] if verbose else []),
         ]
         for entry in said.caps
     ]
     noise = ["noise multiplier", *(["by Fano"] if by_curve else [])]
-    lines.append(table(["cap", "kept", "held out", "largest p", *noise, "gap", "s"], rows))
+    lines.append(table(["cap", "kept", "left out", "largest p", *noise, *(["gap", "s"] if verbose else [])], rows))
+    lines.append(paragraph(_MEANT + (f"; {_BY_FANO}." if by_curve else "."), indent=2, hanging=2))
     lines += ["\n" + guarantee_text(guarantee, named=True, verbose=verbose) for guarantee in report.guarantees]
     lines += [paragraph(f"not tried: {omission.what}: {omission.reason}") for omission in report.omissions]
     if not quiet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from privctl.models.tasks.corpus import CorpusTask
 from privctl.models.unfilled import layout_of
 from privctl.models.vocabulary import Vocabulary, frequent_words, private_vocabulary, vocabulary_from_file
 from privctl.parallel import ALONE, Workers
+from privctl.storage.digest import DigestedFile
 from privctl.storage.reader import open_checkpoint
 from privctl.train.preparation.budget import mixing_of, recipe_for, require_budget
 from privctl.train.preparation.job import TrainingJob
@@ -76,6 +77,7 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
     data |= {"public": None if request.public is None else request.public.data}
     places = {role: path for role, path in data.items() if path is not None}
     before = {role: recorded_files(path) for role, path in places.items()} if workers.is_main else {}
+    workers.in_main(lambda: _require_another(before))
     require_apart(request, workers)
     job = _read(request, keep, workers, plan)
 
@@ -85,6 +87,19 @@ def prepare(request: RetrainRequest, keep: Shelf = IN_MEMORY, workers: Workers =
 
     workers.in_main(unchanged)
     return replace(job, read=before)
+
+
+def _require_another(read: Mapping[str, Collection[DigestedFile]]) -> None:
+    """Raise CommandError where a held-out file, by its role in ``read``, is one of the data under another name.
+
+    What is measured on it is exact, is reported, and may be shown to others.
+    """
+    private = {file.digest for file in read.get("data", ())}
+    for file in read.get("held-out", ()):
+        if file.digest in private:
+            raise CommandError(
+                f"--held-out {file.path} is a copy of the training data; give examples that the model is not trained on"
+            )
 
 
 def _read(request: RetrainRequest, keep: Shelf, workers: Workers, plan: SecretPlan | None) -> TrainingJob:

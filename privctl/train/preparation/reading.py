@@ -8,7 +8,6 @@ from pathlib import Path
 
 from privctl.data.contents import array_content, first_shared, text_content
 from privctl.data.images import ImageSet, read_images
-from privctl.data.records import Record
 from privctl.data.several import DataPath
 from privctl.data.sounds import SoundSet, read_sounds
 from privctl.data.texts import TextRecord, iter_texts
@@ -49,18 +48,6 @@ def sounds_at(request: RetrainRequest, path: DataPath) -> SoundSet:
     return read_sounds(path, rate=sampling_rate(request.model.path), columns=columns)
 
 
-def digests_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
-    """What identifies each record at ``path`` in any file, as ``Record.digest`` does; raises as the reading does."""
-    if request.task is TaskName.IMAGE_CLASSIFICATION:
-        images = images_at(request, path)
-        yield from (Record(0, "", y, x).digest for x, y in zip(images.pixels, images.labels, strict=True))
-    elif request.task is TaskName.AUDIO_CLASSIFICATION:
-        sounds = sounds_at(request, path)
-        yield from (Record(0, "", y, x).digest for x, y in zip(sounds.waves, sounds.labels, strict=True))
-    else:
-        yield from (Record(0, each.text, each.label, start=each.start).digest for each in texts_at(request, path))
-
-
 def contents_at(request: RetrainRequest, path: DataPath) -> Iterator[bytes]:
     """What each record at ``path`` holds, whatever its label, to be compared; raises as the reading does."""
     if request.task is TaskName.IMAGE_CLASSIFICATION:
@@ -97,7 +84,7 @@ def require_none_private(
         if (place := first_shared(others, private)) is not None:
             raise CommandError(
                 f"record {place} of {flag} {public} stands in --data {request.data.train} too{aside}, so one of the "
-                f"two is not what it is taken for; leave what is private out of the public records{otherwise}"
+                f"two is not what it is taken for; leave what is private out of {flag}{otherwise}"
             )
         return b""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from privctl.domain.guarantee import Assumption, AssumptionState
-from privctl.train.release.began_with import trained_before
+from privctl.train.release.began_with import collected_before, trained_before
 
 if TYPE_CHECKING:
     from privctl.train.preparation.job import TrainingJob
@@ -22,20 +22,28 @@ _COLLECTED = {
 
 
 def collected(job: TrainingJob) -> tuple[str, ...]:
-    """Which of vocabulary and labels were collected from the private examples and are released with the weights."""
-    sources = {"vocabulary": job.model.vocabulary_from_private_data, "labels": job.labels_from_private_data}
-    return tuple(name for name, from_data in sources.items() if from_data)
+    """Which of vocabulary and labels were collected from the private examples and are released with the weights.
+
+    By this run, or by an earlier one on the same data, in whose folder they were found.
+    """
+    request, before = job.request, collected_before(job)
+    sources = {
+        "vocabulary": (job.model.vocabulary_from_private_data, request.model.vocabulary),
+        "labels": (job.labels_from_private_data, request.data.labels),
+    }
+    return tuple(name for name, (now, given) in sources.items() if now or (name in before and not given))
 
 
 def released_names(job: TrainingJob) -> Iterator[Assumption]:
     """Assumptions that the released words and class names do not depend on the examples."""
-    if job.model.text is not None and not job.model.vocabulary_from_private_data:
+    from_data = collected(job)
+    if job.model.text is not None and "vocabulary" not in from_data:
         yield Assumption(
             name="vocabulary",
             statement="the tokenizer, which is released too, was made without these examples",
             state=AssumptionState.ASSERTED,
         )
-    for name in collected(job):
+    for name in from_data:
         yield Assumption(
             name=name,
             statement=f"{_COLLECTED[name][0]} were known without the examples (they were collected from them)",

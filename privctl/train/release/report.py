@@ -18,6 +18,8 @@ from privctl.domain.evidence import MOST_FREQUENT, Bound, Evidence
 from privctl.domain.guarantee import AssumptionState, Guarantee
 from privctl.domain.mechanism import ClippedTraining, Mechanism
 from privctl.domain.report import Artifact, ParentReport, PrivacyReport
+from privctl.models.choices import LongTextPolicy
+from privctl.models.encoding import length_limit
 from privctl.models.language import CHAT_TEMPLATES, CONFIG_NAME, TOKENIZER_FILES
 from privctl.models.tasks.classification import ImageClassification, TextClassification
 from privctl.models.tasks.sounds import SoundClassification
@@ -27,6 +29,7 @@ from privctl.storage.reader import open_checkpoint
 from privctl.train.logs import withheld
 from privctl.train.preparation.job import TrainingJob
 from privctl.train.preparation.ledgers import ledger_of
+from privctl.train.preparation.prepare import text_options
 from privctl.train.release import searched
 from privctl.train.release.began_with import reports_of_start
 from privctl.train.release.names import collected, released_names
@@ -184,7 +187,9 @@ def start_files(job: TrainingJob) -> dict[str, Path]:
         begun = {} if adapter is None else {f"start-{file.name}": file for file in _files_of(adapter)}
         return {**begun, **base_files(path)}
     if job.model.initial_weights == "random":
-        files = [path / name for name in (CONFIG_NAME, *TOKENIZER_FILES, *CHAT_TEMPLATES)]
+        # With a vocabulary of its own it takes no words from there.
+        words = TOKENIZER_FILES if job.request.model.vocabulary is None else ()
+        files = [path / name for name in (CONFIG_NAME, *words, *CHAT_TEMPLATES)]
         return {f"start-{file.name}": file for file in files if file.is_file()}
     with open_checkpoint(path) as checkpoint:
         files = [*(shard.path for shard in checkpoint.files), *companions_of(checkpoint)]
@@ -292,6 +297,7 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         "delta": job.delta,
         "data": request.data.train.name,
         **request.data.columns.named,
+        **_sizes(job),
         "unit": request.data.unit,
         **({} if job.similar_names is None else {"similar_names": job.similar_names}),
         "initial_weights": job.model.initial_weights,
@@ -312,6 +318,17 @@ def parameters_of(job: TrainingJob, finished: FinishedRun, noise: GradientNoise 
         **test_parameters(job),
         "history": withheld.released(request, finished.history),
     }
+
+
+def _sizes(job: TrainingJob) -> dict[str, Any]:
+    """How much of a text, or of a sound, was read at once, whether the rest was read too, and the size of images."""
+    data, text = job.request.data, job.model.text
+    sizes = {
+        "max_length": data.max_length if text is None else length_limit(text, text_options(data)),
+        "long": str(data.long) if data.long is LongTextPolicy.SPLIT else None,
+        "resize": None if data.resize is None else list(data.resize),
+    }
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def _of_batches(request: RetrainRequest, recipe: TrainingSettings) -> dict[str, Any]:

@@ -13,16 +13,15 @@ from dataclasses import replace
 from functools import partial
 
 from privctl.accounting.runs_law import NumberOfRuns, name_of
-from privctl.domain.errors import CommandError, DivergedError, InputError
+from privctl.domain.errors import DivergedError, InputError
 from privctl.domain.progress import Notify
 from privctl.domain.report import PrivacyReport
-from privctl.domain.shown import counted
 from privctl.parallel import ALONE
 from privctl.reports.files import read_report
 from privctl.reports.parameters import TrainingParameters, parameters_as
 from privctl.storage.journal import recover
 from privctl.train.preparation.places import begun_mark, nothing_to_resume, report_path, require_places, run_folder
-from privctl.train.preparation.reading import digests_at, require_apart
+from privctl.train.preparation.reading import require_apart, require_none_private
 from privctl.train.release.searched import parameters_of, with_earlier
 from privctl.train.search.folder import SearchFolder, discard_remains, moved, standing
 from privctl.train.search.made_before import begun, entered
@@ -48,7 +47,8 @@ def run_search(request: RetrainRequest, runs: NumberOfRuns, train: TrainOne, not
     place = request.output.with_name(f"{request.output.name}.search")
     discard_remains(place)
     facts = search_fingerprint(request)
-    _require_held_out(request)
+    if (held_out := request.data.held_out) is not None:  # private records would choose the run
+        require_none_private(request, held_out, "--held-out", ALONE)
     require_apart(request, ALONE)  # each run looks again, when a search is begun that counts
     if request.resume and not place.is_dir() and request.output.is_dir():
         raise nothing_to_resume(place, request.output)
@@ -114,20 +114,6 @@ def _ended(report: PrivacyReport, folder: SearchFolder, notify: Notify) -> Priva
     if left := folder.remove():
         notify(left)
     return report
-
-
-def _require_held_out(request: RetrainRequest) -> None:
-    """Raise CommandError where a held-out record is a training record: private records would choose the run."""
-    held_out = request.data.held_out
-    if held_out is None:
-        return
-    private = set(digests_at(request, request.data.train))
-    if shared := sum(digest in private for digest in digests_at(request, held_out)):
-        are = "is a training record" if shared == 1 else "are training records"
-        raise CommandError(
-            f"{counted(shared, 'record')} of --held-out {are}, and a search takes the held-out records as public; "
-            "leave them out of one of the two"
-        )
 
 
 def score_of(report: PrivacyReport) -> float:

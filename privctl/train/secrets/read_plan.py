@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from privctl.data.recorded import data_digest
+from privctl.data.texts import identified_texts
 from privctl.domain.errors import CommandError, InputError
 from privctl.models.choices import NOT_ON_TEXTS, TaskName
 from privctl.reports.files import FoundReport, report_of
@@ -40,7 +41,7 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
     """The plan that ``request`` names; None where it names none.
 
     Raises CommandError for settings that do not go with one, InputError for a file that is no plan, a plan without
-    secrets and one that was made for other data.
+    secrets and one that was made for other data, or for other texts of them.
     """
     if request.secrets is None:
         return None
@@ -64,6 +65,12 @@ def read_secret_plan(request: RetrainRequest) -> SecretPlan | None:
         raise InputError(
             f"{path} was made for {protection.facts.data_name} ({protection.facts.data}), but {data} is another file "
             f"or has changed ({digest}); train on the original file, or {_AGAIN}"
+        )
+    columns = replace(request.data.columns, pair=request.task is TaskName.SEQ2SEQ_LM)
+    if identified_texts(data, columns)[1] != protection.facts.texts:
+        raise InputError(
+            f"{path} was made for other texts of {data} than those that would be trained on, in which secrets may lie "
+            f"elsewhere; name the field of the texts as for privctl secrets scan and plan (--text-column), or {_AGAIN}"
         )
     with open_checkpoint(path) as file:
         report = report_of(file)

@@ -8,8 +8,7 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from privctl.data.recorded import data_digest, digest_of, recorded_files
-from privctl.domain.errors import CommandError
+from privctl.data.recorded import data_digest, digest_of
 from privctl.models.loading import without_weights
 from privctl.storage.digest import file_digest
 from privctl.storage.reader import open_checkpoint
@@ -64,19 +63,8 @@ def fingerprint_of(job: TrainingJob) -> dict[str, Any]:
 
 
 def search_fingerprint(request: RetrainRequest) -> dict[str, Any]:
-    """Everything that must stay the same when a search is resumed: also the held-out examples, which choose.
-
-    Raises CommandError where these are the training data, whatever the file is called.
-    """
+    """Everything that must stay the same when a search is resumed: also the held-out examples, which choose."""
     asked, data = _settings_of(request), request.data
-    if data.held_out is not None:
-        private = {file.digest for file in recorded_files(data.train)}
-        for file in recorded_files(data.held_out):
-            if file.digest in private:
-                raise CommandError(
-                    f"--held-out {file.path} is a copy of the training data, and private examples would choose the "
-                    "run; give public ones"
-                )
     facts = {
         **asked,
         "data": {**_settings_of(data), "train": data_digest(data.train)},

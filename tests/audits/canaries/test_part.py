@@ -10,7 +10,7 @@ import pytest
 
 from audits.canaries.audit import CanaryAudit, CanaryRequest
 from audits.canaries.manifest import Manifest, commitment_of, encode_manifest, read_manifest
-from audits.canaries.rows import SecretRow, secret_rows, secret_sums
+from audits.canaries.rows import SecretRow, _alike, canary_rows, secret_rows, secret_sums
 from audits.findings import Findings
 from privctl.domain.errors import CommandError
 from privctl.domain.evidence import Bound, Evidence
@@ -212,6 +212,22 @@ def test_a_canary_that_does_not_fit_is_listed_and_counts(place: Path, knows: Lan
     ]
     assert found.arrays["canary.scored"].sum() == 10
     assert of(found, "Steinke", "epsilon").samples["canaries"] == 20
+
+
+def test_secrets_that_a_tokenizer_does_not_tell_apart_are_not_completed(
+    place: Path, knows: LanguageModel, tmp_path: Path
+) -> None:
+    """Of letters this tokenizer knows none: whatever comes out stands for all such secrets."""
+    manifest = planted(tmp_path, count=20, templates=("pin {letters:4}", "pin {digits:4}"))
+    found = audit(knows, tmp_path / "m.json", references=30)
+    assert [(each.what, each.reason) for each in found.omissions] == [
+        ("10 canaries", "whose secret holds what the tokenizer does not know")
+    ]
+    assert found.arrays["canary.scored"].tolist() == [canary.secret.isdigit() for canary in manifest.canaries]
+    rows, _ = canary_rows(knows, manifest)
+    first, other, *_ = (i for i, row in enumerate(rows) if row is not None)
+    assert _alike(manifest, [*rows[:first], rows[other], *rows[first + 1 :]]) == sorted((first, other))
+    assert _alike(manifest, rows) == []
 
 
 def test_settings_that_cannot_be(place: Path, knows: LanguageModel, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from audits.membership.why_exposed import why_exposed
 from audits.whole.leaking_records import leaking_records
 from privctl.cli import run
 from privctl.data.records import Record
-from privctl.domain.leaking import LeakingRecord, Reason, Why, told
+from privctl.domain.leaking import LeakingRecord, Reason, Why, separation
 from privctl.show.text.leaking import if_leaking_went
 from tests.audits.tiny import sentences, write_jsonl
 
@@ -81,7 +81,7 @@ def test_what_would_be_seen_without_repetitions() -> None:
         leaking(3, 0.5),
         leaking(4, 0.49, Why.HARD),
     ]
-    whole = told(records, "loss")
+    whole = separation(records, "loss")
     assert whole is not None
     assert (whole.auc, whole.tpr, whole.records) == (pytest.approx(0.75), 0.5, 4)
     text = " ".join(if_leaking_went(records).split())
@@ -92,7 +92,7 @@ def test_what_would_be_seen_without_repetitions() -> None:
     assert "a prediction from these scores, not a training" in text
     assert if_leaking_went(records[2:3]) == "", "none is repeated"
     assert if_leaking_went(records[:2]) == "", "nothing is left"
-    assert told([], "loss") is None
+    assert separation([], "loss") is None
 
 
 def test_what_would_be_seen_without_members_that_stand_out() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     BartConfig,
@@ -100,11 +101,19 @@ def one_by_one(task: Task, network: torch.nn.Module, examples: Sequence[int], st
 
 
 def same_records(data: Path) -> Path:
-    """A copy of ``data`` in another folder, for ``--held-out``, which may not be the training data itself."""
+    """The records of ``data`` in another file or folder, for ``--held-out``, which may be no copy of the data."""
     folder = Path(tempfile.mkdtemp(dir=data.absolute().parent.parent))
     if data.is_dir():
-        return Path(shutil.copytree(data, folder / data.name))
-    return Path(shutil.copy(data, folder))
+        other = Path(shutil.copytree(data, folder / data.name))
+        first = min(path for path in other.rglob("*") if path.is_file())
+        first.rename(first.with_stem(f"{first.stem}-again"))
+        return other
+    other = folder / data.name
+    if data.suffix == ".npz":
+        np.savez_compressed(other, **np.load(data))
+        return other
+    other.write_text("".join(f"{line}\n" for line in reversed(data.read_text().splitlines())))
+    return other
 
 
 def save_pairs_model(folder: Path, kind: str) -> Path:

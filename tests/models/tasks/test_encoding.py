@@ -67,6 +67,24 @@ def test_pieces_of_a_split_text_cover_it_once_and_stay_one_unit() -> None:
         encode_classified([LONG], facts(), TextOptions(long=LongTextPolicy.SPLIT))
 
 
+def test_a_text_is_split_between_the_tokens_that_its_tokenizer_adds() -> None:
+    """``2`` and ``3`` are added at the ends; what the text itself holds of them stays where it is."""
+    record = TextRecord(stretch=Stretch("a.jsonl line"), line=2, text="<eos> the <bos> sat on the mat <eos>")
+    whole = encode_masked([record], facts(None), TextOptions()).examples[0]
+    assert whole.ids.tolist() == [2, 3, 6, 2, *whole.ids[4:8].tolist(), 3, 3]
+    split = TextOptions(long=LongTextPolicy.SPLIT)
+    pieces = encode_masked([record], facts(5), split).examples
+    assert [piece.ids.tolist() for piece in pieces] == [
+        [2, *whole.ids[start:end].tolist(), 3] for start, end in ((1, 4), (4, 7), (7, 9))
+    ]
+    assert sum(piece.counted.sum() for piece in pieces) == whole.counted.sum()
+    for context in (1, 2):
+        with pytest.raises(
+            InputError, match=rf"a\.jsonl line 2 has 2 special tokens, and the limit of {context} tokens"
+        ):
+            encode_masked([record], facts(context), split)
+
+
 def test_records_of_one_unit_are_one_to_sample() -> None:
     records = [TextRecord(stretch=Stretch("x"), text=f"the cat {'sat ' * i}", unit="uuvuvv"[i]) for i in range(6)]
     corpus = encode_causal(records, facts(None), TextOptions())

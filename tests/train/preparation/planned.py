@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from privctl.accounting.secrets.fano import binary_kl, information, noise_multiplier_for, posterior
+from privctl.data.texts import identified_texts
 from privctl.domain.events import SecretMixture
 from privctl.secrets.protection import Form, PlanFacts, Protection, staged_protection
 from privctl.storage.digest import file_digest
@@ -42,6 +43,7 @@ def planned(
     facts = PlanFacts(
         data="blake3:00" if data is None else file_digest(data),
         data_name="train.jsonl" if data is None else data.name,
+        texts=None if data is None else identified_texts(data)[1],
         examples=len(rates),
         secrets="blake3:11",
         steps=steps,

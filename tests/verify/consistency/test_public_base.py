@@ -125,6 +125,10 @@ def test_noise_that_spared_such_a_base_is_refuted(
     capsys.readouterr()
     assert run(["gate", str(place), "--max-epsilon", "3", "-q"]) == ExitCode.REFUTED
     assert "trained on the same data before" in " ".join(capsys.readouterr().out.split())
+    policy = tmp_path / "policy.toml"
+    policy.write_text("max_epsilon = 3\nrecompute = false\n")
+    assert run(["gate", str(place), "--policy", str(policy), "-q"]) == ExitCode.REFUTED
+    assert "trained on the same data before" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_base_of_other_data_stays_public(kinds: Kinds, tmp_path: Path) -> None:

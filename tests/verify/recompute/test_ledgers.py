@@ -22,6 +22,7 @@ from privctl.domain.events import (
     SecretMixture,
 )
 from tests.few import few
+from verify.losses.bound_pair import BoundPair
 from verify.recompute import gaussian, ledger, risk
 from verify.recompute.ledger import NoBoundError, bounds, epsilon_of
 
@@ -201,13 +202,26 @@ def test_an_attacker_s_chances() -> None:
     assert risk.advantage(rare).upper <= 1 - 0.999**10 + 1e-15
 
 
+def test_what_hardly_ever_takes_part_needs_no_epsilon() -> None:
+    """A record that is in no batch with probability 1 - delta or more changes nothing beyond delta."""
+    assert epsilon_of(poisson(100, 1e-9, 1000), 1e-5) == BoundPair(0.0, 0.0)
+    assert epsilon_of(poisson(0.5, 1e-9, 1000), 1.0001e-6) == BoundPair(0.0, 0.0)
+    together = Ledger(events=(*poisson(1, 4e-7, 1).events, LaplaceNoise(scale=0.1, sample_rate=4e-7)))
+    assert epsilon_of(together, 1e-6) == BoundPair(0.0, 0.0)
+    # At half of that chance there is an epsilon.
+    assert epsilon_of(poisson(0.5, 1e-6, 1), 5e-7).lower > 1e-7
+
+
 def test_a_witness_is_an_event_that_can_be_checked() -> None:
     whole = poisson(1, 0.01, 1000)
     found = bounds(whole, math.log(1e-5), 1e-3, 1.83)
     gain, _, present, absent = max(bound.event(1.5) for bound in found.below)
     assert gain == pytest.approx(present - math.exp(1.5) * absent)
     assert gain > 1e-5
-    assert "the event 'their sum exceeds" in found.witness(1.5)
+    assert "the event 'their sum exceeds" in str(found.witness(1.5, 1e-5))
+    # At an epsilon that holds no event refutes it, nor where no event is on the grid.
+    assert found.witness(2.0, 1e-5) is None
+    assert bounds(poisson(0.004, 0.01, 1), math.log(1e-5), 1e-3, 3e4).witness(1000.0, 1e-5) is None
 
 
 @pytest.mark.parametrize("delta", [1e-3, pytest.param(1e-10, marks=pytest.mark.slow)])

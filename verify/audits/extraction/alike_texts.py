@@ -1,4 +1,6 @@
-"""Recomputes the test within blocks of similar texts of an extraction audit, from the counts of the blocks.
+"""Comparisons with held-out records that their own controls question: similar texts, and scores without the model.
+
+The test within blocks of similar texts of an extraction audit is recomputed from the counts of the blocks.
 
 Multiplies binomial coefficients as exact integers where the audit convolves floating-point distributions. Standard
 library only, like ``verify.audits.consistency``.
@@ -15,6 +17,10 @@ from privctl.domain.evidence import Evidence
 
 ALIKE = ", among texts alike"
 _BLOCKS = re.compile(r"blocks of ([0-9]+) and ([0-9]+), ([0-9]+) out")
+#: A test of the records without the model must have at least this p-value to be disregarded.
+_DOUBT = 0.2
+_BASELINE, APART, _OVER = "secret baseline", "area without the model", "area by {} over that"
+_HELD_OUT = ", against held-out secrets, by "
 #: The most texts such a test compares, and the relative tolerance of its figures.
 _MOST, _CLOSE = 2000, 1e-6
 
@@ -86,3 +92,17 @@ def _at_least(found: int, blocks: Sequence[tuple[int, ...]]) -> Fraction:
                     more[i + j] += left * right
             ways = more
     return Fraction(sum(ways[max(0, found) :]), sum(ways))
+
+
+def is_doubtful(trace: Evidence, evidence: Sequence[Evidence]) -> bool:
+    """Whether ``trace`` compares with held-out secrets whose records may be distinguishable without the model."""
+    if _HELD_OUT not in trace.quantity:
+        return False
+    blind = {item.quantity: item for item in evidence if item.method == _BASELINE}
+    records, score = blind.get(APART), trace.quantity.split(_HELD_OUT, 1)[1]
+    if records is None or records.lower is None or records.upper is None:
+        return True
+    if records.lower > 0.5 or records.upper < 0.5:
+        return True
+    beyond = blind.get(_OVER.format(score))
+    return records.details.get("p_value", 0.0) <= _DOUBT and (beyond is None or not (beyond.lower or 0.0) > 0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: Relative difference attributed to rounding.
 ROUNDING = 1e-9
 #: Below these numbers of records on one side, and above these ratios to the other, other intervals are used.
-_FEW_ONCE, _FEW, _SOME = 10, 12, 30
+_FEW_ONCE, _FEW = 10, 12
 _LOPSIDED_ONCE, _LOPSIDED = 4, 2
 #: If half of all scores are equal, this many on each side must differ from them for DeLong's interval.
 _DIFFERENT = 10
@@ -55,8 +55,9 @@ def won(members: NDArray[Any], others: NDArray[Any]) -> float:
 def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float, called: str) -> Figures:
     """The AUC with DeLong's interval on the logit scale, or a Chernoff interval if DeLong's does not apply.
 
-    ``called`` is the stated name of the interval. Older audits used the normal quantile for all sizes and any number of
-    ties, and disjoint pairs, as many as the smaller side has records, instead of Chernoff's inequality.
+    ``called`` is the stated name of the interval. Older audits used the normal quantile for all sizes, or from 30
+    records on, and any number of ties, and disjoint pairs, as many as the smaller side has records, instead of
+    Chernoff's inequality.
     """
     m, n = len(members), len(others)
     above, beneath = _below(members, others), 1 - _below(others, members)
@@ -75,7 +76,7 @@ def auc_with_interval(members: NDArray[Any], others: NDArray[Any], alpha: float,
         return _interval_with_ties(members, others, value, alpha)
     logit = math.log(value / (1 - value))
     name, quantile = _DELONG, float(normal_quantile(alpha / 2))
-    if lopsided and min(m, n) < _SOME and called != _DELONG:
+    if lopsided and called != _DELONG:
         parts = [(float(side.var(ddof=1)) / len(side), len(side) - 1) for side in (above, beneath)]
         freedom = variance**2 / sum(part**2 / free for part, free in parts)
         name, quantile = _DELONG_T, student_quantile(alpha / 2, freedom)

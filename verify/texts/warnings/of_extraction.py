@@ -36,6 +36,10 @@ CONTROL = "|".join(
 )
 NOT_NEAR = "extraction: text that differs by a token does not count, as comparing it {why}"
 NOT_INDEPENDENT = form("secrets: intervals are as for independent secrets; those of one training run are not quite")
+HELD_OUT_SECRETS = form(
+    "secrets: held-out records are taken to be drawn as the training data were, one by one; if those of a user or "
+    "document were kept on one side, the comparison with held-out secrets does not hold"
+)
 OTHER_CANDIDATES = form(
     "secrets: a stronger attack, other candidates or other contexts may tell secrets that this one does not"
 )
@@ -118,6 +122,7 @@ TEXTS: dict[str, str] = {
     "secrets: never drawn": form(
         "secrets: which of them a plan never draws is not chance; the control takes it so by kind"
     ),
+    "secrets: held out": HELD_OUT_SECRETS,
     "secrets: elsewhere": form(
         "secrets: {n} stand in records that the book does not name, so that the plan says nothing of them; scan again",
         n=COUNT,
