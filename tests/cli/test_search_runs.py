@@ -24,7 +24,7 @@ from privctl.train.search import folder as search_folder
 from privctl.train.steps.loop import Trainer
 from tests import remembered
 from tests.cli.short_runs import dp_sgd, half_the_noise, prepared, texts, verified_after
-from verify import public_records
+from verify.settings import public_records
 
 RECORDS, STEPS = 30, 4
 SEARCH = ["--search", "learning-rate=1e-3,1e-6 clip-norm=0.5,1", "--expected-runs", "3"]
