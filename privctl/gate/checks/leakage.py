@@ -18,6 +18,7 @@ from privctl.gate.checks.audited_records import (
     TRAIN,
     on_whose_word,
     share_unscored,
+    texts_looked_at,
     unaudited,
     why_not_attacked,
 )
@@ -239,6 +240,7 @@ def _check_maximum(
         message = f"the model was trained on {left.path} too, which no audit took as training data"
         yield _inconclusive(rule, report, i, item, message, "audit all files of the training, in one audit or several")
     word = on_whose_word(case) if rule in _TRAINED else ""
+    word += texts_looked_at([report for report, _, _ in passed]) if rule == EXTRACTED else ""
     yield from _pass_finding(rule, items, passed, lambda item: item.upper or 0.0, limit, "upper", word)
 
 
