@@ -56,9 +56,10 @@ _OF_PLANNING = ("whole book", "prior")
 #: The form of a plan -> what bounds in it rest on, after a training and before.
 _OF_FORM = {"reference": "reference form", "pairwise": "pairwise form"}
 _PLANNED_FORM = {"pairwise": "opposite contributions"}
-#: The one task whose models have no tokenizer to release.
-#: Tasks without a vocabulary.
+#: Tasks whose models have no tokenizer.
 _WITHOUT_TEXT = ("image-classification", "audio-classification")
+#: Tasks whose models name classes.
+_WITH_CLASSES = ("text-classification", "token-classification", *_WITHOUT_TEXT)
 #: Why a tensor got no noise (by a word of the reason) -> the assumption it requires.
 _UNTOUCHED = {
     "integer": "integer-tensors", "left out": "excluded-tensors", "public base": "frozen-tensors",
@@ -220,6 +221,8 @@ def _of_training(report: PrivacyReport, guarantee: Guarantee) -> Iterator[str]:
         yield "normalisation statistics"
     if parameters.task not in _WITHOUT_TEXT:
         yield "vocabulary"
+    if parameters.task in _WITH_CLASSES:
+        yield "labels"
     if method is not None:
         yield from method.premises(parameters, guarantee)
     if guarantee.notion is not Notion.SECRET_PROTECTION:
