@@ -31,9 +31,13 @@ def times_for_bound(estimate: float, upper: float, limit: float) -> float | None
     return (upper / limit) if estimate <= 0 else ((upper - estimate) / (limit - estimate)) ** 2
 
 
-def in_words(item: Evidence, times: float) -> str:
-    """``times`` the sample of ``item``, as "about 1,200 members and 1,200 non-members"; empty where it states none."""
-    counts = [(rounded(times * count), _CALLED.get(name, name)) for name, count in item.samples.items() if count]
+def in_words(item: Evidence, times: float, *, grouped: bool = False) -> str:
+    """``times`` the sample of ``item``, as "about 1,200 members and 1,200 non-members"; empty where it states none.
+
+    Where it is ``grouped``, these are groups of members and of non-members.
+    """
+    of = "groups of " if grouped else ""
+    counts = [(rounded(times * count), of + _CALLED.get(name, name)) for name, count in item.samples.items() if count]
     return f"about {' and '.join(f'{count:,} {called}' for count, called in counts)}" if counts else ""
 
 
