@@ -267,7 +267,7 @@ def test_the_pins_are_those_that_are_tested(root: Path) -> None:
     assert found == {name: tested[name] for name in found}
     assert len(set(re.findall("sha256:([0-9a-f]{64})", text))) == text.count("sha256:") >= 49
     version = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    assert {"blake3>=1.0", "click>=8.1"} <= set(version["dependencies"])
+    assert {"blake3>=1.0", "click>=8.4"} <= set(version["dependencies"])
     gitlab = " ".join(example(root, "gitlab-ci.yml")["privacy gate"]["before_script"])
     for name, number in found.items():
         assert f" {name}=={number}" in gitlab
